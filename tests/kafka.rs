@@ -9,6 +9,8 @@ mod util;
 
 #[path = "kafka/broker.rs"]
 mod broker;
+#[path = "kafka/kept.rs"]
+mod kept;
 #[path = "kafka/pipeline.rs"]
 mod pipeline;
 #[path = "kafka/said.rs"]

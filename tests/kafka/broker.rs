@@ -2,7 +2,21 @@
 
 #[cfg(feature = "kafka-tls")]
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+
+use crate::util::patience::until;
+
+/// Only what never comes takes this long.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A broker that can be stopped and started.
 pub(crate) struct Broker {
@@ -57,8 +71,72 @@ impl Broker {
     }
 
     fn control(&self, action: &str) {
+        self.run(&[action]);
+    }
+
+    fn run(&self, arguments: &[&str]) {
         let status =
-            Command::new(&self.control).arg(action).stdin(Stdio::null()).status().expect("the rig's script runs");
-        assert!(status.success(), "{} {action}: {status}", self.control);
+            Command::new(&self.control).args(arguments).stdin(Stdio::null()).status().expect("the rig's script runs");
+        assert!(status.success(), "{} {arguments:?}: {status}", self.control);
+    }
+
+    /// Sets what a topic has, as kafka-configs does.
+    pub(crate) fn configure(&self, topic: &str, settings: &str) {
+        self.run(&["configs", "--alter", "--topic", topic, "--add-config", settings]);
+    }
+
+    /// The same from this program, which takes less time. What was set before is as it was at first.
+    pub(crate) fn set(&self, topic: &str, name: &str, value: &str) {
+        let config = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(name, value);
+        let set = wait_for(self.admin().alter_configs([&config], &AdminOptions::new()));
+        set.expect("the broker answers")[0].as_ref().expect("it is set");
+    }
+
+    /// Adds or removes a rule about who may do what, as kafka-acls does.
+    #[cfg(feature = "kafka-tls")]
+    pub(crate) fn rule(&self, arguments: &[&str]) {
+        self.run(&[&["acls"], arguments].concat());
+    }
+
+    /// Makes a topic, and returns when it has leaders.
+    pub(crate) fn make_topic(&self, topic: &str, partitions: i32) {
+        let (admin, replication) = (self.admin(), TopicReplication::Fixed(1));
+        let topics = [NewTopic::new(topic, partitions, replication)];
+        let made = wait_for(admin.create_topics(&topics, &AdminOptions::new())).expect("the broker answers");
+        made[0].as_ref().expect("it is made");
+        until("a leader of each partition", || {
+            let metadata = admin.inner().fetch_metadata(Some(topic), DEADLINE).expect("the broker answers");
+            let partitions_there = metadata.topics()[0].partitions();
+            partitions_there.len() == usize::try_from(partitions).expect("a count")
+                && partitions_there.iter().all(|partition| partition.leader() >= 0)
+        });
+    }
+
+    /// Deletes a topic.
+    pub(crate) fn delete_topic(&self, topic: &str) {
+        let deleted = wait_for(self.admin().delete_topics(&[topic], &AdminOptions::new()));
+        deleted.expect("the broker answers")[0].as_ref().expect("it is deleted");
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        ClientConfig::new().set("bootstrap.servers", &self.address).create().expect("a client")
+    }
+}
+
+/// Waits for what the library promises.
+fn wait_for<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
     }
 }

@@ -41,6 +41,7 @@ fn configuration(address: SocketAddr, lanes: usize, settings: &KafkaSettings, qu
         address = "{address}"
         lanes = {lanes}
         receive_buffer = "8MiB"
+        max_length = "32KiB"
         sinks = ["stream", "beside"]
         [sink.stream]
         type = "null"
@@ -58,7 +59,7 @@ fn configuration(address: SocketAddr, lanes: usize, settings: &KafkaSettings, qu
 pub(crate) fn written(address: SocketAddr, keys: &str) -> String {
     format!(
         "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"8MiB\"\n\
-         sinks = [\"stream\"]\n[sink.stream]\ntype = \"kafka\"\n{keys}\n"
+         max_length = \"32KiB\"\nsinks = [\"stream\"]\n[sink.stream]\ntype = \"kafka\"\n{keys}\n"
     )
 }
 
@@ -122,7 +123,7 @@ impl Running {
             std::thread::park_timeout(wait);
             false
         });
-        self.pipeline.wait_for_those_before(DEADLINE).expect("what stays goes over");
+        self.pipeline.wait_for_those_before(DEADLINE);
         self
     }
 
@@ -134,6 +135,13 @@ impl Running {
     /// How often the ledger was looked at.
     pub(crate) fn looks(&self) -> u64 {
         self.looks.get()
+    }
+
+    /// What the books of the Kafka sink say now.
+    pub(crate) fn look<T>(&self, read: impl FnOnce(&Value) -> T) -> T {
+        let snapshot = serde_json::to_value(self.pipeline.books().snapshot()).expect("a snapshot is JSON");
+        self.looks.set(self.looks.get() + 1);
+        read(&snapshot["listeners"][0]["sinks"][0])
     }
 
     /// Waits until the books of the Kafka sink say `enough`.
@@ -152,10 +160,8 @@ impl Running {
     fn look_every(&self, pause: Duration, what: &str, enough: impl Fn(&Value) -> bool) {
         let start = Instant::now();
         loop {
-            let snapshot = serde_json::to_value(self.pipeline.books().snapshot()).expect("a snapshot is JSON");
-            self.looks.set(self.looks.get() + 1);
-            let sink = &snapshot["listeners"][0]["sinks"][0];
-            if enough(sink) {
+            let sink = self.look(Value::clone);
+            if enough(&sink) {
                 return;
             }
             assert!(start.elapsed() < DEADLINE, "{what} never came: {sink:#}");

@@ -237,3 +237,26 @@ fn a_password_that_is_put_right_is_taken_by_a_reload() {
     assert!(ended.stderr.contains("every user of this host may use"), "who may read it is warned of");
     topic::read(broker.address(), "put-right").assert_exactly_once_in_order(sent);
 }
+
+#[test]
+fn a_topic_that_udpd_may_not_write_to_takes_what_waited_on_the_disk_when_it_may_once_and_in_order() {
+    let _alone = alone();
+    let Some(broker) = Broker::of_the_rig() else { return };
+    broker.start();
+    let (topic, spill) = ("guarded", tempfile::tempdir().expect("a directory"));
+    broker.make_topic(topic, 4);
+    let rule = ["--deny-principal", "User:udpd", "--operation", "Write", "--topic", topic, "--force"];
+    let who = with_password("PLAIN", &broker.file("password"));
+    let kept = format!("spill = {{ path = \"{}\", bytes = \"64MiB\" }}\n{who}", spill.path().display());
+    let running = Running::start_written(&tls(&broker, "SECRET", topic, &kept));
+    let delivered = send(running.address(), FEW);
+    running.wait("the first delivery", |sink| count(sink, "delivered") == delivered);
+    broker.rule(&[&["--add"], &rule[..]].concat());
+    let sent = delivered + send(running.address(), FEW);
+    running.wait("the cause", |_| said::count("topic guarded takes nothing now: ") == 1);
+    running.wait("all of it to wait", |sink| count(sink, "spilled") == sent - delivered);
+    broker.rule(&[&["--remove"], &rule[..]].concat());
+    running.wait("the second delivery", |sink| count(sink, "delivered") == sent);
+    assert_closed(&running.stop(), sent);
+    topic::read(broker.address(), topic).assert_exactly_once_in_order(sent);
+}

@@ -1,6 +1,7 @@
 //! What is in a topic, read back by a consumer that has nothing in common with the sink but the protocol.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
@@ -18,6 +19,13 @@ struct Record {
     key: String,
     source: String,
     payload: String,
+}
+
+impl Record {
+    /// What the load has numbered it: "f03 s0000001234 xxx".
+    fn number(&self) -> u64 {
+        self.payload[5..15].parse().expect("the load numbers its datagrams")
+    }
 }
 
 /// All records of a topic, each partition in order.
@@ -68,24 +76,59 @@ fn record(message: &BorrowedMessage<'_>, listener: &str) -> Record {
     assert!(header("time").parse::<u64>().expect("nanoseconds") > 1_600_000_000_000_000_000);
     Record {
         partition: message.partition(),
-        key: text(message.key()),
+        key: message.key().map(|key| text(Some(key))).unwrap_or_default(),
         source: header("source"),
         payload: text(message.payload()),
     }
 }
 
 impl Topic {
+    /// How many records there are.
+    pub(crate) fn len(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    /// How many of them this sender has sent.
+    pub(crate) fn count_of(&self, sender: IpAddr) -> u64 {
+        self.records.iter().filter(|record| record.key == sender.to_string()).count() as u64
+    }
+
+    /// Checks that there are `delivered` records, none twice.
+    #[track_caller]
+    pub(crate) fn assert_exactly_once(&self, delivered: u64) {
+        let numbered: HashSet<_> = self.records.iter().map(|record| (&record.source, &record.payload[..15])).collect();
+        assert_eq!((numbered.len() as u64, self.len()), (delivered, delivered), "different ones, and all");
+    }
+
+    /// Checks that of each flow there is everything from some number on, once and in order, up to its last one, where
+    /// all flows together have sent so many. Returns how many records there are.
+    #[track_caller]
+    pub(crate) fn assert_each_flow_whole_from_some_number_on(&self, sent: u64) -> u64 {
+        self.assert_exactly_once_in_order(self.len());
+        let mut flows: HashMap<_, Vec<u64>> = HashMap::new();
+        for record in &self.records {
+            flows.entry((&record.source, &record.payload[..3])).or_default().push(record.number());
+        }
+        for (flow, numbers) in &flows {
+            assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{flow:?} has a gap");
+        }
+        let ends = flows.values().map(|numbers| numbers[numbers.len() - 1] + 1);
+        assert_eq!(ends.sum::<u64>(), sent, "each flow is there up to its end");
+        self.len()
+    }
+
     /// Checks that there are `delivered` records, none twice, each sender's in one partition and each flow's in the
     /// order in which it was sent.
     #[track_caller]
     pub(crate) fn assert_exactly_once_in_order(&self, delivered: u64) {
         let mut partition_of = HashMap::new();
         let mut last_of = HashMap::new();
-        for Record { partition, key, source, payload } in &self.records {
+        for record in &self.records {
+            let Record { partition, key, source, payload } = record;
             assert_eq!(source.rsplit_once(':').map(|(address, _)| address), Some(key.as_str()));
             assert_eq!(partition_of.entry(key).or_insert(partition), &partition, "{key} is in one partition");
-            // "f03 s0000001234 xxx" of one source: a number that grows, so none is there twice.
-            let number: u64 = payload[5..15].parse().expect("the load numbers its datagrams");
+            // A number that grows, so none is there twice.
+            let number = record.number();
             if let Some(last) = last_of.insert((source, &payload[..3]), number) {
                 assert!(number > last, "{source} {payload}: after {last}");
             }

@@ -113,10 +113,21 @@ counters! {
         queue_full: "The consumer was too slow, and `when_full` dropped.",
             cure = "Raise `queue_bytes` for bursts, set `consumers = \"per_lane\"`, or make the destination faster.";
         sink_error: "The destination refused it, or did not take it before the end.", cure = "The log has the error.";
+        too_large: "The destination takes no message of its size, not even alone.",
+            cure = "Raise the limit: for Kafka `max.message.bytes` of the topic, `message.max.bytes` in `properties`.";
+        against_policy: "The destination refuses what it is, for good: its time, or that it has no key.",
+            cure = "See what the topic wants: its times, its compaction, its validation.";
         spill_full: "It found no room in the spill, or made room there, as `when_full` says.",
             cure = "Raise `bytes` of `spill`, see to its disk, or bring the destination back.";
         spill_torn: "It was in the spill and cannot be read: damaged, or not written to its end.",
             cure = "The log has the file; see to its disk.";
+    }
+}
+
+impl SinkDropped {
+    /// What its destination did not take, for whatever reason.
+    pub fn by_destination(&self) -> u64 {
+        self.sink_error + self.too_large + self.against_policy
     }
 }
 

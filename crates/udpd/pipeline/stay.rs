@@ -43,7 +43,7 @@ impl Stays {
             return;
         }
         let counts = &tallies[listener];
-        let (decided_by, refused_before) = (decided(counts) + counts.pending, counts.dropped.sink_error);
+        let (decided_by, refused_before) = (decided(counts) + counts.pending, counts.dropped.by_destination());
         self.waiting.push(Waiting { stamp, listener, decided_by, refused_before });
     }
 
@@ -64,7 +64,7 @@ impl Stays {
         let tally = &mut self.tally;
         self.waiting.retain(|waiting| {
             let is_decided = is_decided(waiting);
-            if is_decided && tallies[waiting.listener].dropped.sink_error == waiting.refused_before {
+            if is_decided && tallies[waiting.listener].dropped.by_destination() == waiting.refused_before {
                 tally.observe(now.saturating_duration_since(waiting.stamp.arrived), waiting.stamp.datagrams);
             }
             !is_decided

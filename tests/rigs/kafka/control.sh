@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Starts and stops the broker of kafka_broker.sh, which says in the environment where everything is.
 # Usage: control.sh start|stop|kill. Each returns when it is done; a broker that is in that state already is left alone.
+#        control.sh configs|acls ARGUMENTS: what kafka-configs and kafka-acls do with them.
 set -euo pipefail
 : "${KAFKA_RIG:?the directory of the rig}" "${KAFKA_JARS:?the directory with the broker}" "${KAFKA_PORT:?its port}"
 
@@ -48,8 +49,15 @@ stop | kill)
         until_it ended
     fi
     ;;
+configs | acls)
+    class=kafka.admin.ConfigCommand
+    [ "$1" = configs ] || class=kafka.admin.AclCommand
+    # What it takes to start is most of what such a command takes.
+    java -XX:TieredStopAtLevel=1 -Xshare:auto -cp "$KAFKA_JARS/*" "$class" --bootstrap-server "127.0.0.1:$KAFKA_PORT" \
+        "${@:2}" >>"$KAFKA_RIG/admin.log" 2>&1 || { tail -n 20 "$KAFKA_RIG/admin.log" >&2; exit 1; }
+    ;;
 *)
-    echo "usage: control.sh start|stop|kill" >&2
+    echo "usage: control.sh start|stop|kill|configs|acls" >&2
     exit 2
     ;;
 esac

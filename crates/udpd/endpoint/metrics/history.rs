@@ -52,7 +52,7 @@ const SERIES: [Series; 12] = [
     // Denied and limited: lost because the operator asked for it.
     sum("refused", |now| of_listeners(now, |listener| Some(lost_by(listener, true)))),
     sum("lost_queue", |now| of_sinks(now, |sink| sink.counts.dropped.queue_full)),
-    sum("lost_sink", |now| of_sinks(now, |sink| sink.counts.dropped.sink_error)),
+    sum("lost_sink", |now| of_sinks(now, |sink| sink.counts.dropped.by_destination())),
     max("buffer_fill_permille", |now| {
         let lanes = now.listeners.iter().flat_map(|listener| &listener.lanes);
         lanes.map(|lane| permille(lane.receive_buffer_used_bytes, lane.receive_buffer_bytes)).max()

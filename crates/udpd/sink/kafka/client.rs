@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError as LibraryError, RDKafkaErrorCode};
+use rdkafka::message::Message;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 
-use super::context::Context;
+use super::context::{Context, Reported, Returned, size_at_least};
 use super::error::KafkaError;
-use super::fate::Fate;
+use super::fate::{Fate, Refusal, refuse};
 use super::hidden::Hidden;
 use super::library;
 use super::settings::KafkaSettings;
@@ -39,6 +40,9 @@ const FLUSHES: usize = 32;
 /// How long the library may take to report what is taken back from it.
 const PURGE_LIMIT: Duration = Duration::from_millis(500);
 
+/// How long a client that has failed for good may take to report what brokers have already been sent.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
 /// The least time between two clients: one that fails at once is not replaced at once.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
@@ -52,10 +56,10 @@ pub(super) type Record<'a> = BaseRecord<'a, [u8], [u8], usize>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offered {
     Taken,
-    /// There is no room now, or no client.
-    Full,
-    /// The library never takes it.
-    Refused,
+    /// There is no room now, or no topic, or no client.
+    NotNow,
+    /// It is larger than `message.max.bytes` of the library.
+    TooLarge,
 }
 
 pub(super) struct Client {
@@ -68,6 +72,10 @@ pub(super) struct Client {
     settings: KafkaSettings,
     /// Datagrams without a report, by listener.
     under_way: Vec<u64>,
+    /// At how many bytes the library ends a batch.
+    batch_bytes: usize,
+    /// It has been said that brokers refuse batches for their size.
+    has_said_split: bool,
     born: Instant,
     /// When something was last reported, or nothing was under way.
     last_report: Instant,
@@ -87,7 +95,8 @@ impl Client {
         listeners: usize,
         crew: Crew,
     ) -> Result<Self, KafkaError> {
-        let producer = producer(name, settings, listeners)?;
+        let batch_bytes = library::batch_bytes(settings);
+        let producer = producer(name, settings, listeners, batch_bytes)?;
         let under_way = vec![0; listeners];
         let now = Instant::now();
         Ok(Self {
@@ -96,6 +105,8 @@ impl Client {
             name: name.to_owned(),
             settings: settings.clone(),
             under_way,
+            batch_bytes,
+            has_said_split: false,
             born: now,
             last_report: now,
         })
@@ -117,6 +128,13 @@ impl Client {
     pub(super) fn send(&mut self, mut record: Record<'_>, tallies: &mut Tallies) {
         let listener = record.delivery_opaque;
         let mut wait = ROOM_WAIT_MIN;
+        // What came back goes first.
+        while !self.send_again(tallies) {
+            crew::at_rest(|| thread::sleep(wait));
+            wait = (wait * 2).min(ROOM_WAIT_MAX);
+            self.review(Instant::now());
+        }
+        wait = ROOM_WAIT_MIN;
         loop {
             let (error, unsent) = match self.producer.send(record) {
                 Ok(()) => {
@@ -137,48 +155,124 @@ impl Client {
                     }
                 }
                 LibraryError::MessageProduction(RDKafkaErrorCode::Fatal) if self.renew(tallies) => {}
+                LibraryError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge) => {
+                    self.producer.context().refused(&error.to_string());
+                    return refuse(&mut tallies[listener], Refusal::TooLarge, 1);
+                }
                 error => {
-                    self.producer.context().refused(&error);
-                    fail(&mut tallies[listener], 1);
-                    return;
+                    self.producer.context().refused(&error.to_string());
+                    return fail(&mut tallies[listener], 1);
                 }
             }
         }
+    }
+
+    /// Sends what came back with a batch that was refused once more, in smaller batches. False while it has to wait:
+    /// until the client has nothing else under way, so that nothing of it is overtaken again.
+    fn send_again(&mut self, tallies: &mut Tallies) -> bool {
+        if self.producer.context().returned() == 0 {
+            return true;
+        }
+        self.drain(tallies);
+        if self.under_way() > self.producer.context().returned() as u64 && !self.producer.context().is_fatal() {
+            return false;
+        }
+        let returned = self.take_returned();
+        if returned.iter().any(|one| one.is_split) {
+            let bytes = returned.iter().map(|one| size_at_least(&one.message)).sum();
+            self.batch_bytes = (self.batch_bytes.min(bytes) / 2).max(1);
+            self.say_split();
+            self.replace();
+        }
+        self.resend(returned, tallies);
+        true
+    }
+
+    /// What came back, which is not under way any more.
+    fn take_returned(&mut self) -> Vec<Returned> {
+        let returned = self.producer.context().take_returned();
+        returned.iter().for_each(|one| self.under_way[one.listener] -= 1);
+        returned
+    }
+
+    fn resend(&mut self, returned: Vec<Returned>, tallies: &mut Tallies) {
+        for Returned { listener, mut message, .. } in returned {
+            let headers = message.detach_headers();
+            let mut record: Record<'_> = Record::with_opaque_to(message.topic(), listener);
+            record.payload = message.payload();
+            record.key = message.key();
+            record.timestamp = message.timestamp().to_millis();
+            record.headers = headers;
+            self.send(record, tallies);
+        }
+    }
+
+    /// Says once that brokers refuse batches for their size.
+    pub(super) fn say_split(&mut self) {
+        if !std::mem::replace(&mut self.has_said_split, true) {
+            log::warn!(
+                "sink {}: the brokers refuse a batch for topic {} because it is too large; udpd sends it again in \
+                 smaller ones, which takes longer; raise max.message.bytes of the topic, or write batch.size in \
+                 properties, below it",
+                self.name,
+                self.settings.topic
+            );
+        }
+    }
+
+    /// Says, within the allowance, that brokers refuse a message alone.
+    pub(super) fn say_refused(&self, refusal: Refusal, bytes_at_most: usize) {
+        let why = match refusal {
+            Refusal::TooLarge => "its size; raise max.message.bytes of the topic (too_large)",
+            Refusal::Policy => "its time, its key or what it is (against_policy)",
+        };
+        let reason = format!("the brokers refuse it alone, of {bytes_at_most} bytes at most, for {why}");
+        self.producer.context().refused(&reason);
     }
 
     /// Hands a message with a ticket over, if the library takes it now.
     pub(super) fn offer(&mut self, record: Record<'_>) -> Offered {
         let Err((error, _)) = self.producer.send(record) else { return Offered::Taken };
         match error {
-            LibraryError::MessageProduction(RDKafkaErrorCode::QueueFull | RDKafkaErrorCode::Fatal) => Offered::Full,
+            LibraryError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge) => {
+                self.producer.context().refused(&format!("{error}; raise message.max.bytes in properties (too_large)"));
+                Offered::TooLarge
+            }
+            LibraryError::MessageProduction(RDKafkaErrorCode::QueueFull | RDKafkaErrorCode::Fatal) => Offered::NotNow,
+            // The topic is not there, or not open to udpd.
             error => {
-                self.producer.context().refused(&error);
-                Offered::Refused
+                self.producer.context().waits(&error);
+                Offered::NotNow
             }
         }
     }
 
-    /// Hears what became of messages with tickets. True when the client had failed for good and there is another one,
-    /// which knows of none.
-    pub(super) fn hear_fates(&mut self) -> bool {
+    /// Hears what became of messages with tickets, and tells it. True when the client had failed for good and there is
+    /// another one, which knows of none.
+    pub(super) fn hear_fates(&mut self, tell: &mut dyn FnMut(usize, Fate, i32)) -> bool {
         self.poll();
-        if !self.producer.context().is_fatal() {
-            return false;
+        let is_fatal = self.producer.context().is_fatal();
+        if is_fatal {
+            // It sends nothing any more. What it has sent may still be acknowledged, and would come twice.
+            self.producer.purge(PurgeConfig::default().queue());
+            let deadline = Instant::now() + ANSWER_LIMIT;
+            while self.producer.in_flight_count() > 0 && Instant::now() < deadline {
+                crew::at_rest(|| thread::sleep(END_WAIT));
+                self.poll();
+            }
         }
-        self.take_back();
-        self.renew(&mut Tallies::new(0..0))
-    }
-
-    /// Tells what became of them.
-    pub(super) fn take_fates(&mut self, mut tell: impl FnMut(usize, Fate)) {
         let mut any = false;
-        self.producer.context().take_fates(|ticket, fate| {
+        self.producer.context().take_fates(|ticket, fate, partition| {
             any = true;
-            tell(ticket, fate);
+            tell(ticket, fate, partition);
         });
         if any {
             self.last_report = Instant::now();
         }
+        if is_fatal {
+            self.take_back();
+        }
+        is_fatal && self.renew(&mut Tallies::new(0..0))
     }
 
     /// Messages do not linger: somebody waits for them.
@@ -190,7 +284,7 @@ impl Client {
     pub(super) fn take_back(&mut self) {
         self.producer.purge(PurgeConfig::default().queue().inflight());
         self.poll();
-        self.producer.context().take_fates(|_, _| {});
+        self.producer.context().take_fates(|_, _, _| {});
     }
 
     /// Hears everything that the library has to say, without waiting for more; true if anything was delivered or
@@ -200,6 +294,7 @@ impl Client {
         if self.producer.context().is_fatal() {
             self.renew(tallies);
         }
+        self.send_again(tallies);
         settled
     }
 
@@ -237,6 +332,7 @@ impl Client {
             } else {
                 thread::sleep(END_WAIT);
             }
+            self.send_again(tallies);
         }
         let left = self.under_way();
         self.give_up(tallies);
@@ -263,11 +359,15 @@ impl Client {
     fn settle(&mut self, tallies: &mut Tallies) -> bool {
         let mut any = false;
         for (listener, under_way) in self.under_way.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
-            let (delivered, failed) = self.producer.context().take_reports(listener);
+            let Reported { delivered, failed, too_large, against_policy } =
+                self.producer.context().take_reports(listener);
             deliver(&mut tallies[listener], delivered);
             fail(&mut tallies[listener], failed);
-            *under_way -= delivered + failed;
-            any |= delivered + failed > 0;
+            refuse(&mut tallies[listener], Refusal::TooLarge, too_large);
+            refuse(&mut tallies[listener], Refusal::Policy, against_policy);
+            let settled = delivered + failed + too_large + against_policy;
+            *under_way -= settled;
+            any |= settled > 0;
         }
         if any {
             self.last_report = Instant::now();
@@ -294,11 +394,23 @@ impl Client {
 
     /// Replaces a client that has failed for good; false if there cannot be another one now.
     fn renew(&mut self, tallies: &mut Tallies) -> bool {
+        let returned = self.take_returned();
         self.give_up(tallies);
         // Only this sink waits.
         crew::at_rest(|| thread::sleep(RENEWAL_PAUSE.saturating_sub(self.born.elapsed())));
+        let is_renewed = self.replace();
+        if is_renewed {
+            self.resend(returned, tallies);
+        } else {
+            returned.iter().for_each(|one| fail(&mut tallies[one.listener], 1));
+        }
+        is_renewed
+    }
+
+    /// Starts another client in the place of this one; false if there cannot be one now.
+    fn replace(&mut self) -> bool {
         self.born = Instant::now();
-        match producer(&self.name, &self.settings, self.under_way.len()) {
+        match producer(&self.name, &self.settings, self.under_way.len(), self.batch_bytes) {
             Ok(producer) => {
                 // The library ends the threads of the old one, and waits for them.
                 crew::at_rest(|| self.producer = producer);
@@ -312,9 +424,17 @@ impl Client {
     }
 }
 
-/// A client of the library, with what the files of passwords and certificates hold now.
-fn producer(name: &str, settings: &KafkaSettings, listeners: usize) -> Result<BaseProducer<Context>, KafkaError> {
-    let config = library::client_config(settings, Purpose::Use)?;
-    let context = Context::new(name, settings, listeners, Hidden::new(library::secrets(&config)));
+/// A client of the library whose batches end at so many bytes, with what the files of passwords and certificates hold
+/// now.
+fn producer(
+    name: &str,
+    settings: &KafkaSettings,
+    listeners: usize,
+    batch_bytes: usize,
+) -> Result<BaseProducer<Context>, KafkaError> {
+    let mut config = library::client_config(settings, Purpose::Use)?;
+    config.set("batch.size", batch_bytes.to_string());
+    let hidden = Hidden::new(library::secrets(&config));
+    let context = Context::new(name, settings, listeners, batch_bytes, hidden);
     BaseProducer::from_config_and_context(&config, context).map_err(|error| library::refusal(settings, error))
 }

@@ -15,10 +15,10 @@ use rdkafka::ClientContext;
 use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::DeliveryResult;
+use rdkafka::message::{BorrowedMessage, DeliveryResult, Message, OwnedMessage};
 use rdkafka::producer::ProducerContext;
 
-use super::fate::{Fate, TICKET_SHIFT};
+use super::fate::{Fate, Refusal, TICKET_SHIFT};
 use super::hidden::Hidden;
 use super::security::{Sasl, Security};
 use super::settings::KafkaSettings;
@@ -52,14 +52,38 @@ impl Count {
 struct Reports {
     delivered: Count,
     failed: Count,
+    too_large: Count,
+    against_policy: Count,
+}
+
+/// What became of a listener's datagrams since it was asked last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reported {
+    pub(super) delivered: u64,
+    pub(super) failed: u64,
+    pub(super) too_large: u64,
+    pub(super) against_policy: u64,
+}
+
+/// A message that came back with a batch that was refused, of a sink without a spill.
+#[derive(Debug)]
+pub(super) struct Returned {
+    pub(super) listener: usize,
+    pub(super) message: OwnedMessage,
+    /// The batch was too large.
+    pub(super) is_split: bool,
 }
 
 /// The receiver of everything that the library has to say.
 #[derive(Debug)]
 pub(super) struct Context {
     reports: Box<[Reports]>,
-    /// Of messages that have tickets.
-    fates: Mutex<Vec<(usize, Fate)>>,
+    /// Of messages that have tickets, with their partitions.
+    fates: Mutex<Vec<(usize, Fate, i32)>>,
+    returned: Mutex<Vec<Returned>>,
+    /// At how many bytes the library ends a batch: a message as large as that is alone in its own.
+    batch_bytes: usize,
+    has_spill: bool,
     heard: Count,
     /// The last broker was lost, and nothing has been acknowledged since.
     away: AtomicBool,
@@ -74,10 +98,19 @@ pub(super) struct Context {
 
 impl Context {
     /// A context for a client of this sink, whose configuration has these secrets.
-    pub(super) fn new(name: &str, settings: &KafkaSettings, listeners: usize, hidden: Hidden) -> Self {
+    pub(super) fn new(
+        name: &str,
+        settings: &KafkaSettings,
+        listeners: usize,
+        batch_bytes: usize,
+        hidden: Hidden,
+    ) -> Self {
         Self {
             reports: (0..listeners).map(|_| Reports::default()).collect(),
             fates: Mutex::default(),
+            returned: Mutex::default(),
+            batch_bytes,
+            has_spill: settings.spill.is_on(),
             heard: Count::default(),
             away: AtomicBool::new(false),
             fatal: AtomicBool::new(false),
@@ -94,16 +127,31 @@ impl Context {
         self.heard.get()
     }
 
-    /// The reports about a listener's datagrams since the last call: delivered and failed.
-    pub(super) fn take_reports(&self, listener: usize) -> (u64, u64) {
-        let reports = &self.reports[listener];
-        (reports.delivered.take(), reports.failed.take())
+    /// The reports about a listener's datagrams since the last call.
+    pub(super) fn take_reports(&self, listener: usize) -> Reported {
+        let Reports { delivered, failed, too_large, against_policy } = &self.reports[listener];
+        Reported {
+            delivered: delivered.take(),
+            failed: failed.take(),
+            too_large: too_large.take(),
+            against_policy: against_policy.take(),
+        }
     }
 
-    /// What became of messages with tickets since the last call.
-    pub(super) fn take_fates(&self, mut tell: impl FnMut(usize, Fate)) {
+    /// What became of messages with tickets since the last call, and of which partition they are.
+    pub(super) fn take_fates(&self, mut tell: impl FnMut(usize, Fate, i32)) {
         let mut fates = self.fates.lock().unwrap_or_else(PoisonError::into_inner);
-        fates.drain(..).for_each(|(ticket, fate)| tell(ticket, fate));
+        fates.drain(..).for_each(|(ticket, fate, partition)| tell(ticket, fate, partition));
+    }
+
+    /// How many messages came back and are to be sent again.
+    pub(super) fn returned(&self) -> usize {
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Those messages, in their order.
+    pub(super) fn take_returned(&self) -> Vec<Returned> {
+        std::mem::take(&mut self.returned.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether the client can never deliver anything again.
@@ -111,10 +159,22 @@ impl Context {
         self.fatal.load(Ordering::Relaxed)
     }
 
-    /// Says, within the allowance, that a datagram could not even be handed over.
-    pub(super) fn refused(&self, reason: &KafkaError) {
-        let reason = reason.to_string();
-        self.speak(|voice| voice.failed(&self.hidden.clean(&reason), Instant::now()));
+    /// Says, within the allowance, that a datagram will not be in the topic.
+    pub(super) fn refused(&self, reason: &str) {
+        self.speak(|voice| voice.failed(&self.hidden.clean(reason), Instant::now()));
+    }
+
+    /// Says once that the topic takes nothing now, until it takes something again.
+    pub(super) fn waits(&self, error: &KafkaError) {
+        let cure = match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition) => "make the topic",
+            Some(RDKafkaErrorCode::TopicAuthorizationFailed) => "allow udpd to write to it",
+            Some(RDKafkaErrorCode::InvalidTimestamp) => "the clocks of this host and of the brokers differ: set them",
+            _ => "see to the brokers",
+        };
+        let reason = error.to_string();
+        self.away.store(true, Ordering::Relaxed);
+        self.speak(|voice| voice.waits(&self.hidden.clean(&reason), cure));
     }
 
     /// Says what was withheld from the log, when it is time; and, where datagrams have waited in vain, that nobody
@@ -221,7 +281,7 @@ impl ClientContext for Context {
             }
             Some(RDKafkaErrorCode::Fatal) => {
                 if !self.fatal.swap(true, Ordering::Relaxed) {
-                    self.speak(|voice| voice.fatal(reason));
+                    self.speak(|voice| voice.fatal(reason, self.has_spill, Instant::now()));
                 }
             }
             Some(RDKafkaErrorCode::Authentication) => self.refused_by_broker(reason),
@@ -258,28 +318,62 @@ impl ProducerContext for Context {
     fn delivery(&self, result: &DeliveryResult<'_>, carried: usize) {
         self.heard.add_one();
         let (listener, ticket) = (carried & ((1 << TICKET_SHIFT) - 1), carried >> TICKET_SHIFT);
-        let reports = &self.reports[listener];
-        if ticket > 0 {
-            let fate =
-                result.as_ref().map_or_else(|(error, _)| Fate::of(error.rdkafka_error_code()), |_| Fate::Delivered);
-            self.fates.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, fate));
-        }
         match result {
-            Ok(_) => {
-                reports.delivered.add_one();
+            Ok(message) => {
+                if ticket > 0 {
+                    self.note(ticket, Fate::Delivered, message.partition());
+                } else {
+                    self.reports[listener].delivered.add_one();
+                }
                 if self.away.load(Ordering::Relaxed) {
                     self.away.store(false, Ordering::Relaxed);
                     self.speak(Voice::back);
                 }
             }
-            Err((error, _)) => {
-                reports.failed.add_one();
+            Err((error, message)) => {
                 let purged = [RDKafkaErrorCode::PurgeQueue, RDKafkaErrorCode::PurgeInflight];
-                // What the sink itself takes back at the end it says in one line.
-                if !error.rdkafka_error_code().is_some_and(|code| purged.contains(&code)) {
-                    self.refused(error);
+                // What the sink itself takes back it says in one line.
+                let is_purged = error.rdkafka_error_code().is_some_and(|code| purged.contains(&code));
+                let fate = Fate::of(error.rdkafka_error_code(), message.timestamp().to_millis());
+                match (ticket, fate) {
+                    (0, fate) => self.count(listener, fate, message, error, is_purged),
+                    (ticket, fate) => {
+                        self.note(ticket, fate, message.partition());
+                        if fate == Fate::Again && !is_purged {
+                            self.waits(error);
+                        }
+                    }
                 }
             }
+        }
+    }
+}
+
+/// How many bytes a message takes of a batch at least.
+pub(super) fn size_at_least(message: &impl Message) -> usize {
+    message.payload().map_or(0, <[u8]>::len) + message.key().map_or(0, <[u8]>::len)
+}
+
+impl Context {
+    fn note(&self, ticket: usize, fate: Fate, partition: i32) {
+        self.fates.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, fate, partition));
+    }
+
+    /// Counts a message without a ticket that was not delivered, or keeps it to be sent again.
+    fn count(&self, listener: usize, fate: Fate, message: &BorrowedMessage<'_>, error: &KafkaError, is_purged: bool) {
+        let is_split = fate == Fate::Refused(Refusal::TooLarge) && size_at_least(message) < self.batch_bytes;
+        if is_split || fate == Fate::Bystander {
+            let returned = Returned { listener, message: message.detach(), is_split };
+            return self.returned.lock().unwrap_or_else(PoisonError::into_inner).push(returned);
+        }
+        let reports = &self.reports[listener];
+        match fate {
+            Fate::Refused(Refusal::TooLarge) => reports.too_large.add_one(),
+            Fate::Refused(Refusal::Policy) => reports.against_policy.add_one(),
+            _ => reports.failed.add_one(),
+        }
+        if !is_purged {
+            self.refused(&error.to_string());
         }
     }
 }

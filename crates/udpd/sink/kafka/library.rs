@@ -5,6 +5,8 @@
 //! what the sink promises, so that no datagram can lose its delivery report. Whatever the library refuses is passed on
 //! with key, value and its reason.
 
+use std::time::Duration;
+
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::producer::BaseProducer;
@@ -18,6 +20,14 @@ use super::topic;
 /// otherwise. Its own ten seconds are longer than a broker takes to come back, and what waits meanwhile has to fit the
 /// queue.
 const RECONNECT_PAUSE_MAX_MS: u32 = 2_000;
+
+/// How long a batch gathers where there is a spill: longer than a round is handed over, so that all of it is in one.
+pub(super) const LINGER: Duration = Duration::from_millis(5);
+
+/// What a batch of the library holds, unless `properties` say otherwise: bytes, which a message may not exceed either,
+/// and messages.
+const BATCH_BYTES: usize = 1_000_000;
+const BATCH_MESSAGES: usize = 10_000;
 
 /// Properties that the sink has keys of its own for.
 const OWN_KEYS: &[(&str, &str)] = &[
@@ -49,6 +59,14 @@ const AGAINST_IDEMPOTENCE: &[(&str, &str, IsAgainst)] = &[
     ("max.in.flight.requests.per.connection", "at most 5", |value| value.parse::<u32>().is_ok_and(|count| count > 5)),
     ("retries", "at least 1", |value| value.parse::<i64>().is_ok_and(|count| count < 1)),
     ("queuing.strategy", "\"fifo\"", |value| value == "lifo"),
+];
+
+/// The same of a sink with a spill.
+const AGAINST_SPILL: &[(&str, &str, IsAgainst)] = &[
+    ("message.timeout.ms", "0, or it could come twice", |value| value.parse::<u32>().is_ok_and(|limit| limit > 0)),
+    ("linger.ms", "5 or more, or order is lost", |value| {
+        value.parse::<f64>().is_ok_and(|linger| linger * 1000.0 < LINGER.as_micros() as f64)
+    }),
 ];
 
 /// Names of the library for one and the same property: the other name and the first.
@@ -117,7 +135,7 @@ pub(super) fn client_config(settings: &KafkaSettings, purpose: Purpose) -> Resul
         .set("enable.idempotence", if idempotent { "true" } else { "false" });
     if settings.spill.is_on() {
         // Each batch is waited for, and what waits for longer does so on the disk: nothing is given up here.
-        config.set("linger.ms", "1").set("message.timeout.ms", "0");
+        config.set("linger.ms", LINGER.as_millis().to_string()).set("message.timeout.ms", "0");
     }
     for (key, value) in &settings.properties {
         config.set(key, value);
@@ -130,9 +148,27 @@ pub(super) fn client_config(settings: &KafkaSettings, purpose: Purpose) -> Resul
     // The library reads every value before two of them are compared.
     config.create_native_config().map_err(|error| refusal(settings, error))?;
     if idempotent {
-        check_idempotence(&settings.properties)?;
+        let cure = "or set properties.\"enable.idempotence\" = \"false\" and accept repeats";
+        check_against(&settings.properties, AGAINST_IDEMPOTENCE, "an idempotent client", cure)?;
+    }
+    if settings.spill.is_on() {
+        check_against(&settings.properties, AGAINST_SPILL, "a spill", "leave it out")?;
     }
     Ok(config)
+}
+
+/// How many bytes and messages fit one batch of the library, whatever the messages are.
+pub(super) fn batch(settings: &KafkaSettings) -> (usize, usize) {
+    /// What the library writes before the first message of a batch.
+    const HEAD: usize = 200;
+    let bytes = batch_bytes(settings).min(settings.number("message.max.bytes").unwrap_or(BATCH_BYTES));
+    let messages = settings.number("batch.num.messages").unwrap_or(BATCH_MESSAGES);
+    (bytes.saturating_sub(HEAD).max(1), messages.max(1))
+}
+
+/// At how many bytes the library ends a batch.
+pub(super) fn batch_bytes(settings: &KafkaSettings) -> usize {
+    settings.number("batch.size").unwrap_or(BATCH_BYTES)
 }
 
 /// What the library says of a setting, with the key as the operator wrote it.
@@ -194,16 +230,16 @@ fn is_idempotent(settings: &KafkaSettings) -> Result<bool, KafkaError> {
     }
 }
 
-fn check_idempotence(properties: &[(String, String)]) -> Result<(), KafkaError> {
+fn check_against(
+    properties: &[(String, String)],
+    against: &[(&str, &str, IsAgainst)],
+    what: &str,
+    cure: &str,
+) -> Result<(), KafkaError> {
     for (key, value) in properties {
-        let against =
-            AGAINST_IDEMPOTENCE.iter().find(|(name, _, is_against)| canonical(key) == *name && is_against(value));
-        if let Some((_, right, _)) = against {
-            let reason = format!(
-                "contradicts an idempotent client, which needs {right}; or set properties.\"enable.idempotence\" = \
-                 \"false\" and accept repeats"
-            );
-            return Err(wrong_property(key, value, reason));
+        let found = against.iter().find(|(name, _, is_against)| canonical(key) == *name && is_against(value.trim()));
+        if let Some((_, right, _)) = found {
+            return Err(wrong_property(key, value, format!("contradicts {what}, which needs {right}; {cure}")));
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Wrong settings are refused with key, value and reason; right ones say to the library what they mean.
 
 use super::*;
+use crate::sink::spilling::Spill;
 
 fn settings() -> KafkaSettings {
     KafkaSettings::new("127.0.0.1:9092", "syslog")
@@ -98,6 +99,20 @@ fn what_contradicts_an_idempotent_client_is_named_with_the_way_out() {
         let producer: Result<rdkafka::producer::BaseProducer, _> =
             client_config(&with(&[(key, value)]), Purpose::Use).expect("right settings").create();
         assert!(producer.is_ok(), "the library agrees: {:?}", producer.err());
+    }
+}
+
+#[test]
+fn what_could_bring_datagrams_twice_or_out_of_order_from_a_spill_is_refused() {
+    let spill = Spill { path: Some("/var/spool/udpd/stream".into()), bytes: 1 << 30 };
+    let with_spill = |key, value| KafkaSettings { spill: spill.clone(), ..with(&[(key, value)]) };
+    for (key, value) in [("message.timeout.ms", "6000"), ("delivery.timeout.ms", "6000"), ("linger.ms", "0.5")] {
+        let error = check(&with_spill(key, value)).expect_err("a contradiction").to_string();
+        assert!(error.contains("contradicts a spill, which needs ") && error.contains(key), "{error}");
+        assert_eq!(check(&with(&[(key, value)])), Ok(()), "without a spill it is right");
+    }
+    for (key, value) in [("message.timeout.ms", "0"), ("queue.buffering.max.ms", "5")] {
+        assert_eq!(check(&with_spill(key, value)), Ok(()));
     }
 }
 

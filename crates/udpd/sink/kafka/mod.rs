@@ -23,6 +23,10 @@
 //! library reads certificates once for each client, so a reload takes a changed file for a changed sink. A broker that
 //! refuses udpd, or that udpd does not trust, is named once with the cause, and tried again for as long as it takes.
 //!
+//! **A batch that is refused for its size** is sent again in smaller ones; only a message that is refused alone
+//! counts as refused. With a spill that takes rounds (`rounds.rs`), which keep the order. Without one the client is
+//! replaced by one with smaller batches, and nothing new is handed over until what came back is under way again.
+//!
 //! **A client that fails for good**, which an idempotent one does when a broker has lost messages that it acknowledged,
 //! is replaced by a new one. What was under way is failed; the daemon goes on.
 
@@ -40,6 +44,8 @@ mod hidden;
 mod library;
 #[cfg(feature = "kafka")]
 mod record;
+#[cfg(feature = "kafka")]
+mod rounds;
 #[cfg(feature = "kafka")]
 mod secrets;
 mod security;

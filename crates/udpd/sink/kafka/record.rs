@@ -17,6 +17,10 @@ use crate::capture::headers;
 /// Longer than any address with its port, and than any number.
 const TEXT_BYTES: usize = 64;
 
+/// The most that a message takes beside its payload and the name of its listener: the key, four headers with three
+/// texts, their names and lengths, and the library's own 36 bytes.
+pub(super) const OVERHEAD_MAX: usize = 4 * TEXT_BYTES + 4 * (9 + 2 * 5) + 36;
+
 /// A short text in a fixed place.
 #[derive(Debug)]
 pub(super) struct Text {

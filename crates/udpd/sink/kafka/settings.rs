@@ -39,13 +39,15 @@ impl KafkaSettings {
 
     /// The most bytes and messages that wait in the library for each consumer; 0 messages is no limit of their own.
     pub(super) fn queue(&self) -> (usize, usize) {
-        let written = |name: &str| {
-            let value = self.properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.trim().parse());
-            value.and_then(Result::ok)
-        };
-        let kibibytes: usize = written("queue.buffering.max.kbytes").unwrap_or(QUEUE_KIBIBYTES);
-        let messages = written("queue.buffering.max.messages").unwrap_or(QUEUE_MESSAGES);
+        let kibibytes: usize = self.number("queue.buffering.max.kbytes").unwrap_or(QUEUE_KIBIBYTES);
+        let messages = self.number("queue.buffering.max.messages").unwrap_or(QUEUE_MESSAGES);
         (kibibytes.saturating_mul(1024), messages)
+    }
+
+    /// A property that is a number.
+    pub(super) fn number(&self, name: &str) -> Option<usize> {
+        let value = self.properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.trim().parse());
+        value.and_then(Result::ok)
     }
 }
 

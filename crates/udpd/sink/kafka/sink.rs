@@ -7,7 +7,9 @@ use mmsg::Datagram;
 use super::client::{Client, Offered, Record};
 use super::error::KafkaError;
 use super::fate::TICKET_SHIFT;
+use super::library;
 use super::record;
+use super::rounds::Rounds;
 use super::settings::KafkaSettings;
 use super::slots::Slots;
 use super::topic;
@@ -57,7 +59,13 @@ impl KafkaSink {
         let topics = listeners.iter().map(|listener| topic::expand(&settings.topic, listener, name)).collect();
         let (name, listeners, settings) = (name.to_owned(), listeners.to_vec(), settings.clone());
         let (wait, due) = (REPORT_WAIT_MIN, Instant::now() + IDLE_WAIT);
-        Ok(Self { name, settings, listeners, topics, client, slots: Slots::default(), wait, due })
+        let slots = Slots::new(Rounds::new(library::batch(&settings)));
+        Ok(Self { name, settings, listeners, topics, client, slots, wait, due })
+    }
+
+    /// How many bytes of a batch the message of a datagram takes at most.
+    pub(super) fn size_at_most(&self, listener: usize, datagram: &Datagram<'_>) -> usize {
+        datagram.payload().len() + self.listeners[listener].len() + record::OVERHEAD_MAX
     }
 
     /// Offers the message of a datagram, with a ticket. `now` is when its batch was begun, where that is known.

@@ -1,18 +1,18 @@
-//! Kafka with a spill. A batch is handed to the library, and its reports are waited for before the next one: so it is
-//! known of each datagram whether a broker has it.
+//! Kafka with a spill. A batch is handed to the library in rounds, and the reports of one are waited for before the
+//! next: so it is known of each datagram whether a broker has it, and nothing is under way behind one that is refused.
 //!
 //! What no broker has acknowledged when the wait is over is left, but the library still has it and goes on trying. The
 //! next attempt begins with the same datagrams, because the spill keeps the order. So those are not handed over again,
 //! and nothing comes twice while the client lives. The library gives up no message by itself; what it gives back
-//! because a broker refuses it for now is handed over again.
+//! because a broker refuses it for now, or its topic is not there, is handed over again.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::client::Offered;
-use super::fate::Fate;
+use super::fate::Refusal;
 use super::sink::KafkaSink;
-use super::slots::{Slot, Slots};
+use super::slots::Slot;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;
 use crate::os::crew;
@@ -32,20 +32,26 @@ const LOOK: Duration = Duration::from_millis(1);
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 
 impl KafkaSink {
-    /// Hears what became of messages.
-    fn hear_fates(&mut self) {
-        let was_renewed = self.client.hear_fates();
+    /// Hears what became of messages. True when a broker has given some back, which it will not take at once.
+    fn hear_fates(&mut self) -> bool {
         let slots = &mut self.slots;
-        self.client.take_fates(|ticket, fate| slots.note(ticket, fate));
+        let was_renewed = self.client.hear_fates(&mut |ticket, fate, partition| slots.note(ticket, fate, partition));
         if was_renewed {
             // The client of before has nothing under way any more.
-            slots.slots.iter_mut().filter(|slot| matches!(slot, Slot::UnderWay(_))).for_each(|slot| *slot = Slot::Free);
+            slots.begin_anew();
         }
+        let outcome = slots.conclude(Instant::now());
+        if outcome.is_too_large {
+            self.client.say_split();
+        }
+        outcome.refused.into_iter().for_each(|(refusal, size)| self.client.say_refused(refusal, size));
+        outcome.is_broken
     }
 
-    /// Hands over those of the first datagrams that the library does not have, for as long as it takes them.
-    fn hand_over(&mut self, batch: &LaneBatch) {
-        let mut now = None;
+    /// Hands a round over of those that the library does not have. False where nothing can be handed over now.
+    fn hand_over(&mut self, batch: &LaneBatch) -> bool {
+        let (mut now, mut any) = (None, false);
+        let mut room = self.slots.rounds.begin();
         for (place, datagram) in batch.datagrams.datagrams().enumerate() {
             if self.slots.slots.len() == place {
                 self.slots.slots.push_back(Slot::Free);
@@ -53,39 +59,57 @@ impl KafkaSink {
             if self.slots.slots[place] != Slot::Free {
                 continue;
             }
+            let size = self.size_at_most(batch.listener, &datagram);
+            if !self.slots.rounds.has_room(&mut room, size) {
+                break;
+            }
             let ticket = self.slots.ticket();
             self.slots.slots[place] = match self.offer(batch.listener, ticket, &datagram, &mut now) {
-                Offered::Taken => Slot::UnderWay(ticket),
-                Offered::Refused => Slot::Decided(Fate::Failed),
-                Offered::Full => {
-                    // What comes later does not overtake.
-                    let count = batch.datagrams.datagrams().count();
-                    let missing = count.saturating_sub(self.slots.slots.len());
-                    self.slots.slots.extend(std::iter::repeat_n(Slot::Free, missing));
-                    return;
-                }
+                Offered::Taken => Slot::UnderWay { ticket, size },
+                Offered::TooLarge => Slot::Refused(Refusal::TooLarge),
+                Offered::NotNow => break,
             };
+            any = true;
         }
+        // What comes later does not overtake.
+        let missing = batch.datagrams.datagrams().count().saturating_sub(self.slots.slots.len());
+        self.slots.slots.extend(std::iter::repeat_n(Slot::Free, missing));
+        if self.slots.under_way() > 0 {
+            self.slots.rounds.under_way(room);
+        }
+        any
     }
 }
 
 impl Attempt for KafkaSink {
     fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
-        self.hear_fates();
         let was_tried = !self.slots.slots.is_empty();
-        self.hand_over(batch);
         let count = batch.datagrams.datagrams().count();
         let deadline = Instant::now() + if was_tried { PATIENCE_AGAIN } else { PATIENCE };
-        let is_open = |slots: &Slots| slots.slots.iter().take(count).any(|slot| matches!(slot, Slot::UnderWay(_)));
-        self.hear_fates();
-        while is_open(&self.slots) && Instant::now() < deadline {
+        let mut is_over = false;
+        loop {
+            let is_given_back = self.hear_fates();
+            if is_given_back || self.slots.is_decided(count) {
+                break;
+            }
+            if self.slots.under_way() == 0 && !self.hand_over(batch) {
+                break;
+            }
+            is_over = Instant::now() >= deadline;
+            if is_over {
+                break;
+            }
             self.client.hurry();
             crew::at_rest(|| thread::sleep(LOOK));
-            self.hear_fates();
         }
         self.client.review(Instant::now());
         self.slots.settle(count, &mut tallies[batch.listener], left);
+        self.slots.goes_on = is_over && left.len() < count;
         self.slots.idle_due = Some(Instant::now() + IDLE_WAIT);
+    }
+
+    fn goes_on(&self) -> bool {
+        self.slots.goes_on
     }
 
     fn in_hand(&self) -> usize {
@@ -93,8 +117,9 @@ impl Attempt for KafkaSink {
     }
 
     fn forget_left(&mut self) {
-        self.slots.slots.clear();
         self.client.take_back();
+        self.slots.begin_anew();
+        self.slots.slots.clear();
     }
 
     fn due(&self) -> Option<Instant> {

@@ -15,6 +15,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::*;
+use crate::ledger::Table as _;
 use crate::ledger::tables::{SinkDropped, Tally};
 use crate::sink::spilling::{Spill, Spilling};
 
@@ -22,6 +23,13 @@ use crate::sink::spilling::{Spill, Spilling};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const TOPIC: &str = "syslog";
+
+/// One datagram that no broker takes.
+const TOO_LARGE: SinkDropped =
+    SinkDropped { queue_full: 0, sink_error: 0, too_large: 1, against_policy: 0, spill_full: 0, spill_torn: 0 };
+
+/// What a broker says of a batch that is larger than it takes.
+const BATCH_TOO_LARGE: RDKafkaRespErr = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
 
 type Cluster = MockCluster<'static, rdkafka::producer::DefaultProducerContext>;
 
@@ -96,14 +104,15 @@ impl<S: Sink> Bench<S> {
 
     /// The end; the books are closed and say so many were delivered and failed.
     #[track_caller]
-    fn finish(mut self, delivered: u64, failed: u64) {
+    fn finish(self, delivered: u64, failed: u64) {
+        self.finish_with(delivered, SinkDropped { sink_error: failed, ..SinkDropped::default() });
+    }
+
+    /// The same with these reasons.
+    #[track_caller]
+    fn finish_with(mut self, delivered: u64, dropped: SinkDropped) {
         self.sink.finish(&mut self.tallies, &mut |_| {});
-        let expected = Tally {
-            taken: delivered + failed,
-            delivered,
-            dropped: SinkDropped { sink_error: failed, ..SinkDropped::default() },
-            ..Tally::default()
-        };
+        let expected = Tally { taken: delivered + dropped.total(), delivered, dropped, ..Tally::default() };
         assert_eq!([self.tallies[0], self.tallies[1]], [Tally::default(), expected]);
     }
 }
@@ -298,9 +307,9 @@ fn a_datagram_that_is_too_long_for_the_brokers_fails_alone() {
     let mut bench = Bench::new(&settings(&cluster.bootstrap_servers(), &[("message.max.bytes", "1000")]));
     let long = [b'x'; 2_000];
     bench.accept(&[b"before", &long, b"after"], 4_096);
-    assert_eq!(bench.tallies[1].dropped.sink_error, 1, "the library does not even take it");
+    assert_eq!(bench.tallies[1].dropped.too_large, 1, "the library does not even take it");
     bench.until("delivery", |tally| tally.delivered == 2);
-    bench.finish(2, 1);
+    bench.finish_with(2, TOO_LARGE);
     assert_eq!(payloads(&read(&cluster, 2)), [&b"before"[..], b"after"]);
 }
 
@@ -418,4 +427,117 @@ fn what_no_broker_has_at_the_end_is_sent_by_the_next_client() {
     assert_eq!((bench.tallies[1].spilled, bench.tallies[1].spilled_again), (0, 50));
     bench.sink.finish(&mut bench.tallies, &mut |_| {});
     assert_eq!(payloads(&read(&cluster, 50)), slices(&all));
+}
+
+#[test]
+fn of_a_batch_that_is_refused_for_its_size_everything_is_in_the_topic_once_and_in_order() {
+    let (cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
+    let mut bench = Bench::with_spill(&settings(&cluster.bootstrap_servers(), &[]), directory.path());
+    let all = numbered(0..400);
+    bench.accept(&slices(&all[..100]), 64);
+    bench.until("delivery", |tally| tally.delivered == 100);
+    cluster.request_errors(RDKafkaApiKey::Produce, &[BATCH_TOO_LARGE; 4]);
+    for part in all[100..].chunks(100) {
+        bench.accept(&slices(part), 64);
+    }
+    bench.until("delivery of the parts", |tally| tally.delivered == 400);
+    bench.finish(400, 0);
+    assert_eq!(payloads(&read(&cluster, 400)), slices(&all));
+}
+
+#[test]
+fn what_is_refused_alone_is_counted_by_reason_and_what_is_behind_it_goes_on() {
+    for (error, dropped) in [
+        (BATCH_TOO_LARGE, TOO_LARGE),
+        (
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD,
+            SinkDropped { too_large: 0, against_policy: 1, ..TOO_LARGE },
+        ),
+    ] {
+        let (cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
+        cluster.request_errors(RDKafkaApiKey::Produce, &[error]);
+        let mut bench = Bench::with_spill(&settings(&cluster.bootstrap_servers(), &[]), directory.path());
+        let all = numbered(0..20);
+        // The first round is a single one.
+        bench.accept(&slices(&all), 64);
+        bench.until("the end of the others", |tally| tally.delivered == 19);
+        bench.finish_with(19, dropped);
+        assert_eq!(payloads(&read(&cluster, 19)), slices(&all[1..]));
+    }
+}
+
+#[test]
+fn without_a_spill_too_everything_of_a_batch_that_is_refused_for_its_size_is_sent_again_and_once() {
+    let cluster = cluster();
+    let mut bench = Bench::new(&settings(&cluster.bootstrap_servers(), &[]));
+    cluster.request_errors(RDKafkaApiKey::Produce, &[BATCH_TOO_LARGE; 4]);
+    let all = numbered(0..500);
+    for part in all.chunks(50) {
+        bench.accept(&slices(part), 64);
+    }
+    bench.until("delivery of the parts", |tally| tally.delivered == 500);
+    bench.finish(500, 0);
+    let (seen, mut expected) = (read(&cluster, 500), slices(&all));
+    let mut seen = payloads(&seen);
+    seen.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn without_a_spill_too_only_what_is_refused_alone_is_counted_as_too_large() {
+    let cluster = cluster();
+    let mut bench = Bench::new(&settings(&cluster.bootstrap_servers(), &[]));
+    // The second time it is known to be alone.
+    cluster.request_errors(RDKafkaApiKey::Produce, &[BATCH_TOO_LARGE; 2]);
+    bench.accept(&[b"alone"], 64);
+    bench.until("its refusal", |tally| tally.dropped.too_large == 1);
+    bench.accept(&[b"after"], 64);
+    bench.until("delivery", |tally| tally.delivered == 1);
+    bench.finish_with(1, TOO_LARGE);
+    assert_eq!(payloads(&read(&cluster, 1)), [b"after"]);
+}
+
+#[test]
+fn a_topic_that_is_not_there_or_not_open_to_udpd_is_waited_for_with_a_spill() {
+    for error in [
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART,
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
+    ] {
+        let (cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
+        cluster.topic_error(TOPIC, error).expect("an error");
+        // What is not there is known not to be at once, and what is there again, too.
+        let settings = settings(&cluster.bootstrap_servers(), &[("topic.metadata.propagation.max.ms", "0")]);
+        let mut bench = Bench::with_spill(&settings, directory.path());
+        let all = numbered(0..300);
+        for part in all.chunks(100) {
+            bench.accept(&slices(part), 64);
+        }
+        let refusals = std::cell::Cell::new(0);
+        bench.until("more tries", |tally| {
+            refusals.set(refusals.get() + 1);
+            assert_eq!((tally.spilled, tally.delivered, tally.dropped), (300, 0, SinkDropped::default()));
+            refusals.get() > 12
+        });
+        cluster.topic_error(TOPIC, RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).expect("none");
+        bench.until("delivery", |tally| tally.delivered == 300);
+        bench.finish(300, 0);
+        assert_eq!(payloads(&read(&cluster, 300)), slices(&all));
+    }
+}
+
+#[test]
+fn what_too_few_replicas_have_waits_on_the_disk_and_is_in_the_topic_once_and_in_order_afterwards() {
+    let (cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
+    let mut bench = Bench::with_spill(&settings(&cluster.bootstrap_servers(), &[]), directory.path());
+    // The library asks again for as long as it takes: after 100 ms at first, then after a second.
+    cluster.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS; 8]);
+    let all = numbered(0..200);
+    for part in all.chunks(100) {
+        bench.accept(&slices(part), 64);
+    }
+    assert_eq!((bench.tallies[1].spilled, bench.tallies[1].dropped), (200, SinkDropped::default()));
+    bench.until("delivery", |tally| tally.delivered == 200);
+    bench.finish(200, 0);
+    assert_eq!(payloads(&read(&cluster, 200)), slices(&all));
 }

@@ -124,14 +124,32 @@ impl Voice {
         !std::mem::replace(&mut self.shut_out, true)
     }
 
-    /// The client can go on no longer and is replaced by a new one.
-    pub(super) fn fatal(&self, reason: &str) -> Lines {
+    /// The topic takes nothing now, and what comes for it is in a spill.
+    pub(super) fn waits(&mut self, reason: &str, cure: &str) -> Lines {
+        if !self.begins_to_be_shut_out() {
+            return Vec::new();
+        }
         let text = format!(
-            "{}: the client has lost its place among the messages of topic {}; udpd replaces it, and what it had not \
-             delivered counts as failed: {reason}",
+            "{}: topic {} takes nothing now: {reason}; what comes waits in the spill, and udpd tries again by itself; \
+             {cure}",
             self.subject, self.topic
         );
-        vec![(Level::Error, text)]
+        vec![(Level::Warn, text)]
+    }
+
+    /// The client can go on no longer and is replaced by a new one.
+    pub(super) fn fatal(&mut self, reason: &str, has_spill: bool, now: Instant) -> Lines {
+        let mut lines = self.remind(now);
+        let what = if has_spill { "is sent again" } else { "counts as failed" };
+        if self.library.spend() {
+            let text = format!(
+                "{}: the client has lost its place among the messages of topic {}; udpd replaces it, and what it had \
+                 not delivered {what}: {reason}",
+                self.subject, self.topic
+            );
+            lines.push((Level::Error, text));
+        }
+        lines
     }
 
     /// Something about a connection; an error of the client that comes with a line of its own.
@@ -236,6 +254,20 @@ mod tests {
         assert_eq!(voice.back(), []);
         assert_eq!(voice.shut_out("wrong password").len(), 1, "the next time it is said again");
         assert_eq!(voice.shut_out("wrong password"), []);
+    }
+
+    #[test]
+    fn a_topic_that_takes_nothing_is_one_warning_until_it_takes_something_again() {
+        let mut voice = voice();
+        for _ in 0..1_000 {
+            let said = voice.waits("unknown topic", "make the topic");
+            assert!(
+                said.iter().all(|(level, text)| *level == Level::Warn && text.contains("topic syslog takes nothing"))
+            );
+        }
+        assert_eq!(voice.back().len(), 1);
+        assert_eq!(voice.waits("unknown topic", "make the topic").len(), 1, "the next time it is said again");
+        assert_eq!(voice.waits("unknown topic", "make the topic"), []);
     }
 
     #[test]

@@ -32,6 +32,11 @@ pub(in crate::sink) trait Attempt: Send + fmt::Debug {
         0
     }
 
+    /// Whether the last attempt left something only because its time was over.
+    fn goes_on(&self) -> bool {
+        false
+    }
+
     /// When [`Attempt::when_due`] wants to be called although there is nothing to attempt.
     fn due(&self) -> Option<Instant> {
         None

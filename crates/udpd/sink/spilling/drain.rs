@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::attempt::Attempt;
 use super::sink::Spilling;
 use super::way::{Held, Way, Work};
-use crate::ledger::{Table as _, Tallies, Tally};
+use crate::ledger::{Counters as _, Table as _, Tallies, Tally};
 use crate::sink::fail;
 use crate::spill::Frame;
 
@@ -20,6 +20,14 @@ const TURN_BYTES_MIN: u64 = 1 << 20;
 const TURN: Duration = Duration::from_millis(50);
 
 impl<S: Attempt> Spilling<S> {
+    /// The destination has not taken all that it should.
+    pub(super) fn has_left(&mut self) {
+        match self.inner.goes_on() {
+            true => self.way = Way::Draining,
+            false => self.goes_down(),
+        }
+    }
+
     /// The destination does not take what it should.
     pub(super) fn goes_down(&mut self) {
         self.way = Way::Down { retry: Instant::now() + self.retry };
@@ -69,8 +77,8 @@ impl<S: Attempt> Spilling<S> {
         }
         let bytes = self.attempt(is_trial, tallies)?;
         if !self.left.is_empty() {
-            self.goes_down();
-            return None;
+            self.has_left();
+            return (self.way == Way::Draining).then_some(bytes);
         }
         if is_trial {
             self.way = Way::Trial { until: now + answer_time };
@@ -176,7 +184,7 @@ impl<S: Attempt> Spilling<S> {
             Held::InMemory | Held::Nowhere => tally.pending -= decided,
         }
         tally.delivered += counted.delivered;
-        tally.dropped.sink_error += counted.dropped.total();
+        tally.dropped.add(&counted.dropped);
         store.decide(segment, listener, decided);
         self.voice.sent(counted.delivered);
     }

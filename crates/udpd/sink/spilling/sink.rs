@@ -347,7 +347,7 @@ impl<S: Attempt> Sink for Spilling<S> {
         }
         if let Some(store) = &self.store {
             self.voice.begins(store);
-            self.goes_down();
+            self.has_left();
         }
         let in_hand = self.inner.in_hand() as u64;
         self.expect_handed(in_hand);

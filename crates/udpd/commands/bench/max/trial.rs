@@ -176,7 +176,7 @@ fn close(task: &Task, rate: u64, report: &send::Report, ledger: &Snapshot, used_
         kernel,
         listener: listener.counts.received - worst.offered,
         queue_full: worst.counts.dropped.queue_full,
-        sink_error: worst.counts.dropped.sink_error + worst.in_flight,
+        sink_error: worst.counts.dropped.by_destination() + worst.in_flight,
     };
     let counted = worst.counts.delivered + lost.total();
     // With GRO the kernel counts a dropped train as one: what it hides is laid at the same door.

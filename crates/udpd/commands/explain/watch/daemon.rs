@@ -101,7 +101,7 @@ fn of_sink(now: &SinkSnapshot, before: &[SinkSnapshot], config: Option<&Config>)
         offered: since(|sink| sink.offered),
         delivered: since(|sink| sink.counts.delivered),
         queue_full: since(|sink| sink.counts.dropped.queue_full),
-        sink_error: since(|sink| sink.counts.dropped.sink_error),
+        sink_error: since(|sink| sink.counts.dropped.by_destination()),
         queue_bytes: now.queue_capacity,
         blocks: written.map(|sink| sink.when_full == FullPolicy::Block),
     }

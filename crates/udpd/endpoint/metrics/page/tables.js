@@ -60,6 +60,11 @@ function laneCells(lane, before, span) {
   ];
 }
 
+/** What its destination did not take, for whatever reason. */
+function byDestination(dropped) {
+  return dropped && dropped.sink_error + (dropped.too_large ?? 0) + (dropped.against_policy ?? 0);
+}
+
 function sinkCells(sink, before, span) {
   const residence = sink.residence;
   const parts = residence && [["50 %", residence.p50_seconds], ["99 %", residence.p99_seconds],
@@ -69,7 +74,7 @@ function sinkCells(sink, before, span) {
     { fill: queueFill(sink), text: sink.inline ? "inline, no queue"
       : `${percent(queueFill(sink))} of ${bytes(sink.queue_capacity)}` },
     lostCell(sink.dropped?.queue_full, before?.dropped?.queue_full, span),
-    lostCell(sink.dropped?.sink_error, before?.dropped?.sink_error, span),
+    lostCell(byDestination(sink.dropped), byDestination(before?.dropped), span),
     parts ? `since the start: ${parts}` : "not measured yet",
   ];
 }
