@@ -139,6 +139,8 @@ pub(super) const CONFINE: &[Case] = cases! {
 
 const FIONBIO: u64 = 0x5421;
 const SIOCGIFINDEX: u64 = 0x8933;
+const SIOCGIFMTU: u64 = 0x8921;
+const SIOCGIFHWADDR: u64 = 0x8927;
 const SIOCETHTOOL: u64 = 0x8946;
 
 /// Sockets that do not wait, which the standard library asks for so.
@@ -150,6 +152,8 @@ pub(super) const NONBLOCKING: &[Case] = cases! {
 pub(super) const CARDS: &[Case] = cases! {
     SYS_ioctl "SIOCETHTOOL" => Is(1, SIOCETHTOOL);
     SYS_ioctl "SIOCGIFINDEX" => Is(1, SIOCGIFINDEX);
+    SYS_ioctl "SIOCGIFMTU" => Is(1, SIOCGIFMTU);
+    SYS_ioctl "SIOCGIFHWADDR" => Is(1, SIOCGIFHWADDR);
 };
 
 /// Above these bits of a type are flags.
