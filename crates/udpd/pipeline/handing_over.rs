@@ -22,14 +22,18 @@ use super::socket;
 use super::start::begin;
 use super::writes::Writes;
 use crate::config::Config;
+use crate::handover::route::FullPolicy;
 use crate::os::crew;
 use crate::plan::Plan;
 
 /// How often the end of the receivers is looked for.
 const END_POLL: Duration = Duration::from_micros(200);
 
-/// How long receivers may take to end before they give up what they hold: nobody receives meanwhile.
-const HAND_OVER_LIMIT: Duration = Duration::from_millis(500);
+/// How long receivers may take to end. Those that wait for nothing need a moment, if there are cores for them.
+const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long one may take that may wait for room, before it gives up what it holds: nobody receives meanwhile.
+const WAIT_FOR_ROOM_LIMIT: Duration = Duration::from_millis(500);
 
 /// Puts the consumers of sinks that stay where they are planned now.
 fn move_consumers(consumers: &mut [ConsumerThread], plan: &Plan) {
@@ -224,7 +228,8 @@ impl Pipeline {
         self.stop.patience.is_relieved.store(true, Ordering::Relaxed);
         self.wake_receivers();
         let begun = Instant::now();
-        let deadline = begun + HAND_OVER_LIMIT;
+        let may_wait = self.config.sinks.iter().any(|sink| sink.when_full == FullPolicy::Block);
+        let deadline = begun + if may_wait { WAIT_FOR_ROOM_LIMIT } else { HAND_OVER_LIMIT };
         let mut is_over = false;
         while !is_over && !self.receivers_have_ended() {
             is_over = hurry(END_POLL) || Instant::now() >= deadline;
