@@ -191,6 +191,13 @@ impl Books {
         }
     }
 
+    /// How many datagrams consumers have decided, of all sinks together.
+    pub(super) fn decided(&self) -> u64 {
+        let mut found = BTreeMap::new();
+        self.add_progress(&mut found);
+        found.values().map(|progress| progress.decided).sum()
+    }
+
     /// What waits for this sink is not waited for any more: it has failed. Its consumer has what it has taken.
     pub(super) fn give_up_waiting(&self, sink: &str) {
         let Some(place) = self.sinks.iter().position(|books| books.name == sink) else { return };

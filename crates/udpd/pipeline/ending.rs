@@ -18,9 +18,11 @@ use crate::os::crew::{self, Known};
 /// How often sinks that stay are looked at while somebody waits for them.
 const STAY_POLL: Duration = Duration::from_micros(200);
 
-/// So many pipelines that have yet to finish may keep their memory beside the one that receives. When there are more,
-/// the oldest is given up.
-const UNFINISHED_MAX: usize = 2;
+/// A pipeline that hands on nothing for so long while a reload waits for it hangs.
+const PROGRESS_LOOK: Duration = Duration::from_millis(100);
+
+/// A pipeline that has yet to finish may keep its memory for so many heirs beside it. Then it is given up.
+const HEIRS_MAX: usize = 2;
 
 /// So many consumers may hang in a call that nothing ends, a write to a disk that stands still, after they were given
 /// up. Each of them keeps the memory of a pipeline.
@@ -36,6 +38,8 @@ pub(super) struct Ending {
     /// Of consumers that go on in the heir when they are done here.
     pub(super) staying: Vec<Staying>,
     pub(super) receivers_ended_well: bool,
+    /// How many heirs have come since, with the one that took its place.
+    pub(super) heirs: usize,
 }
 
 /// A consumer that finishes and ends.
@@ -80,6 +84,11 @@ impl Ending {
     /// The threads that end with it.
     pub(super) fn threads(&self) -> impl Iterator<Item = &JoinHandle<()>> {
         self.consumers.iter().map(|consumer| &consumer.thread).chain(&self.followers)
+    }
+
+    /// A consumer that has gone over is none of its any more, and one of a later pipeline.
+    pub(super) fn forget_those_gone_over(&mut self) {
+        self.staying.retain(Staying::is_due);
     }
 
     /// Whether some sink that stays has yet to go over to the heir.
@@ -130,13 +139,42 @@ impl Ending {
     }
 }
 
-/// Gives the oldest of these up for as long as too many have yet to finish: what waits there counts as failed, and a
-/// consumer that waits for its peer ends. One that hangs inside a call keeps what it has in hand, which is in flight
+/// The pipeline that the next reload gives up, unless it has finished by then.
+#[derive(Debug)]
+pub(super) struct Oldest {
+    books: Arc<Books>,
+    finishing: Vec<Ended>,
+    staying: Vec<Staying>,
+}
+
+impl Oldest {
+    pub(super) fn of(before: &[Ending]) -> Option<Self> {
+        let oldest = before.iter().find(|ending| ending.heirs >= HEIRS_MAX && ending.is_unfinished())?;
+        let finishing = oldest.consumers.iter().map(|last| last.ended.clone()).collect();
+        Some(Self { books: Arc::clone(&oldest.books), finishing, staying: oldest.staying.clone() })
+    }
+
+    /// Waits until it has finished, for as long as what it still hands on becomes less: what is slow does not hang.
+    pub(super) fn wait_while_it_goes_on(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let has_finished = || self.finishing.iter().all(has_ended) && !self.staying.iter().any(Staying::is_due);
+        let mut decided = None;
+        while decided != Some(self.books.decided()) && Instant::now() < deadline {
+            decided = Some(self.books.decided());
+            let look = Instant::now() + PROGRESS_LOOK;
+            while !has_finished() && Instant::now() < look {
+                crew::at_rest(|| std::thread::sleep(STAY_POLL));
+            }
+        }
+    }
+}
+
+/// Gives up those that have not finished for too long: what waits there counts as failed, and a consumer that waits for
+/// its peer ends. One that hangs inside a call keeps what it has in hand, which is in flight
 /// until that call returns. Returns the sinks.
-pub(super) fn give_up_oldest(before: &[Ending]) -> BTreeSet<String> {
+pub(super) fn give_up_old(before: &[Ending]) -> BTreeSet<String> {
     let mut sinks = BTreeSet::new();
-    while before.iter().filter(|ending| ending.is_unfinished()).count() > UNFINISHED_MAX {
-        let Some(oldest) = before.iter().find(|ending| ending.is_unfinished()) else { break };
+    for oldest in before.iter().filter(|ending| ending.heirs > HEIRS_MAX && ending.is_unfinished()) {
         sinks.extend(oldest.sinks().map(str::to_owned));
         let staying: Vec<&Staying> = oldest.staying.iter().filter(|staying| staying.is_due()).collect();
         for ending in before {

@@ -71,7 +71,8 @@ impl Pipeline {
 
     /// Closes the books of those before that have handed on everything: to be called once a second.
     pub fn look_at_those_before(&mut self) {
-        for ending in std::mem::take(&mut self.before) {
+        for mut ending in std::mem::take(&mut self.before) {
+            ending.forget_those_gone_over();
             if ending.is_over() {
                 self.has_freed = true;
                 ending.close(&self.chronicle);
@@ -119,7 +120,7 @@ impl Pipeline {
     /// it holds when it has done so for some seconds, or when `hurry` says so.
     pub fn hand_over_to(mut self, heir: Heir, hurry: impl Fn(Duration) -> bool) -> Self {
         let begun = Instant::now();
-        // A consumer that has gone over leaves no trace in what it has left, before it is to go over again.
+        // A consumer that has gone over is to go over again: it is nothing of earlier pipelines any more.
         self.look_at_those_before();
         let Heir { config, plan, books, mut lanes, kept, shifts, consumers, followers, pinned, files, .. } = heir;
         heir.is_in_force.store(true, Ordering::Release);
@@ -153,13 +154,15 @@ impl Pipeline {
             followers: followed.collect(),
             staying: stay.iter().map(|consumer| staying_consumer(&self.config, consumer)).collect(),
             receivers_ended_well,
+            heirs: 0,
         };
         self.before.push(ending);
+        self.before.iter_mut().for_each(|ending| ending.heirs += 1);
         self.admit(heir.admissions, |sink| {
             let own = heir.follows_itself[sink].then(|| config.sinks[sink].name.clone());
             (Writes::of(&config, &plan, sink), own)
         });
-        let given_up = ending::give_up_oldest(&self.before);
+        let given_up = ending::give_up_old(&self.before);
         let now = |sink: usize| kept.iter().position(|kept| *kept == Some(sink)).expect("it stays");
         let mut stay: Vec<ConsumerThread> =
             stay.into_iter().map(|consumer| ConsumerThread { sink: now(consumer.sink), ..consumer }).collect();

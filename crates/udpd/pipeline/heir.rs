@@ -16,7 +16,7 @@ use super::bind;
 use super::books::Books;
 use super::bypass;
 use super::chronicle::Chronicle;
-use super::ending::{self, Ending, Staying};
+use super::ending::{self, Ending, Oldest, Staying};
 use super::entry::{Admission, has_ended};
 use super::files::Files;
 use super::filters::{Filters, Tables};
@@ -86,6 +86,8 @@ pub struct Forerunner {
     staying: Vec<Staying>,
     /// The consumers of those before that have yet to finish.
     finishing: Vec<Finishing>,
+    /// Of those before, the one that the next reload gives up.
+    oldest: Option<Oldest>,
     turn: Turn,
 }
 
@@ -160,6 +162,7 @@ impl Pipeline {
             consumers: self.consumers.iter().map(consumer).collect(),
             staying: self.staying(),
             finishing: self.before.iter().flat_map(Ending::finishing).collect(),
+            oldest: Oldest::of(&self.before),
             turn: Turn::default(),
         }
     }
@@ -174,10 +177,12 @@ impl Forerunner {
         Arc::clone(&self.plan)
     }
 
-    /// Waits until every sink that has stayed counts in the books of the pipeline that runs, and no longer than that.
-    /// Refuses where too many consumers hang.
-    pub fn wait_for_those_before(&self, limit: Duration) -> Result<(), Failure> {
+    /// Waits until every sink that has stayed counts in the books of the pipeline that runs, and no longer than that;
+    /// for what the next reload would give up as long as `slow_limit`, while it goes on. Refuses where too many
+    /// consumers hang.
+    pub fn wait_for_those_before(&self, limit: Duration, slow_limit: Duration) -> Result<(), Failure> {
         ending::refuse_hanging(&self.finishing)?;
+        self.oldest.iter().for_each(|oldest| oldest.wait_while_it_goes_on(slow_limit));
         ending::wait_for(&self.staying, limit);
         Ok(())
     }

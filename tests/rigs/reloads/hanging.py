@@ -43,7 +43,7 @@ class Campaign:
     def __init__(self, options):
         self.options = options
         self.random = random.Random(options.seed)
-        self.directory = tempfile.mkdtemp(prefix="udpd-hanging-")
+        self.directory = tempfile.mkdtemp(prefix="hanging-")
         self.ports = {name: free_port() for name in LISTENERS}
         self.sent = {name: 0 for name in LISTENERS}
         self.number = 0
@@ -219,8 +219,10 @@ class Campaign:
         self.send(drawn)
         self.await_delivery(drawn)
         # Two pipelines may keep their memory for what hangs, and are given up by those that come then.
-        for sync in ["never", "1s", "never", "1s"]:
-            self.write({**first, "stuck": None, "listeners": without_stuck(first["listeners"]), "sync": sync})
+        listeners = without_stuck(first["listeners"])
+        for more in [1, 0, 1, 0]:
+            of_this = {name: (lanes + more, fed) for name, (lanes, fed) in listeners.items()}
+            self.write({**first, "stuck": None, "listeners": of_this})
             self.reload()
         ended_with = self.await_memory(begun_with)
         if self.options.hold:

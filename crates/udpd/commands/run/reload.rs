@@ -27,6 +27,9 @@ use crate::sink::Differs;
 /// gone on with.
 const STAYING_LIMIT: Duration = Duration::from_millis(100);
 
+/// How long a sink that was taken away or changed may take for what it holds, while it goes on.
+const SLOW_LIMIT: Duration = Duration::from_secs(20);
+
 /// How long what a reload opens may keep it waiting: less than the service manager waits for a reload.
 pub(super) const MAKING_LIMIT: Duration = Duration::from_secs(30);
 
@@ -198,7 +201,7 @@ fn make_beside(
     inside.refuse_beyond(&config, &plan, before)?;
     Limits::read(Path::new("/")).refuse_beside(&plan, &plan_before)?;
     descriptors::provide_beside(&config, &plan, (before, &plan_before))?;
-    forerunner.wait_for_those_before(STAYING_LIMIT)?;
+    forerunner.wait_for_those_before(STAYING_LIMIT, SLOW_LIMIT)?;
     let plan = Arc::new(plan);
     let heir = forerunner.make_heir(&config, &plan, crew)?;
     Ok(Reread { config, plan, outcome: Outcome::Changed(Box::new(heir)) })
