@@ -4,7 +4,7 @@
 //! in between waits in the socket. The configuration may have changed meanwhile, so each socket is asked what it is.
 //! What fits a lane is gone on with. What an address has too many of, because it has fewer lanes now, is taken out of
 //! the kernel's search from the end of its group, and read to the end by the first lane of that address. What no lane
-//! can go on with is counted and closed, see [`closing`](super::closing).
+//! can go on with is counted and closed, see `closing`.
 //!
 //! The order within a group is the order of binding, so it is in the names.
 
