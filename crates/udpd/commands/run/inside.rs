@@ -213,7 +213,7 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     let of_the_resolver = OF_THE_RESOLVER.iter().flat_map(|path| with_behind_link(Some(Path::new(path))));
     let of_libraries = OF_LIBRARIES.map(PathBuf::from).into_iter().chain(kernel()).chain(of_the_resolver);
     let resolvers = Reach { read: of_libraries.collect(), write: Vec::new(), connects: Connects::Names };
-    let mut broker_clients = resolvers.clone();
+    let mut broker_clients = Reach { connects: Connects::Anywhere, ..resolvers.clone() };
     let mut spillers = Reach::default();
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
         broker_clients.read.extend(sink.settings.needs().reads);
