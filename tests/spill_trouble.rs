@@ -65,7 +65,9 @@ fn a_spill_that_was_damaged_while_nobody_ran_is_sent_but_for_the_damage_which_is
     let entries = std::fs::read_dir(&spill).expect("the spill").map(|entry| entry.expect("an entry").path());
     let segment = entries.filter(|path| path.extension().is_some_and(|end| end == "spill")).min().expect("a segment");
     let mut bytes = std::fs::read(&segment).expect("it reads");
-    let (middle, end) = (bytes.len() / 2, bytes.len() - 5);
+    // In what fills a payload: damage to a header is told by another line.
+    let middle = (bytes.len() / 2..).find(|&at| bytes[at..].starts_with(b"xxx")).expect("a payload is filled up");
+    let end = bytes.len() - 5;
     bytes[middle] ^= 1;
     std::fs::write(&segment, &bytes[..end]).expect("a bit flipped, and the end cut off");
     std::fs::write(spill.join("00000000000000000009.spill"), vec![b'x'; 4096]).expect("nobody's");
