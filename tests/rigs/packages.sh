@@ -165,7 +165,8 @@ printf '[Service]\nExecStart=\nExecStart=/usr/bin/udpd run \\\n  -c /etc/udpd/ot
     inside tee "$drop_in" >/dev/null
 inside cp -p /etc/udpd/udpd.toml /etc/udpd/other.toml
 inside systemctl daemon-reload
-printf 'AmbientCapabilities=CAP_NET_BIND_SERVICE\nSystemCallFilter=capset\n' | inside tee -a "$drop_in" >/dev/null
+printf '%s\n' AmbientCapabilities=CAP_NET_BIND_SERVICE CapabilityBoundingSet=CAP_NET_BIND_SERVICE \
+    SystemCallFilter=capset | inside tee -a "$drop_in" >/dev/null
 inside udpd check --unit udpd >"$directory/said" 2>&1 && fail "it checks what systemd has not read" || true
 grep -q 'systemctl daemon-reload' "$directory/said" || fail "it does not say that systemd has yet to read the drop-in"
 inside systemctl daemon-reload

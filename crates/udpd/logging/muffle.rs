@@ -10,20 +10,38 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// Shared by those who would say the same; one for each thing that is said.
 #[derive(Debug, Default)]
 pub(crate) struct Muffle {
-    /// When something was last said, and how often it was not since.
-    heard: Mutex<(Option<Instant>, u64)>,
+    heard: Mutex<Heard>,
+}
+
+#[derive(Debug, Default)]
+struct Heard {
+    /// When something was last said.
+    last: Option<Instant>,
+    /// How often it was not said since.
+    silent: u64,
+}
+
+impl Heard {
+    fn is_within_silence(&self, now: Instant) -> bool {
+        self.last.is_some_and(|last| now.saturating_duration_since(last) < SILENCE)
+    }
 }
 
 impl Muffle {
+    /// Whether what happens now is not said.
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).is_within_silence(now)
+    }
+
     /// How many of them had to be silent before this one, which may speak; `None` when it is to be silent, too.
     pub(crate) fn let_speak(&self, now: Instant) -> Option<u64> {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        if heard.0.is_some_and(|last| now.saturating_duration_since(last) < SILENCE) {
-            heard.1 += 1;
+        if heard.is_within_silence(now) {
+            heard.silent += 1;
             return None;
         }
-        heard.0 = Some(now);
-        Some(std::mem::take(&mut heard.1))
+        heard.last = Some(now);
+        Some(std::mem::take(&mut heard.silent))
     }
 }
 

@@ -72,7 +72,10 @@ pub(super) fn count_arrivals(lanes: &[(&LaneSetup, Arc<Socket>)]) -> Vec<Option<
 /// What helps where the kernel takes no counter. Only a missing right is cured by granting one.
 fn cure_of_count(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EPERM) => "; grant CAP_BPF (in the unit file AmbientCapabilities=CAP_BPF and SystemCallFilter=bpf)",
+        Some(Errno::EPERM) => {
+            "; grant CAP_BPF (in the unit file AmbientCapabilities=CAP_BPF, CapabilityBoundingSet=CAP_BPF and \
+             SystemCallFilter=bpf)"
+        }
         Some(Errno::EACCES) => "; the verifier of this kernel refuses the counter's program, and no right cures that",
         Some(Errno::E2BIG) => "; the kernel finds the counter too large: give the interface fewer receive queues",
         Some(Errno::ENOMEM) => "; the kernel has no memory for the counter: raise MemoryMax or free memory",
@@ -221,7 +224,8 @@ fn bind_failure(address: SocketAddr, error: &io::Error) -> Failure {
         }
         Errno::EACCES => {
             let cure = format!(
-                "ports below {} need CAP_NET_BIND_SERVICE; in the unit file: AmbientCapabilities=CAP_NET_BIND_SERVICE",
+                "ports below {} need CAP_NET_BIND_SERVICE; in the unit file: \
+                 AmbientCapabilities=CAP_NET_BIND_SERVICE and CapabilityBoundingSet=CAP_NET_BIND_SERVICE",
                 first_unprivileged_port()
             );
             (ExitCode::Permission, cure)

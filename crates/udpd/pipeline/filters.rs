@@ -130,7 +130,8 @@ fn cure(error: &io::Error) -> (ExitCode, &'static str) {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EPERM) => (
             ExitCode::Permission,
-            "grant CAP_BPF (in the unit file AmbientCapabilities=CAP_BPF and SystemCallFilter=bpf) and restart",
+            "grant CAP_BPF (in the unit file AmbientCapabilities=CAP_BPF, CapabilityBoundingSet=CAP_BPF and \
+             SystemCallFilter=bpf) and restart",
         ),
         Some(Errno::E2BIG) => (ExitCode::Unavailable, "join networks: a family turns over 4,194,304 times at most"),
         Some(Errno::ENOMEM) => (ExitCode::Unavailable, "raise MemoryMax or net.core.optmem_max, or free memory"),

@@ -178,7 +178,7 @@ fn say_what_is_missing(setup: &LaneSetup, socket: &Socket) {
             if setup.speaks() {
                 log::warn!(
                     "listener {name}: busy_poll = \"{}\" works only in part: {what}; grant CAP_NET_ADMIN \
-                     (AmbientCapabilities= in the unit file), or write busy_poll = \"0us\"",
+                     (AmbientCapabilities= and CapabilityBoundingSet= in the unit file), or write busy_poll = \"0us\"",
                     print_duration(busy_poll)
                 );
             }

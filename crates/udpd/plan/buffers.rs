@@ -100,7 +100,10 @@ impl Buffers {
 
 /// How to get a receive buffer of `asked` bytes.
 pub fn buffer_cure(asked: usize) -> String {
-    format!("grant CAP_NET_ADMIN (AmbientCapabilities= in the unit file), or: sysctl -w net.core.rmem_max={asked}")
+    format!(
+        "grant CAP_NET_ADMIN (AmbientCapabilities= and CapabilityBoundingSet= in the unit file), or: sysctl -w \
+         net.core.rmem_max={asked}"
+    )
 }
 
 #[cfg(test)]

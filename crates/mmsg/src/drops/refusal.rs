@@ -96,7 +96,7 @@ fn cause(errno: Option<i32>, capabilities: Option<u64>) -> &'static str {
         }
         Some(libc::EPERM | libc::EACCES) => {
             "it needs CAP_PERFMON (before Linux 5.8 CAP_SYS_ADMIN): run it as root, or give it that right alone (in a \
-             systemd unit AmbientCapabilities=CAP_PERFMON)"
+             systemd unit AmbientCapabilities=CAP_PERFMON and CapabilityBoundingSet=CAP_PERFMON)"
         }
         Some(libc::EMFILE | libc::ENFILE) => {
             "it needs three files for each core; raise `ulimit -n` (in a systemd unit LimitNOFILE=)"

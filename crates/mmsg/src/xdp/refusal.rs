@@ -239,7 +239,7 @@ fn missing(step: Step, rights: Option<u64>, switch: Option<&str>) -> String {
     };
     format!(
         "{} is missing: run it as root, or give it CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW (in a systemd unit \
-         AmbientCapabilities=){switch}",
+         AmbientCapabilities= and CapabilityBoundingSet=){switch}",
         names.join(" and ")
     )
 }

@@ -160,7 +160,7 @@ impl Rights {
             if !has(CapabilitySet::NET_RAW) {
                 let message = format!(
                     "sink {}: keep_source as user {} takes CAP_NET_RAW; in the unit file: \
-                     AmbientCapabilities=CAP_NET_RAW, and the same in CapabilityBoundingSet=",
+                     AmbientCapabilities=CAP_NET_RAW, CapabilityBoundingSet=CAP_NET_RAW and SystemCallFilter=capset",
                     sink.name, self.user
                 );
                 self.missing.push(Failure::new(ExitCode::Permission, message));
@@ -175,8 +175,8 @@ impl Rights {
         if address.port() < first_free_port() && !has(CapabilitySet::NET_BIND_SERVICE) {
             let message = format!(
                 "{key}: cannot bind {address} as user {user}: port {} takes CAP_NET_BIND_SERVICE; in the unit file: \
-                 AmbientCapabilities=CAP_NET_BIND_SERVICE and SystemCallFilter=capset; or tell this check that the \
-                 service has it, by --capability or by --unit",
+                 AmbientCapabilities=CAP_NET_BIND_SERVICE, CapabilityBoundingSet=CAP_NET_BIND_SERVICE and \
+                 SystemCallFilter=capset; or tell this check that the service has it, by --capability or by --unit",
                 address.port()
             );
             self.missing.push(Failure::new(ExitCode::Permission, message));

@@ -30,8 +30,8 @@ impl RelayError {
         let Self { destination, operation, error } = self;
         let (code, cure) = match (operation, error.raw_os_error().map(Errno::from_raw)) {
             (MAKE_RAW_SOCKET, Some(Errno::EPERM | Errno::EACCES)) => {
-                let cure = "; keep_source needs CAP_NET_RAW; in the unit file: AmbientCapabilities=CAP_NET_RAW, and \
-                            CapabilityBoundingSet= with it";
+                let cure = "; keep_source needs CAP_NET_RAW; in the unit file: AmbientCapabilities=CAP_NET_RAW and \
+                            CapabilityBoundingSet=CAP_NET_RAW";
                 (ExitCode::Permission, cure)
             }
             (FIND_WAY, Some(Errno::EACCES)) => {

@@ -1,9 +1,11 @@
 //! What the log hears of a spill: a line when it is needed, a line when it is empty again, and what is wrong with it
-//! once for each time that it begins to be.
+//! once for each time that it begins to be. A spill that is needed again and again gets these lines once a minute.
 
 use std::path::Path;
+use std::time::Instant;
 
 use crate::handover::route::FullPolicy;
+use crate::logging::muffle::{Muffle, count};
 use crate::spill::{Recovered, Store, Trouble};
 use crate::text::units::print_size;
 
@@ -12,10 +14,14 @@ use crate::text::units::print_size;
 pub(super) struct Voice {
     sink: String,
     is_in_use: bool,
+    /// The log has a line that it is needed, and gets one when it is empty.
+    is_said_in_use: bool,
+    uses: Muffle,
     is_full: bool,
+    fills: Muffle,
     is_unsynced: bool,
     is_stuck: bool,
-    /// Datagrams that were sent from the spill since it was needed, and that could not be read.
+    /// Datagrams that were sent from the spill, and that could not be read, since that was last said.
     sent: u64,
     damaged: u64,
     /// Something found no room before the end.
@@ -24,17 +30,30 @@ pub(super) struct Voice {
 
 impl Voice {
     pub(super) fn new(sink: &str) -> Self {
-        let sink = sink.to_owned();
-        let (is_in_use, is_full, is_unsynced, is_stuck) = (false, false, false, false);
-        Self { sink, is_in_use, is_full, is_unsynced, is_stuck, sent: 0, damaged: 0, has_given_up: false }
+        Self {
+            sink: sink.to_owned(),
+            is_in_use: false,
+            is_said_in_use: false,
+            uses: Muffle::default(),
+            is_full: false,
+            fills: Muffle::default(),
+            is_unsynced: false,
+            is_stuck: false,
+            sent: 0,
+            damaged: 0,
+            has_given_up: false,
+        }
     }
 
     /// Something goes to the spill.
     pub(super) fn begins(&mut self, store: &Store) {
-        if !std::mem::replace(&mut self.is_in_use, true) {
-            (self.sent, self.damaged) = (0, 0);
-            let directory = store.directory().display();
-            log::warn!("sink {}: what its destination does not take now waits in {directory}", self.sink);
+        if std::mem::replace(&mut self.is_in_use, true) {
+            return;
+        }
+        if let Some(silent) = self.uses.let_speak(Instant::now()) {
+            self.is_said_in_use = true;
+            let (sink, directory, times) = (&self.sink, store.directory().display(), count(silent));
+            log::warn!("sink {sink}: what its destination does not take now waits in {directory}{times}");
         }
     }
 
@@ -44,7 +63,7 @@ impl Voice {
         let left: u64 = found.left.iter().map(|(_, datagrams)| datagrams).sum();
         let torn: u64 = found.torn.iter().map(|(_, datagrams)| datagrams).sum();
         if left > 0 {
-            (self.is_in_use, self.sent, self.damaged) = (true, 0, 0);
+            (self.is_in_use, self.is_said_in_use) = (true, true);
             let twice: u64 = found.twice_at_most.iter().map(|(_, datagrams)| datagrams).sum();
             log::info!(
                 "sink {sink}: sends {left} datagrams first that waited in {directory}; at most {twice} of them were \
@@ -84,13 +103,15 @@ impl Voice {
     /// Nothing is in it any more.
     pub(super) fn is_empty(&mut self) {
         (self.is_full, self.is_unsynced, self.is_stuck) = (false, false, false);
-        if std::mem::replace(&mut self.is_in_use, false) {
+        self.is_in_use = false;
+        if std::mem::take(&mut self.is_said_in_use) {
             let unread = match self.damaged {
                 0 => String::new(),
                 datagrams => format!(", and {datagrams} could not be read"),
             };
             let (sink, sent) = (&self.sink, self.sent);
             log::info!("sink {sink}: its spill is empty again; {sent} datagrams were sent from it{unread}");
+            (self.sent, self.damaged) = (0, 0);
         }
     }
 
@@ -99,17 +120,21 @@ impl Voice {
         if std::mem::replace(&mut self.is_full, true) {
             return;
         }
+        let Some(silent) = self.fills.let_speak(Instant::now()) else { return };
         let (sink, directory, bytes) = (&self.sink, store.directory().display(), print_size(store.bytes()));
         let what = match when_full {
             FullPolicy::DropNewest => "what comes now counts as spill_full",
             FullPolicy::DropOldest => "what waits there for longest makes room and counts as spill_full",
             FullPolicy::Block => "the sink waits for room, and what comes meanwhile for the sink",
         };
+        let times = count(silent);
         match error.kind() {
             std::io::ErrorKind::QuotaExceeded => {
-                log::warn!("sink {sink}: its spill {directory} is full ({bytes}); {what}; raise spill.bytes");
+                log::warn!("sink {sink}: its spill {directory} is full ({bytes}); {what}; raise spill.bytes{times}");
             }
-            _ => log::warn!("sink {sink}: cannot write to its spill {directory}: {error}; {what}; see to that disk"),
+            _ => log::warn!(
+                "sink {sink}: cannot write to its spill {directory}: {error}; {what}; see to that disk{times}"
+            ),
         }
     }
 

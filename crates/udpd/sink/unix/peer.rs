@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
+use crate::logging::muffle::{Muffle, count};
 use crate::os::user;
 
 /// How often a peer that is gone is looked for.
@@ -22,8 +23,11 @@ pub(super) struct Peer<S> {
     pub(super) tried: Option<Instant>,
     /// What it does not take is not lost.
     spills: bool,
-    /// What has been said of it.
+    is_gone: bool,
+    /// The log has a line about it.
     is_said_gone: bool,
+    /// A peer that comes and goes gets one line a minute.
+    gone: Muffle,
     /// The error numbers that have been said of single messages; 0: one was received in part.
     said: Vec<i32>,
 }
@@ -37,8 +41,9 @@ impl<S> fmt::Debug for Peer<S> {
 
 impl<S> Peer<S> {
     pub(super) fn new(sink: &str, path: PathBuf, spills: bool, connect: fn(&Path) -> io::Result<S>) -> Self {
-        let (sink, said) = (sink.to_owned(), Vec::new());
-        let mut peer = Self { sink, path, connect, socket: None, tried: None, spills, is_said_gone: false, said };
+        let (sink, gone, said) = (sink.to_owned(), Muffle::default(), Vec::new());
+        let (socket, tried, is_gone, is_said_gone) = (None, None, false, false);
+        let mut peer = Self { sink, path, connect, socket, tried, spills, is_gone, is_said_gone, gone, said };
         peer.find();
         peer
     }
@@ -50,10 +55,7 @@ impl<S> Peer<S> {
             self.tried = Some(Instant::now());
             match (self.connect)(&self.path) {
                 Ok(socket) => {
-                    if self.is_said_gone {
-                        log::info!("sink {}: {} is back", self.sink, self.path.display());
-                    }
-                    self.is_said_gone = false;
+                    self.note_taken();
                     self.socket = Some(socket);
                 }
                 Err(error) => self.say_gone("cannot be reached", &error),
@@ -88,22 +90,33 @@ impl<S> Peer<S> {
 
     /// It is there and reads nothing.
     pub(super) fn say_stuck(&mut self) {
-        if !std::mem::replace(&mut self.is_said_gone, true) {
-            log::warn!("sink {}: {} reads nothing; datagrams wait in the spill", self.sink, self.path.display());
+        if let Some(times) = self.begins_to_be_gone() {
+            log::warn!("sink {}: {} reads nothing; datagrams wait in the spill{times}", self.sink, self.path.display());
         }
     }
 
-    /// It has taken something.
+    /// It is there, or has taken something.
     pub(super) fn note_taken(&mut self) {
+        self.is_gone = false;
         if std::mem::take(&mut self.is_said_gone) {
             log::info!("sink {}: {} is back", self.sink, self.path.display());
         }
     }
 
-    fn say_gone(&mut self, what: &str, error: &io::Error) {
-        if std::mem::replace(&mut self.is_said_gone, true) {
-            return;
+    /// The end of the line about a peer that is gone; `None` when there is nothing to say.
+    fn begins_to_be_gone(&mut self) -> Option<String> {
+        let (was_gone, now) = (std::mem::replace(&mut self.is_gone, true), Instant::now());
+        // A peer that is still gone when the silence is over is said then.
+        if self.is_said_gone || was_gone && self.gone.is_silent(now) {
+            return None;
         }
+        let silent = self.gone.let_speak(now)?;
+        self.is_said_gone = true;
+        Some(count(silent))
+    }
+
+    fn say_gone(&mut self, what: &str, error: &io::Error) {
+        let Some(times) = self.begins_to_be_gone() else { return };
         let cure = match error.kind() {
             io::ErrorKind::NotFound => "; start what listens there",
             io::ErrorKind::PermissionDenied => match user::become_by_now() {
@@ -121,10 +134,30 @@ impl<S> Peer<S> {
             _ => "",
         };
         log::warn!(
-            "sink {}: {} {what}: {error}; datagrams {} until it is back{cure}",
+            "sink {}: {} {what}: {error}; datagrams {} until it is back{cure}{times}",
             self.sink,
             self.path.display(),
             if self.spills { "wait in the spill" } else { "count as sink_error" }
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_comes_and_goes_is_said_once_a_minute() {
+        let mut peer = Peer::new("out", "/nowhere".into(), false, |_| -> io::Result<()> {
+            Err(io::Error::from(io::ErrorKind::NotFound))
+        });
+        assert!(peer.is_gone && peer.is_said_gone, "the first time");
+        for _ in 0..100 {
+            peer.note_taken();
+            assert_eq!(peer.begins_to_be_gone(), None);
+            assert_eq!(peer.begins_to_be_gone(), None, "and it is looked for again");
+        }
+        assert!(peer.is_gone && !peer.is_said_gone);
+        assert_eq!(peer.gone.let_speak(Instant::now() + Duration::from_secs(61)), Some(100));
     }
 }

@@ -49,7 +49,9 @@ pub fn clamped(evidence: &Evidence) -> Vec<Finding> {
             let sysctl = Cure::sysctl("net.core.rmem_max", needed, format!("then {restart}"));
             let mut cures = vec![sysctl];
             if let Some(listener) = evidence.listener_on(port.port) {
-                cures.push(Cure::elsewhere("or grant udpd CAP_NET_ADMIN (AmbientCapabilities= in the unit file)"));
+                cures.push(Cure::elsewhere(
+                    "or grant udpd CAP_NET_ADMIN (AmbientCapabilities= and CapabilityBoundingSet= in the unit file)",
+                ));
                 let value = format!("\"{}\"", print_size(needed));
                 let note = "if what it asks for is no more than it has";
                 cures.push(Cure::listener(&listener.name, "receive_buffer", value, note));
