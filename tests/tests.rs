@@ -7,6 +7,7 @@ mod util;
 
 // How the tree must look: size, imports, unsafe code, dependencies, promises.
 mod tidy;
+mod tidy_docs;
 mod tidy_floors;
 mod tidy_words;
 // That no two files of a library import each other.

@@ -3,28 +3,17 @@
 //! rustfmt leaves comments and string literals as they are, and nothing formats documents and scripts, so without this
 //! test the long lines come back. Tables are exempt because they cannot be folded, and addresses for the same reason.
 
-use std::path::Path;
-
-use crate::util::source::files_below;
+use crate::util::source::texts;
 
 const COLUMNS_MAX: usize = 120;
 
 #[test]
 fn no_line_is_wider_than_a_window() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = [".ci", "benches", "config", "crates", "docs", "packaging", "tests"];
-    let mut files: Vec<_> = folders.iter().flat_map(|folder| files_below(&root.join(folder))).collect();
-    let at_root = std::fs::read_dir(root).expect("the repository").map(|entry| entry.expect("an entry").path());
-    files.extend(at_root.filter(|path| path.is_file()));
-    let mut wrong = Vec::new();
-    for file in files {
-        let path = file.strip_prefix(root).expect("below the root").to_str().expect("UTF-8 paths").to_owned();
-        // What benches wrote is kept as it was written.
-        if !path.starts_with("benches/runs/") && kind_of(&path).is_some() {
-            let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{path}: {error}"));
-            wrong.extend(too_wide(&path, &text).into_iter().map(|line| format!("{path}:{line}")));
-        }
-    }
+    let looked_at = texts().into_iter().filter(|(path, _)| kind_of(path).is_some());
+    let places = |(path, text): (String, String)| {
+        too_wide(&path, &text).into_iter().map(|line| format!("{path}:{line}")).collect::<Vec<_>>()
+    };
+    let wrong: Vec<String> = looked_at.flat_map(places).collect();
     assert!(wrong.is_empty(), "a line has {COLUMNS_MAX} columns at most\n  {}\n", wrong.join("\n  "));
 }
 

@@ -44,7 +44,7 @@ impl ExitCode {
         Self::Configuration,
     ];
 
-    /// As the manual and docs/operating.md say it.
+    /// As the manual and docs/running.md say it.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Failure => {
@@ -94,10 +94,10 @@ mod tests {
 
     #[test]
     fn the_page_for_operators_has_every_code_with_its_meaning() {
-        let page = include_str!("../../docs/operating.md");
+        let page = include_str!("../../docs/running.md");
         for code in ExitCode::ALL {
             let row = format!("\n| {} | {} |\n", code as u8, code.meaning());
-            assert!(page.contains(&row), "docs/operating.md lacks the row:{row}");
+            assert!(page.contains(&row), "docs/running.md lacks the row:{row}");
         }
     }
 }

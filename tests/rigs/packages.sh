@@ -53,7 +53,7 @@ for file in usr/bin/udpd etc/udpd/udpd.toml usr/lib/sysusers.d/udpd.conf usr/sha
     usr/lib/systemd/system/udpd-steer.service usr/lib/systemd/system/udpd-steer-watch.service \
     usr/share/man/man5/udpd.toml.5.gz usr/share/man/man8/udpd-bench.8.gz usr/share/man/man8/udpd-steer.8.gz \
     usr/share/bash-completion/completions/udpd usr/share/zsh/vendor-completions/_udpd \
-    usr/share/fish/vendor_completions.d/udpd.fish usr/share/doc/udpd/operating.md usr/share/doc/udpd/copyright \
+    usr/share/fish/vendor_completions.d/udpd.fish usr/share/doc/udpd/running.md usr/share/doc/udpd/copyright \
     usr/share/doc/udpd/examples/grafana/udpd.json usr/share/doc/udpd/examples/90-udpd.conf; do
     grep -q " \./$file\$" "$directory/contents" || fail "the package lacks $file"
 done

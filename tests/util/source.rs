@@ -50,6 +50,19 @@ pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
+/// All text files of the repository, with their paths from its root.
+pub(crate) fn texts() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = [".ci", "benches", "config", "crates", "docs", "packaging", "tests"];
+    let mut files: Vec<PathBuf> = folders.iter().flat_map(|folder| files_below(&root.join(folder))).collect();
+    let at_root = std::fs::read_dir(root).expect("the repository").map(|entry| entry.expect("an entry").path());
+    files.extend(at_root.filter(|path| path.is_file()));
+    let relative = |path: &Path| path.strip_prefix(root).expect("below the root").to_str().expect("UTF-8").to_owned();
+    // Records of benches name what there was at their time.
+    let files = files.iter().filter(|path| !path.starts_with(root.join("benches/runs")));
+    files.filter_map(|path| Some((relative(path), std::fs::read_to_string(path).ok()?))).collect()
+}
+
 /// The text with comments, strings and character literals turned into spaces, and every line break kept.
 pub(crate) fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();

@@ -1,6 +1,6 @@
 """What is in the files of udpd, read by nothing of udpd: payloads, byte for byte, and who a record says has sent them.
 
-The formats are as docs/operating.md and docs/jsonl.md have them. A line may begin with a time and a source; every
+The formats are as docs/lines.md and docs/jsonl.md have them. A line may begin with a time and a source; every
 payload of this rig begins with a mark, which ends that beginning.
 """
 

@@ -9,7 +9,7 @@ use crate::config::listener::{Lanes, Listener, Spread};
 use crate::config::multicast::receives;
 use crate::settings::{Findings, Section};
 
-/// The kernel joins fewer per socket unless told otherwise, see docs/operating.md.
+/// The kernel joins fewer per socket unless told otherwise, see docs/multicast.md.
 const GROUPS_MAX: usize = 1024;
 
 /// Checks what is written, and gives the listener the lanes and the interface that its groups mean.
