@@ -3,7 +3,7 @@
 # Prints its path. Needs dpkg-deb, which every Debian has, and dpkg-shlibdeps (dpkg-dev) where the binary is not static.
 #
 # By dpkg-deb and not by cargo-deb: what is installed where is one list for every package (install.sh), the scripts of
-# the package are ours either way, and nobody has to compile a tool for it first.
+# the package are ours either way, and no tool has to be compiled for it first.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 cd "$here/.."

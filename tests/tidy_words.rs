@@ -1,4 +1,5 @@
-//! The width of what people read: prose, comments, texts and code fit a window of 120 columns everywhere.
+//! The width of what people read, and its words: prose, comments, texts and code fit a window of 120 columns, and what
+//! operators read names who does what.
 //!
 //! rustfmt leaves comments and string literals as they are, and nothing formats documents and scripts, so without this
 //! test the long lines come back. Tables are exempt because they cannot be folded, and addresses for the same reason.
@@ -15,6 +16,33 @@ fn no_line_is_wider_than_a_window() {
     };
     let wrong: Vec<String> = looked_at.flat_map(places).collect();
     assert!(wrong.is_empty(), "a line has {COLUMNS_MAX} columns at most\n  {}\n", wrong.join("\n  "));
+}
+
+/// The text of a line without what is quoted between backticks.
+fn unquoted(line: &str) -> String {
+    line.split('`').step_by(2).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn pages_and_comments_for_operators_name_who_does_what() {
+    let is_of_people = |path: &str| {
+        let folder = path.split('/').next().unwrap_or_default();
+        ["docs", "config", "packaging", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"].contains(&folder)
+            // A licence, and two pages with tables from the sources, which have the words of their declarations.
+            && !["packaging/debian/copyright", "docs/keys.md", "docs/ledger.md", "docs/promises.md"].contains(&path)
+    };
+    let vague = ["somebody", "nobody", "anybody", "whoever", "whom"];
+    let mut wrong = Vec::new();
+    for (path, text) in texts().iter().filter(|(path, _)| is_of_people(path)) {
+        for (index, line) in text.lines().enumerate() {
+            let line = unquoted(line).to_lowercase();
+            let mut words = line.split(|letter: char| !letter.is_alphanumeric());
+            if let Some(word) = words.find(|word| vague.contains(word)) {
+                wrong.push(format!("{path}:{}: {word}", index + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "say which program, user or thread it is\n  {}\n", wrong.join("\n  "));
 }
 
 #[derive(PartialEq)]
