@@ -21,12 +21,11 @@
 //! - [`proxy`]: the header of the PROXY protocol, taken off by [`RecvBatch::unwrap_proxied`].
 //! - [`CoreCounter`]: on which core the datagrams of a socket arrive, and from which device queue.
 //! - [`SourceFilter`]: sources refused in the kernel, by a table of millions of networks, and counted exactly.
-//! - [`frames`]: frames of millions of flows from one core, for tests of receivers.
 //!
 //! # What it does not do
 //!
-//! - It starts no threads, but for one that lives for a moment in [`frames`], pins nothing and knows nothing of cores
-//!   or memory nodes. The thread that builds a pool touches its pages, so build it where it will be used.
+//! - It starts no threads, pins nothing and knows nothing of cores or memory nodes. The thread that builds a pool
+//!   touches its pages, so build it where it will be used.
 //! - It has no timers and no event loop. [`Socket::interrupt`] ends a blocked receive for good, a [`Waker`] one of a
 //!   socket that lives on; [`Socket::wait_readable`] waits for a bounded time.
 //! - It does not log. Every loss and every fallback is a return value or a counter.
@@ -42,14 +41,6 @@
 //! From the top down; imports run downwards and never back. `unsafe` is in those marked `!`. Numbers that the kernel
 //! defines come from the crate `libc` under the kernel's names; the few that it lacks have theirs beside them.
 //!
-//! - `frames/mod`, `frames/packet`: [`frames`], from user space (`AF_PACKET`, `PACKET_QDISC_BYPASS`)
-//! - `frames/live`: live frames of the kernel (`BPF_F_TEST_XDP_LIVE_FRAMES`)
-//! - `frames/anchor`: what makes short calls short (`unshare`)
-//! - `frames/witness`: the programs that count what the driver takes (`xdp_devmap_xmit`, `xdp_redirect_err`)
-//! - `frames/headers`, `frames/program`: the program that makes a frame
-//! - `frames/state`: what the programs remember
-//! - `frames/writer`: frames as bytes, and their sums, pure
-//! - `frames/draw`, `frames/spec`: chance, pure; what the frames are
 //! - `engine`: [`Engine`], one way to receive, behind which the rows down to `ring` are exchanged
 //! - `xdp/mod`: AF_XDP, past the kernel's stack
 //! - `xdp/engine` `!`, `xdp/absent`: frames of one queue into batches; what stands there in a build without it
@@ -86,14 +77,9 @@
 //! - `drops/tracepoints`, `drops/refusal`: the two tracepoints (`udp_fail_queue_rcv_skb`, `kfree_skb`); why they are
 //!   out of reach
 //! - `drops/reasons`, `drops/records`, `drops/format`: which reasons count; records and `format` files, pure
-//! - `bpf/mod`: programs in the kernel
-//! - `bpf/sources`: [`SourceFilter`], refusing datagrams by their source and counting that (`SO_ATTACH_BPF`)
-//! - `bpf/source_program`: its program, pure
-//! - `bpf/by_core`: [`CoreCounter`], counting by core and queue (`SO_ATTACH_BPF`)
-//! - `bpf/calls` `!`: maps, programs and runs of them (`BPF_MAP_CREATE`, `BPF_PROG_LOAD`, `BPF_PROG_TEST_RUN`, ...)
-//! - `bpf/layouts`: what those calls are given
-//! - `bpf/types`: where the kernel keeps what (`/sys/kernel/btf/vmlinux`), pure
-//! - `bpf/assembler`: instructions and labels, pure
+//! - `source_filter`: [`SourceFilter`], refusing datagrams by their source and counting that (`SO_ATTACH_BPF`)
+//! - `source_program`: its program, pure
+//! - `core_counter`: [`CoreCounter`], counting by core and queue (`SO_ATTACH_BPF`)
 //! - `options`: the options of a socket (`UDP_GRO`, `SO_RCVBUF`, `SO_RCVBUFFORCE`, `SO_MEMINFO`, `SO_REUSEPORT`, ...)
 //! - `extras`: what comes with a datagram (`IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, `IP_RECVTOS`,
 //!   `IP_RECVTTL`, `SO_RXQ_OVFL`)
@@ -102,13 +88,11 @@
 //! - `reuseport`: [`GroupSpread`] as a program (`SO_ATTACH_REUSEPORT_CBPF`)
 //! - `socket`: [`Socket`], made, named, waited for and stopped
 //! - `refused`: [`Refused`], how much its filters have refused
-//! - `mapped` `!`: an array of the kernel as memory of this process (`BPF_F_MMAPABLE`)
 //! - `datagram`: what one message says, pure, from byte slices, with every bound checked
 //! - `cmsg`: control messages, read and written
 //! - `sys` `!`: every system call, behind one gate where a test makes it fail
-//! - `addr`, `fault`: addresses as the kernel writes them (`sockaddr_in`, `sockaddr_in6`); the faults on order
+//! - `addr`: addresses as the kernel writes them (`sockaddr_in`, `sockaddr_in6`)
 //! - `proxy`: [`proxy`], headers that say who sent a datagram, read and written, pure
-//! - `call`: the calls by name
 //!
 //! # Errors
 //!
@@ -154,19 +138,14 @@ mod adopt;
 mod arena;
 mod backing;
 mod batch;
-mod bpf;
-mod call;
 mod cmsg;
+mod core_counter;
 mod datagram;
 mod datagrams;
 pub mod drops;
 mod engine;
 mod extras;
-#[cfg(mmsg_faults)]
-pub mod fault;
-pub mod frames;
 mod group;
-mod mapped;
 mod multicast;
 #[cfg(test)]
 mod noise;
@@ -184,6 +163,8 @@ mod ring;
 mod send;
 mod shape;
 mod socket;
+mod source_filter;
+mod source_program;
 mod span;
 mod sys;
 #[cfg_attr(not(feature = "io_uring"), path = "uring_absent.rs")]
@@ -197,11 +178,10 @@ pub use addr::Family;
 pub use arena::give_back_freed_memory;
 pub use backing::Backing;
 pub use batch::RecvBatch;
-pub use bpf::{Arrivals, CoreCounter};
-pub use bpf::{
-    Loader, OwnRights, SourceFilter, SourceRanges, SourceShape, SourceTable, TURNS_MAX, load_program, make_array,
-};
+#[cfg(mmsg_faults)]
+pub use bpf::fault;
 pub use cmsg::{ControlMessage, ControlMessages};
+pub use core_counter::{Arrivals, CoreCounter};
 pub use datagram::{Datagram, MAX_SEGMENTS, Summary};
 pub use datagrams::Datagrams;
 pub use engine::Engine;
@@ -216,6 +196,10 @@ pub use reuseport::GroupSpread;
 pub use send::SendBatch;
 pub use shape::{BatchShape, Control};
 pub use socket::Socket;
+pub use source_filter::{
+    Loader, OwnRights, SourceFilter, SourceRanges, SourceTable, TURNS_MAX, load_program, make_array,
+};
+pub use source_program::SourceShape;
 pub use sys::page_bytes;
 pub use uring::Uring;
 pub use wait::Wait;

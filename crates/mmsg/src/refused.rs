@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use crate::mapped::Mapped;
+use bpf::MappedArray;
 
 /// How much was refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Refused {
 #[derive(Debug)]
 pub(crate) struct RefusedCounter {
     array: OwnedFd,
-    mapped: Mapped,
+    mapped: MappedArray,
 }
 
 /// The numbers of the array: messages, what there are more datagrams than messages, and bytes.
@@ -32,7 +32,7 @@ pub(crate) const NUMBERS: usize = 3;
 impl RefusedCounter {
     /// A counter in an array of one value with as many numbers.
     pub(crate) fn new(array: OwnedFd) -> io::Result<Self> {
-        let mapped = Mapped::new(array.as_fd(), NUMBERS)?;
+        let mapped = MappedArray::new(array.as_fd(), NUMBERS)?;
         Ok(Self { array, mapped })
     }
 

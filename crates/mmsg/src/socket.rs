@@ -46,6 +46,21 @@ impl Socket {
         Socket::make(family, libc::SOCK_RAW | libc::SOCK_NONBLOCK, libc::IPPROTO_RAW)
     }
 
+    /// Makes a socket that sends whole frames, all headers included, by the interface of this index, and receives
+    /// nothing. Frames pass by the queueing discipline, so that a send says of each whether the driver took it. Needs
+    /// `CAP_NET_RAW`. Give it to [`SendBatch`](crate::SendBatch) only, without addresses.
+    pub fn of_frames(interface: u32) -> io::Result<Socket> {
+        // Protocol 0: it receives nothing.
+        let socket = Socket::of(sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?, Family::V4, false);
+        sys::set_option_int(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+        // `struct sockaddr_ll`, without protocol and hardware address.
+        let mut name = [0; size_of::<libc::sockaddr_ll>()];
+        name[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
+        name[4..8].copy_from_slice(&interface.to_ne_bytes());
+        sys::bind(socket.as_fd(), &name)?;
+        Ok(socket)
+    }
+
     fn make(family: Family, kind: libc::c_int, protocol: libc::c_int) -> io::Result<Socket> {
         let domain = match family {
             Family::V4 => libc::AF_INET,

@@ -1,7 +1,6 @@
 //! Every system call of this crate, one wrapper each, each returning `io::Result`.
 //!
-//! All of them pass the same gate first, which is an empty inline function unless the crate is built with `--cfg
-//! mmsg_faults`: then a test can make the Nth call of a kind fail and see what the code above makes of it.
+//! All of them pass [`gate`] first, where a test can make the Nth call of a kind fail.
 #![allow(unsafe_code)]
 #![cfg_attr(miri, allow(dead_code))] // the interpreter's arenas come from the heap
 
@@ -12,16 +11,7 @@ use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
 
-pub(crate) use crate::call::Call;
-#[cfg(mmsg_faults)]
-pub(crate) use crate::fault::gate;
-
-/// Lets every call through, with as many messages as it wanted.
-#[cfg(not(mmsg_faults))]
-#[inline]
-pub(crate) fn gate(_call: Call, messages: usize) -> io::Result<usize> {
-    Ok(messages)
-}
+pub(crate) use bpf::{Call, gate};
 
 fn checked(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -364,14 +354,6 @@ pub(crate) fn wait_for_every_core() -> io::Result<()> {
     // SAFETY: takes no pointers; the flags and the core are 0, as this command wants them.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Moves the calling thread into a network namespace that is made for it.
-pub(crate) fn leave_network() -> io::Result<()> {
-    gate(Call::Unshare, 0)?;
-    // SAFETY: takes no pointers. What the thread shares with others of its process, memory and descriptors, it goes on
-    // sharing.
-    checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
 }
 
 /// Asks the machine to bring what lies at an address near this core. Nothing is read, so any address will do.

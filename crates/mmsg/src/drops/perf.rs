@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::{c_int, c_ulong, c_void};
 
 use super::records::pieces;
-use crate::sys::{Call, gate, page_bytes};
+use crate::sys::page_bytes;
 
 // Types, flags and requests of `perf_event_open(2)`, which libc does not have, each with its name in
 // linux/perf_event.h.
@@ -63,7 +63,6 @@ pub(super) struct Event {
 impl Event {
     /// Opens tracepoint `id` on a core, with records of each time it fires, or only counted. It is not yet on.
     pub(super) fn open(id: u64, core: usize, has_records: bool) -> io::Result<Event> {
-        gate(Call::PerfEventOpen, 0)?;
         let attributes = Attributes {
             kind: TYPE_TRACEPOINT,
             bytes: size_of::<Attributes>() as u32,
@@ -88,7 +87,6 @@ impl Event {
 
     /// Has the kernel pass over what does not match `filter`: neither a record nor counted.
     pub(super) fn set_filter(&self, filter: &str) -> io::Result<()> {
-        gate(Call::PerfEventControl, 0)?;
         let filter = CString::new(filter)?;
         // SAFETY: the text is readable up to its zero and is copied during the call.
         checked(unsafe { libc::ioctl(self.file.as_raw_fd(), SET_FILTER, filter.as_ptr()) })
@@ -96,20 +94,17 @@ impl Event {
 
     /// Writes into the ring of `other`, which is on the same core.
     pub(super) fn write_into_ring_of(&self, other: &Event) -> io::Result<()> {
-        gate(Call::PerfEventControl, 0)?;
         // SAFETY: takes no pointers.
         checked(unsafe { libc::ioctl(self.file.as_raw_fd(), SET_OUTPUT, other.file.as_raw_fd()) })
     }
 
     pub(super) fn enable(&self) -> io::Result<()> {
-        gate(Call::PerfEventControl, 0)?;
         // SAFETY: takes no pointers.
         checked(unsafe { libc::ioctl(self.file.as_raw_fd(), ENABLE, 0) })
     }
 
     /// How many times it has fired since it is on.
     pub(super) fn count(&self) -> io::Result<u64> {
-        gate(Call::PerfEventControl, 0)?;
         let mut count = [0; 8];
         (&self.file).read_exact(&mut count)?;
         Ok(u64::from_ne_bytes(count))
@@ -135,7 +130,6 @@ unsafe impl Send for Ring {}
 impl Ring {
     /// Maps a ring for the records of `event`, of `record_bytes`, which must be a power of two of pages.
     pub(super) fn map(event: &Event, record_bytes: usize) -> io::Result<Ring> {
-        gate(Call::Mmap, 0)?;
         let page_bytes = page_bytes();
         let (bytes, protection) = (page_bytes + record_bytes, libc::PROT_READ | libc::PROT_WRITE);
         let fd = event.file.as_raw_fd();

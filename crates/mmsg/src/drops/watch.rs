@@ -9,7 +9,7 @@ use super::records::{Record, Records};
 use super::refusal::Refusal;
 use super::tally::{Fired, Tables, Tally};
 use super::tracepoints::Tracepoints;
-use crate::bpf::{POSSIBLE, parse_cores};
+use crate::core_counter::{POSSIBLE, parse_cores};
 use crate::sys::page_bytes;
 
 /// The ring of a core: four thousand records, within what the kernel lets a user lock without a right

@@ -19,29 +19,20 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::bpf::calls::{self, ABOVE_DRIVER, AT_INTERFACE, Map, PROGRAM_AT_INTERFACE, Program, Shape};
-use crate::bpf::types::{KERNEL_TYPES, Types};
+use bpf::{Map, Program, ProgramKind, Types, XDP_GENERIC, XDP_NATIVE};
 
 use super::options::{Mode, Wanted};
 use super::program::{Filter, Hidden, KEY_BYTES, Key, LICENSE, Maps, PASS, assemble, key};
 use super::refusal::{Refusal, Step};
 use super::witness::Witness;
 
-// Kinds of maps and flags, each with its name in linux/bpf.h or linux/if_link.h.
-/// `BPF_MAP_TYPE_ARRAY`
-const ARRAY: u32 = 2;
-/// `BPF_MAP_TYPE_HASH`
-const MAP_OF_KEYS: u32 = 1;
-/// `BPF_MAP_TYPE_XSKMAP`
-const MAP_OF_SOCKETS: u32 = 17;
+// Flags, each with its name in linux/bpf.h.
 /// `BPF_F_XDP_HAS_FRAGS`: frames in several pieces are not made one for the program, which costs what is not for it
 /// nothing. From this Linux on the pieces are joined in a chunk.
 const IN_PIECES: u32 = 1 << 5;
 const JOINS_PIECES: (u32, u32) = (6, 6);
 /// `BPF_F_XDP_DEV_BOUND_ONLY`, Linux 6.3
 const FOR_ONE_INTERFACE: u32 = 1 << 6;
-/// `XDP_FLAGS_DRV_MODE`
-const IN_DRIVER: u32 = 1 << 2;
 
 /// The most addresses of a listener.
 const ADDRESSES_MAX: usize = 4096;
@@ -88,13 +79,9 @@ impl Loaded {
     /// Loads it, for the interface of this number and those that may follow it.
     pub(super) fn load(wanted: &Wanted, interface: u32) -> Result<Arc<Loaded>, Refusal> {
         let refuse = |error| Refusal::of(Step::Load, &wanted.interface, error);
-        let map = |kind, key_bytes, value_bytes, entries, name| {
-            let name = calls::name(name);
-            Map::create(&Shape { kind, key_bytes, value_bytes, entries, flags: 0, name }).map_err(refuse)
-        };
-        let sockets = map(MAP_OF_SOCKETS, 4, 4, QUEUES_MAX, "mmsg_sockets")?;
-        let longest = map(ARRAY, 4, 4, QUEUES_MAX, "mmsg_longest")?;
-        let addresses = map(MAP_OF_KEYS, KEY_BYTES as u32, 1, ADDRESSES_MAX as u32, "mmsg_addresses")?;
+        let sockets = Map::of_sockets("mmsg_sockets", QUEUES_MAX).map_err(refuse)?;
+        let longest = Map::array("mmsg_longest", 4, QUEUES_MAX).map_err(refuse)?;
+        let addresses = Map::hash("mmsg_addresses", KEY_BYTES, 1, ADDRESSES_MAX as u32).map_err(refuse)?;
         let maps = Maps { addresses: addresses.as_fd(), sockets: sockets.as_fd(), longest: longest.as_fd() };
         let is_native = wanted.mode == Mode::Native;
         let witness = (!is_native).then(|| Witness::attach().map_err(|error| error.to_string()));
@@ -117,10 +104,10 @@ impl Loaded {
     /// Attaches it to the interface of this number.
     pub(super) fn stand_at(&self, interface: u32) -> Result<Standing, Refusal> {
         let (step, flags) = match self.wanted.mode {
-            Mode::Native => (Step::AttachNative, IN_DRIVER),
-            Mode::Generic => (Step::AttachGeneric, ABOVE_DRIVER),
+            Mode::Native => (Step::AttachNative, XDP_NATIVE),
+            Mode::Generic => (Step::AttachGeneric, XDP_GENERIC),
         };
-        let attach = |programs: &Pair| calls::attach_to_interface(programs[0].as_fd(), interface, flags);
+        let attach = |programs: &Pair| bpf::attach_to_interface(programs[0].as_fd(), interface, flags);
         let asking = self.asking().filter(|asking| asking.interface == interface);
         if let Some(link) = asking.and_then(|asking| attach(&asking.programs).ok()) {
             return Ok(Standing { link, number: 0, is_asking: true });
@@ -134,7 +121,7 @@ impl Loaded {
         let asking = self.asking().filter(|_| standing.is_asking);
         let programs = asking.map_or(&self.programs, |asking| &asking.programs);
         let other = 1 - standing.number;
-        let replaced = calls::replace_program(standing.link.as_fd(), programs[other].as_fd());
+        let replaced = bpf::replace_program(standing.link.as_fd(), programs[other].as_fd());
         replaced.map_err(|error| Refusal::of(Step::Replace, &self.wanted.interface, error))?;
         standing.number = other;
         Ok(())
@@ -193,8 +180,8 @@ impl Loaded {
 
 impl Asking {
     fn load(wanted: &Wanted, maps: &Maps<'_>, interface: u32) -> Result<Asking, String> {
-        let described = std::fs::read(KERNEL_TYPES).map_err(|error| format!("{KERNEL_TYPES}: {error}"))?;
-        let function = Types::read(&described).and_then(|types| types.function(ASKS_FOR_TAG));
+        let described = Types::of_kernel().map_err(|error| error.to_string())?;
+        let function = Types::parse(&described).and_then(|types| types.function(ASKS_FOR_TAG));
         let function = function.ok_or("this kernel cannot ask a driver for them, Linux 6.8 can")?;
         let programs = pair(wanted, maps, Hidden::Asked(function), interface);
         let programs =
@@ -208,15 +195,9 @@ fn pair(wanted: &Wanted, maps: &Maps<'_>, hidden: Hidden<'_>, interface: u32) ->
     let load = |asks_length, flags| {
         let filter = Filter { port: wanted.port, tagged: wanted.tagged, otherwise: PASS, asks_length, hidden };
         let bound = if interface == 0 { 0 } else { FOR_ONE_INTERFACE };
-        let program = Program {
-            kind: PROGRAM_AT_INTERFACE,
-            name: calls::name("mmsg_xdp"),
-            license: LICENSE,
-            instructions: &assemble(&filter, maps),
-            attach_kind: AT_INTERFACE,
-            flags: bound | flags,
-            interface,
-        };
+        let instructions = assemble(&filter, maps);
+        let program = Program::new(ProgramKind::Xdp, "mmsg_xdp", &instructions);
+        let program = Program { license: LICENSE, flags: bound | flags, interface, ..program };
         Ok([program.load()?, program.load()?])
     };
     let is_older = |error: &io::Error| error.kind() == io::ErrorKind::InvalidInput;

@@ -18,7 +18,7 @@ use std::ffi::CStr;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-use crate::bpf::assembler::{Assembler, Instruction, Label, Operation, Register, When, Width};
+use bpf::{Assembler, Instruction, Label, Operation, Register, When, Width, helper};
 
 use super::frame::{ETHERNET_BYTES, MAY_NOT_BE_CUT, PROTOCOL_UDP, TAG_BYTES, TYPE_TAG, TYPE_V4, TYPE_V6};
 use super::frame::{UDP_BYTES, V4_BYTES, V6_BYTES};
@@ -26,15 +26,8 @@ use super::frame::{UDP_BYTES, V4_BYTES, V6_BYTES};
 /// Functions of the kernel's own are for programs that may be used under the GPL too.
 pub(super) const LICENSE: &CStr = c"Dual MIT/GPL";
 
-// Verdicts and helpers, each with its name in linux/bpf.h.
-/// `XDP_PASS`
+/// `XDP_PASS`, the verdict that leaves a frame to the stack.
 pub(super) const PASS: u32 = 2;
-/// `BPF_FUNC_map_lookup_elem`
-const LOOK_UP: i32 = 1;
-/// `BPF_FUNC_redirect_map`
-const REDIRECT: i32 = 51;
-/// `BPF_FUNC_xdp_get_buff_len`
-const WHOLE_LENGTH: i32 = 188;
 
 // Where `struct xdp_md` has what is asked of it.
 const DATA: i16 = 0;
@@ -270,21 +263,14 @@ const fn key_end(words: usize) -> i16 {
 }
 
 impl Steps {
-    /// Looks up what lies at `place` on the stack, and goes on with its value in register 0 if it is there.
-    fn find(&mut self, map: BorrowedFd<'_>, place: i16) {
-        self.assembler.copy(Register::R2, Register::R10).compute_value(Operation::Add, Register::R2, place.into());
-        self.assembler.set_map(Register::R1, map).call(LOOK_UP);
-        self.assembler.jump_if(Register::R0, When::Equal, 0, self.pass);
-    }
-
     /// Leaves if the frame, with all of its pieces, is longer than a chunk of its queue.
     fn leave_if_too_long(&mut self, filter: &Filter<'_>, maps: &Maps<'_>) {
         if filter.asks_length {
             self.assembler.load(Width::Word, VALUE, CONTEXT, RECEIVE_QUEUE);
             self.assembler.store(Width::Word, Register::R10, SMALL_KEY, VALUE);
-            self.find(maps.longest, SMALL_KEY);
+            self.assembler.look_up(maps.longest, SMALL_KEY, self.pass);
             self.assembler.load(Width::Word, KIND, Register::R0, 0);
-            self.assembler.copy(Register::R1, CONTEXT).call(WHOLE_LENGTH);
+            self.assembler.copy(Register::R1, CONTEXT).call(helper::XDP_LENGTH);
             self.assembler.jump_if_register(Register::R0, When::Above, KIND, self.pass);
         } else {
             self.assembler.load(Width::Word, Register::R2, CONTEXT, DATA);
@@ -308,7 +294,7 @@ impl Steps {
             }
             Hidden::Noted(notes) => {
                 self.assembler.store_value(Width::Word, Register::R10, SMALL_KEY, 0);
-                self.find(notes, SMALL_KEY);
+                self.assembler.look_up(notes, SMALL_KEY, self.pass);
                 self.assembler.load(Width::Word, VALUE, Register::R0, 0);
                 let passes = if filter.tagged { IS_TRAIN } else { HAS_TAG | IS_TRAIN };
                 self.assembler.jump_if_word(VALUE, When::AnyBit, passes, self.pass);
@@ -343,12 +329,12 @@ pub(super) fn assemble(filter: &Filter<'_>, maps: &Maps<'_>) -> Vec<Instruction>
     steps.assembler.place(v4);
     steps.v4(filter);
     steps.assembler.place(look_up);
-    steps.find(maps.addresses, key_place(0));
+    steps.assembler.look_up(maps.addresses, key_place(0), pass);
     steps.leave_if_too_long(filter, maps);
     steps.leave_if_hidden(filter);
     steps.assembler.load(Width::Word, Register::R2, CONTEXT, RECEIVE_QUEUE);
     steps.assembler.set_map(Register::R1, maps.sockets).set(Register::R3, filter.otherwise.cast_signed());
-    steps.assembler.call(REDIRECT).exit();
+    steps.assembler.call(helper::REDIRECT_MAP).exit();
     steps.assembler.place(pass);
     steps.assembler.set(Register::R0, PASS.cast_signed()).exit();
     steps.assembler.finish()

@@ -5,11 +5,11 @@ use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::*;
-use crate::bpf::calls::{self, Map, Program, Run, Shape};
 use crate::noise::{Noise, rounds};
 use crate::xdp::frame::{Damage, Heading, Proof};
 use crate::xdp::options::Checksums;
 use crate::xdp::sample::Sample;
+use bpf::{Map, Program, ProgramKind};
 
 /// `XDP_DROP`: what the program says here when it would have handed a frame over, because no queue has a socket.
 const TAKEN: u32 = 1;
@@ -25,14 +25,10 @@ fn load(tagged: bool) -> Option<OwnedFd> {
 /// The same, with what it knows of what a frame does not show; it may be told by a map with one value.
 #[allow(clippy::print_stderr)]
 fn load_with<'a>(tagged: bool, hidden: impl FnOnce(&'a Map) -> Hidden<'a>) -> Option<OwnedFd> {
-    let map = |kind, key_bytes, value_bytes, entries| {
-        let name = calls::name("mmsg_test");
-        Map::create(&Shape { kind, key_bytes, value_bytes, entries, flags: 0, name })
-    };
-    let made = [(1, KEY_BYTES as u32, 1, 8), (17, 4, 4, 4), (2, 4, 4, 4), (2, 4, 4, 1)]
-        .into_iter()
-        .map(|(kind, key_bytes, value_bytes, entries)| map(kind, key_bytes, value_bytes, entries));
-    let maps: Vec<Map> = match made.collect() {
+    let name = "mmsg_test";
+    let made =
+        [Map::hash(name, KEY_BYTES, 1, 8), Map::of_sockets(name, 4), Map::array(name, 4, 4), Map::array(name, 4, 1)];
+    let maps: Vec<Map> = match made.into_iter().collect() {
         Ok(maps) => maps,
         Err(error) => {
             eprintln!("not tested: the program, because {error}; to load it takes CAP_BPF and CAP_NET_ADMIN");
@@ -49,11 +45,9 @@ fn load_with<'a>(tagged: bool, hidden: impl FnOnce(&'a Map) -> Hidden<'a>) -> Op
     let hidden = hidden(told);
     let filter = Filter { port: 5140, tagged, otherwise: TAKEN, asks_length: true, hidden };
     let maps = Maps { addresses: addresses.as_fd(), sockets: sockets.as_fd(), longest: longest.as_fd() };
-    let name = calls::name("mmsg_test");
     let load = |asks_length| {
         let instructions = &assemble(&Filter { asks_length, ..filter }, &maps);
-        let (kind, flags) = (6, 0);
-        Program { kind, name, license: LICENSE, instructions, attach_kind: 37, flags, interface: 0 }.load()
+        Program { license: LICENSE, ..Program::new(ProgramKind::Xdp, name, instructions) }.load()
     };
     // Both ways, where the kernel knows both.
     let whole = load(false).expect("the verifier accepts it");
@@ -61,8 +55,7 @@ fn load_with<'a>(tagged: bool, hidden: impl FnOnce(&'a Map) -> Hidden<'a>) -> Op
 }
 
 fn is_taken(program: &OwnedFd, frame: &[u8]) -> bool {
-    let mut run = Run { data: frame, data_out: &mut [], repeat: 1, flags: 0, batch: 0 };
-    match calls::run(program.as_fd(), &mut run).expect("it runs").returned {
+    match bpf::run(program.as_fd(), &mut bpf::Run::once(frame)).expect("it runs").returned {
         TAKEN => true,
         PASS => false,
         other => panic!("no verdict of this program: {other}"),

@@ -5,23 +5,13 @@
 //! It runs for each packet of every interface, which costs some tens of nanoseconds, so it is there in the generic mode
 //! only. It needs `CAP_PERFMON` and the kernel's description of its types, and outlives the interface.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::bpf::assembler::{Assembler, Instruction, Operation, Register, When, Width};
-use crate::bpf::calls::{self, Map, PER_CORE_ARRAY, Program, Shape};
-use crate::bpf::types::{KERNEL_TYPES, Types};
 use Register::{R0, R1, R2, R3, R6, R7, R8, R10};
+use bpf::{Assembler, Instruction, Map, Operation, Program, ProgramKind, Register, Types, When, Width, helper};
 
 use super::program::{HAS_TAG, IS_TRAIN, LICENSE};
-
-/// `BPF_PROG_TYPE_RAW_TRACEPOINT`
-const AT_TRACEPOINT: u32 = 17;
-/// `BPF_FUNC_map_lookup_elem`
-const LOOK_UP: i32 = 1;
-/// `BPF_FUNC_probe_read_kernel`
-const READ_KERNEL: i32 = 113;
 
 /// The map, and what fills it as long as this lives.
 #[derive(Debug)]
@@ -45,22 +35,13 @@ impl Witness {
     /// Begins to note.
     pub(super) fn attach() -> io::Result<Witness> {
         let unknown = || io::Error::new(io::ErrorKind::Unsupported, "this kernel does not say where it keeps that");
-        let described = fs::read(KERNEL_TYPES)?;
-        let places = Types::read(&described).and_then(|types| Places::read(&types)).ok_or_else(unknown)?;
-        let name = calls::name("mmsg_xdp_notes");
-        let shape = Shape { kind: PER_CORE_ARRAY, key_bytes: 4, value_bytes: 4, entries: 1, flags: 0, name };
-        let (notes, _) = Map::create_per_core(&shape)?;
+        let described = Types::of_kernel()?;
+        let places = Types::parse(&described).and_then(|types| Places::read(&types)).ok_or_else(unknown)?;
+        let (notes, _) = Map::array_per_core("mmsg_xdp_notes", 4)?;
         let instructions = &assemble(&places, notes.as_fd());
-        let program = Program {
-            kind: AT_TRACEPOINT,
-            name,
-            license: LICENSE,
-            instructions,
-            attach_kind: 0,
-            flags: 0,
-            interface: 0,
-        };
-        let attached = calls::attach_to_tracepoint(program.load()?.as_fd(), c"netif_receive_skb")?;
+        let program = Program::new(ProgramKind::RawTracepoint, "mmsg_xdp_notes", instructions);
+        let program = Program { license: LICENSE, ..program }.load()?;
+        let attached = bpf::attach_to_tracepoint(program.as_fd(), c"netif_receive_skb")?;
         Ok(Witness { notes, _attached: attached })
     }
 
@@ -104,8 +85,7 @@ fn assemble(places: &Places, notes: BorrowedFd<'_>) -> Vec<Instruction> {
     read(&mut program, (R8, places.segment), (WORD, 2));
     program.load(Width::Half, R1, R10, WORD).jump_if(R1, When::Equal, 0, note);
     program.compute_value(Operation::Or, R7, IS_TRAIN).place(note);
-    program.store_value(Width::Word, R10, KEY, 0).copy(R2, R10).compute_value(Operation::Add, R2, KEY.into());
-    program.set_map(R1, notes).call(LOOK_UP).jump_if(R0, When::Equal, 0, end);
+    program.store_value(Width::Word, R10, KEY, 0).look_up(notes, KEY, end);
     program.store(Width::Word, R0, 0, R7).place(end).set(R0, 0).exit();
     program.finish()
 }
@@ -114,5 +94,5 @@ fn assemble(places: &Places, notes: BorrowedFd<'_>) -> Vec<Instruction> {
 fn read(program: &mut Assembler, (base, offset): (Register, usize), (to, bytes): (i16, i32)) {
     let offset = i32::try_from(offset).expect("structures of packets are short");
     program.copy(R1, R10).compute_value(Operation::Add, R1, to.into()).set(R2, bytes);
-    program.copy(R3, base).compute_value(Operation::Add, R3, offset).call(READ_KERNEL);
+    program.copy(R3, base).compute_value(Operation::Add, R3, offset).call(helper::READ_KERNEL);
 }

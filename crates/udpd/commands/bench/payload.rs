@@ -18,7 +18,7 @@
 //! The checksum is a sum of products with odd constants, so that a sender pays two multiplications a datagram: the
 //! parts that stay the same in a batch are added up once. Damage to the body is seen by comparing it with the pattern.
 
-use mmsg::frames::Marks;
+use framegen::Marks;
 
 /// What a header begins with; the second byte is the version.
 pub const MAGIC: [u8; 2] = [0xb5, 0x01];

@@ -6,7 +6,7 @@
 use std::io;
 use std::net::Ipv4Addr;
 
-use mmsg::frames::Mix;
+use framegen::Mix;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use framegen::Mix;
 use ipnet::IpNet;
-use mmsg::frames::Mix;
 
 use crate::commands::bench::send::{self, Engine, FrameLoad, Link, Load, Mac, Second};
 use crate::exit::{ExitCode, Failure};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use framegen::{FrameSpec, LiveError, LiveFrames, LiveSent, LiveStep, PacketFrames};
 use hdrhistogram::Histogram;
-use mmsg::frames::{FrameSpec, LiveError, LiveFrames, LiveSent, LiveStep, PacketFrames};
 use nix::errno::Errno;
 use nix::sys::prctl;
 

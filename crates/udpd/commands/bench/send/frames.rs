@@ -7,8 +7,8 @@
 
 use std::net::IpAddr;
 
+use framegen::{FLOWS_MAX, FRAME_BYTES_MAX, FrameSpec, Mix, SizeOrder, TIMED_BYTES};
 use ipnet::IpNet;
-use mmsg::frames::{FLOWS_MAX, FRAME_BYTES_MAX, FrameSpec, Mix, SizeOrder, TIMED_BYTES};
 
 use super::link::{Link, Mac};
 use super::load::Load;

@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
 use crate::addr::Family;
-use crate::bpf::calls::Run;
 use crate::noise::Noise;
 use crate::refused::Refused;
 
@@ -30,8 +29,7 @@ fn load(ranges: &SourceRanges<'_>, arrivals: Option<&CoreCounter>) -> Option<Loa
 
 impl Loaded {
     fn keeps(&self, packet: &[u8]) -> bool {
-        let mut run = Run { data: packet, data_out: &mut [], repeat: 1, flags: 0, batch: 0 };
-        match calls::run(self.filter.program(), &mut run).expect("it runs").returned {
+        match bpf::run(self.filter.program(), &mut bpf::Run::once(packet)).expect("it runs").returned {
             0 => false,
             u32::MAX => true,
             other => panic!("it keeps all or nothing, and not {other}"),

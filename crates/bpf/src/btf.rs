@@ -1,11 +1,11 @@
 //! The kernel's own description of its types and functions (BTF, `/sys/kernel/btf/vmlinux`): the number of a function,
-//! and where a field lies in a structure. Pure: bytes go in, every bound is checked, and what is not understood is not
-//! found.
+//! and where a field lies in a structure. Pure: bytes go in, every bound is checked, and what is not understood counts
+//! as not found.
 
-use crate::addr::array;
+use std::io;
 
-/// Where the kernel shows it; everybody may read it.
-pub(crate) const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+/// Where the kernel shows it; no right is needed to read it.
+const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
@@ -18,12 +18,12 @@ const STRUCTURE: u32 = 4; // BTF_KIND_STRUCT
 const UNION: u32 = 5; // BTF_KIND_UNION
 const FUNCTION: u32 = 12; // BTF_KIND_FUNC
 
-/// How deep structures without a name lie in each other.
+/// How deep structures without a name may be nested.
 const DEPTH_MAX: usize = 8;
 
-/// A description that was read.
+/// A parsed description.
 #[derive(Debug)]
-pub(crate) struct Types<'a> {
+pub struct Types<'a> {
     bytes: &'a [u8],
     /// Where each type lies; the first one has the number 1.
     places: Vec<usize>,
@@ -41,8 +41,16 @@ struct Head {
 }
 
 impl<'a> Types<'a> {
-    /// Reads where everything lies. `None`: it is no such description, or has kinds that came later.
-    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+    /// The bytes that [`parse`](Self::parse) takes, of the running kernel.
+    ///
+    /// # Errors
+    /// The kernel has no description of its types.
+    pub fn of_kernel() -> io::Result<Vec<u8>> {
+        std::fs::read(KERNEL_TYPES).map_err(|error| io::Error::new(error.kind(), format!("{KERNEL_TYPES}: {error}")))
+    }
+
+    /// Finds every type. `None`: this is no such description, or has kinds that came later.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let word = |at| array::<4>(bytes, at).map(u32::from_ne_bytes).and_then(|word| usize::try_from(word).ok());
         if u16::from_ne_bytes(array(bytes, 0)?) != MAGIC {
             return None;
@@ -72,13 +80,13 @@ impl<'a> Types<'a> {
     }
 
     /// The number of a function.
-    pub(crate) fn function(&self, name: &str) -> Option<u32> {
+    pub fn function(&self, name: &str) -> Option<u32> {
         let is_it = |place: &usize| self.head(*place).is_some_and(|head| head.kind == FUNCTION && self.is(head, name));
         u32::try_from(self.places.iter().position(is_it)? + 1).ok()
     }
 
-    /// How many bytes into a structure a field lies, also one of a part that has no name.
-    pub(crate) fn field(&self, structure: &str, field: &str) -> Option<usize> {
+    /// The offset of a field in a structure, in bytes, also of a field inside a nested structure without a name.
+    pub fn field(&self, structure: &str, field: &str) -> Option<usize> {
         let is_it =
             |place: &&usize| self.head(**place).is_some_and(|head| head.kind == STRUCTURE && self.is(head, structure));
         let bits = self.bits(*self.places.iter().find(is_it)?, field, DEPTH_MAX)?;
@@ -124,10 +132,14 @@ impl<'a> Types<'a> {
     }
 }
 
+/// `N` bytes from `at` on.
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::noise::{Noise, rounds};
 
     /// `struct pair { int first; union { int inner; }; }; void work(void);`
     fn sample() -> Vec<u8> {
@@ -151,7 +163,7 @@ mod tests {
     #[test]
     fn a_function_has_its_number_and_a_field_its_place_whether_or_not_what_holds_it_has_a_name() {
         let bytes = sample();
-        let types = Types::read(&bytes).expect("a description");
+        let types = Types::parse(&bytes).expect("a description");
         assert_eq!(types.function("work"), Some(4));
         assert_eq!(types.function("pair"), None, "that is no function");
         assert_eq!((types.field("pair", "first"), types.field("pair", "inner")), (Some(0), Some(4)));
@@ -160,15 +172,15 @@ mod tests {
 
     #[test]
     fn whatever_the_bytes_are_nothing_outside_of_them_is_read() {
-        let mut noise = Noise::new(0x5eed_0107);
-        for _ in 0..rounds() {
+        let mut random = fastrand::Rng::with_seed(0x5eed_0107);
+        for _ in 0..if cfg!(miri) { 200 } else { 50_000 } {
             let mut bytes = sample();
-            for _ in 0..noise.below(4) {
-                let at = noise.below(bytes.len());
-                bytes[at] = noise.next() as u8;
+            for _ in 0..random.usize(..4) {
+                let at = random.usize(..bytes.len());
+                bytes[at] = random.u8(..);
             }
-            bytes.truncate(noise.below(bytes.len() * 2));
-            if let Some(types) = Types::read(&bytes) {
+            bytes.truncate(random.usize(..bytes.len() * 2));
+            if let Some(types) = Types::parse(&bytes) {
                 let _ = (types.function("work"), types.field("pair", "inner"));
             }
         }
@@ -178,11 +190,11 @@ mod tests {
     #[cfg_attr(miri, ignore = "reads a file of the kernel")]
     #[allow(clippy::print_stderr)]
     fn the_kernels_own_description_has_its_packets() {
-        let Ok(bytes) = std::fs::read(KERNEL_TYPES) else {
+        let Ok(bytes) = Types::of_kernel() else {
             eprintln!("not tested: this kernel shows no {KERNEL_TYPES}");
             return;
         };
-        let types = Types::read(&bytes).expect("a description");
+        let types = Types::parse(&bytes).expect("a description");
         assert!(types.field("sk_buff", "head").is_some() && types.field("skb_shared_info", "gso_size").is_some());
     }
 }

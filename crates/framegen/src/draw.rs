@@ -3,43 +3,43 @@
 //! The program and the writer of this crate draw the same numbers in the same order, so that what one of them sends can
 //! be worked out with the other, frame by frame.
 
-use super::spec::Mix;
+use crate::spec::Mix;
 
 /// A linear congruential step (Knuth's MMIX); the upper half of the state is what is used.
-pub(super) const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
-pub(super) const INCREMENT: u64 = 1_442_695_040_888_963_407;
+pub(crate) const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
+pub(crate) const INCREMENT: u64 = 1_442_695_040_888_963_407;
 
 /// A source of numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chance(pub(super) u64);
+pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
-    pub(super) fn next(&mut self) -> u32 {
+    pub(crate) fn next(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
         (self.0 >> 32) as u32
     }
 
     /// One of `0..limit`.
-    pub(super) fn below(&mut self, limit: u32) -> u32 {
+    pub(crate) fn below(&mut self, limit: u32) -> u32 {
         ((u64::from(self.next()) * u64::from(limit)) >> 32) as u32
     }
 }
 
 /// A share as a number that [`Chance::next`] is below with that chance.
-pub(super) fn threshold(share: f64) -> u64 {
+pub(crate) fn threshold(share: f64) -> u64 {
     (share.clamp(0.0, 1.0) * 4_294_967_296.0) as u64
 }
 
 /// One place of a table that draws by unequal chances with two numbers: the place itself below `threshold`, else
 /// `other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) threshold: u32,
-    pub(super) other: u32,
+pub(crate) struct Place {
+    pub(crate) threshold: u32,
+    pub(crate) other: u32,
 }
 
 /// The table of a Zipf mix (Walker's aliases, filled after Vose).
-pub(super) fn zipf_places(flows: u32, exponent: f64) -> Vec<Place> {
+pub(crate) fn zipf_places(flows: u32, exponent: f64) -> Vec<Place> {
     let weights: Vec<f64> = (1..=flows).map(|rank| f64::from(rank).powf(-exponent)).collect();
     let mean = weights.iter().sum::<f64>() / f64::from(flows);
     // Each weight as a multiple of the mean: a place has room for exactly 1.
@@ -63,7 +63,7 @@ pub(super) fn zipf_places(flows: u32, exponent: f64) -> Vec<Place> {
 
 /// Whose turn it is.
 #[derive(Clone, Debug)]
-pub(super) enum Flows {
+pub(crate) enum Flows {
     /// The next flow, and how many rounds there were.
     InTurn { next: u32, round: u64 },
     /// Each flow's next sequence.
@@ -71,7 +71,7 @@ pub(super) enum Flows {
 }
 
 impl Flows {
-    pub(super) fn new(mix: Mix, flows: u32) -> Self {
+    pub(crate) fn new(mix: Mix, flows: u32) -> Self {
         if is_in_turn(mix, flows) {
             return Self::InTurn { next: 0, round: 0 };
         }
@@ -83,7 +83,7 @@ impl Flows {
     }
 
     /// The flow of the next frame, and its sequence there.
-    pub(super) fn draw(&mut self, flows: u32, chance: &mut Chance) -> (u32, u64) {
+    pub(crate) fn draw(&mut self, flows: u32, chance: &mut Chance) -> (u32, u64) {
         match self {
             Self::InTurn { next, round } => {
                 let drawn = (*next, *round);
@@ -112,7 +112,7 @@ impl Flows {
 }
 
 /// Whether flows come one after the other, so that nobody has to remember each one's sequence.
-pub(super) fn is_in_turn(mix: Mix, flows: u32) -> bool {
+pub(crate) fn is_in_turn(mix: Mix, flows: u32) -> bool {
     flows == 1 || mix == Mix::RoundRobin
 }
 

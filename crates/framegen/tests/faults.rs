@@ -5,8 +5,8 @@
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use mmsg::fault::{Call, inject};
-use mmsg::frames::{FrameSpec, LiveFrames, Marks, Mix, PacketFrames, SizeOrder};
+use bpf::fault::{Call, inject};
+use udpd_framegen::{FrameSpec, LiveFrames, Marks, Mix, PacketFrames, SizeOrder};
 
 /// Faults reach every thread, so the tests take turns.
 fn turn() -> MutexGuard<'static, ()> {

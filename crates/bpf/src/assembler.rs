@@ -1,15 +1,14 @@
 //! Programs for the kernel, instruction by instruction, with labels instead of counted jumps.
 //!
 //! A constructor is named after what the instruction does, and its arguments stand as in an assignment: destination
-//! first. Nothing here asks the kernel anything; whether a program makes sense is the verifier's business.
-#![allow(dead_code)] // an instruction set is whole, whether or not a program uses all of it
+//! first. Nothing here calls the kernel; the verifier decides whether a program makes sense.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// One instruction as the kernel reads it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Instruction {
+pub struct Instruction {
     code: u8,
     /// Destination and source, four bits each.
     registers: u8,
@@ -19,8 +18,9 @@ pub(crate) struct Instruction {
 
 /// A register. `R0` has what a call returns and what the program returns, `R1` to `R5` are the arguments of a call and
 /// lost in it, `R6` to `R9` survive it, and `R10` is the end of the stack, which grows downwards.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Register {
+pub enum Register {
     R0,
     R1,
     R2,
@@ -35,8 +35,9 @@ pub(crate) enum Register {
 }
 
 /// How many bytes a load or a store moves.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Width {
+pub enum Width {
     Byte,
     Half,
     Word,
@@ -44,8 +45,9 @@ pub(crate) enum Width {
 }
 
 /// What is done to the destination with the source or the value.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub enum Operation {
     Add,
     Subtract,
     Multiply,
@@ -65,27 +67,28 @@ pub(crate) enum Operation {
 }
 
 /// When a jump is made. Without a sign unless its name has one.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
+pub enum When {
     Equal,
     NotEqual,
     Above,
     AtLeast,
     Below,
     AtMost,
-    /// They have a bit in common.
+    /// The two have a set bit in common.
     AnyBit,
     SignedAbove,
     SignedBelow,
 }
 
-/// A place in a program, to which jumps lead before or after it is known where it is.
+/// The target of jumps, which may be written before its place is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Label(usize);
+pub struct Label(usize);
 
-/// A program that grows.
+/// A program in the making.
 #[derive(Debug, Default)]
-pub(crate) struct Assembler {
+pub struct Assembler {
     instructions: Vec<Instruction>,
     /// Where each label is, once it is placed.
     places: Vec<Option<usize>>,
@@ -93,8 +96,21 @@ pub(crate) struct Assembler {
     jumps: Vec<(usize, Label)>,
 }
 
+/// Helpers of the kernel that programs call, each with its name in linux/bpf.h.
+#[allow(missing_docs)]
+pub mod helper {
+    pub const MAP_LOOKUP: i32 = 1; // BPF_FUNC_map_lookup_elem
+    pub const CLOCK: i32 = 5; // BPF_FUNC_ktime_get_ns
+    pub const CORE_NUMBER: i32 = 8; // BPF_FUNC_get_smp_processor_id
+    pub const REDIRECT: i32 = 23; // BPF_FUNC_redirect
+    pub const REDIRECT_MAP: i32 = 51; // BPF_FUNC_redirect_map
+    pub const ADJUST_TAIL: i32 = 65; // BPF_FUNC_xdp_adjust_tail
+    pub const LOAD_BYTES_RELATIVE: i32 = 68; // BPF_FUNC_skb_load_bytes_relative
+    pub const READ_KERNEL: i32 = 113; // BPF_FUNC_probe_read_kernel
+    pub const XDP_LENGTH: i32 = 188; // BPF_FUNC_xdp_get_buff_len
+}
+
 // The classes of instructions and the bits beside them, each with its name in linux/bpf_common.h and linux/bpf.h.
-const CLASS_LOAD: u8 = 0x00; // BPF_LD
 const CLASS_LOAD_FROM: u8 = 0x01; // BPF_LDX
 const CLASS_STORE_VALUE: u8 = 0x02; // BPF_ST
 const CLASS_STORE: u8 = 0x03; // BPF_STX
@@ -164,7 +180,8 @@ impl When {
 }
 
 impl Assembler {
-    pub(crate) fn new() -> Self {
+    /// A program without instructions.
+    pub fn new() -> Self {
         Self::default()
     }
 
@@ -177,28 +194,28 @@ impl Assembler {
     }
 
     /// `destination = source`
-    pub(crate) fn copy(&mut self, destination: Register, source: Register) -> &mut Self {
+    pub fn copy(&mut self, destination: Register, source: Register) -> &mut Self {
         self.compute(Operation::Set, destination, source)
     }
 
     /// `destination = value`, with its sign.
-    pub(crate) fn set(&mut self, destination: Register, value: i32) -> &mut Self {
+    pub fn set(&mut self, destination: Register, value: i32) -> &mut Self {
         self.compute_value(Operation::Set, destination, value)
     }
 
     /// `destination = value`, all 64 bits of it.
-    pub(crate) fn set_wide(&mut self, destination: Register, value: u64) -> &mut Self {
+    pub fn set_wide(&mut self, destination: Register, value: u64) -> &mut Self {
         self.wide(destination, 0, value as i32, (value >> 32) as i32)
     }
 
     /// `destination = the map`, as the calls of maps want it.
-    pub(crate) fn set_map(&mut self, destination: Register, map: BorrowedFd<'_>) -> &mut Self {
+    pub fn set_map(&mut self, destination: Register, map: BorrowedFd<'_>) -> &mut Self {
         self.wide(destination, SOURCE_IS_MAP, map.as_raw_fd(), 0)
     }
 
-    /// `destination = address of byte offset of the first value of an array map` (Linux 5.2 and later), without a call
-    /// and without the question whether it is there.
-    pub(crate) fn set_map_value(&mut self, destination: Register, map: BorrowedFd<'_>, offset: i32) -> &mut Self {
+    /// `destination = address of byte offset of the first value of an array map` (Linux 5.2 and later). Takes no call,
+    /// and the address is never 0.
+    pub fn set_map_value(&mut self, destination: Register, map: BorrowedFd<'_>, offset: i32) -> &mut Self {
         self.wide(destination, SOURCE_IS_MAP_VALUE, map.as_raw_fd(), offset)
     }
 
@@ -208,88 +225,95 @@ impl Assembler {
     }
 
     /// `destination = destination operation source`, in 64 bits.
-    pub(crate) fn compute(&mut self, operation: Operation, destination: Register, source: Register) -> &mut Self {
+    pub fn compute(&mut self, operation: Operation, destination: Register, source: Register) -> &mut Self {
         self.push(CLASS_DOUBLE | FROM_REGISTER | operation.code(), destination, source as u8, 0, 0)
     }
 
     /// The same with a value, which is widened with its sign.
-    pub(crate) fn compute_value(&mut self, operation: Operation, destination: Register, value: i32) -> &mut Self {
+    pub fn compute_value(&mut self, operation: Operation, destination: Register, value: i32) -> &mut Self {
         self.push(CLASS_DOUBLE | operation.code(), destination, 0, 0, value)
     }
 
     /// `destination = destination operation source`, in the lower 32 bits; the upper ones become 0.
-    pub(crate) fn compute_word(&mut self, operation: Operation, destination: Register, source: Register) -> &mut Self {
+    pub fn compute_word(&mut self, operation: Operation, destination: Register, source: Register) -> &mut Self {
         self.push(CLASS_WORD | FROM_REGISTER | operation.code(), destination, source as u8, 0, 0)
     }
 
     /// The same with a value.
-    pub(crate) fn compute_word_value(&mut self, operation: Operation, destination: Register, value: i32) -> &mut Self {
+    pub fn compute_word_value(&mut self, operation: Operation, destination: Register, value: i32) -> &mut Self {
         self.push(CLASS_WORD | operation.code(), destination, 0, 0, value)
     }
 
     /// Puts the lower 16, 32 or 64 bits into the order of the network; the others become 0.
     #[allow(clippy::wrong_self_convention)] // it is the register that becomes big-endian
-    pub(crate) fn to_big_endian(&mut self, register: Register, bits: i32) -> &mut Self {
+    pub fn to_big_endian(&mut self, register: Register, bits: i32) -> &mut Self {
         self.push(CLASS_WORD | CONVERT | TO_BIG, register, 0, 0, bits)
     }
 
     /// The same into the order of most machines.
     #[allow(clippy::wrong_self_convention)] // as above
-    pub(crate) fn to_little_endian(&mut self, register: Register, bits: i32) -> &mut Self {
+    pub fn to_little_endian(&mut self, register: Register, bits: i32) -> &mut Self {
         self.push(CLASS_WORD | CONVERT, register, 0, 0, bits)
     }
 
     /// `destination = [source + offset]`
-    pub(crate) fn load(&mut self, width: Width, destination: Register, source: Register, offset: i16) -> &mut Self {
+    pub fn load(&mut self, width: Width, destination: Register, source: Register, offset: i16) -> &mut Self {
         self.push(CLASS_LOAD_FROM | MODE_MEMORY | width.code(), destination, source as u8, offset, 0)
     }
 
     /// `[destination + offset] = source`
-    pub(crate) fn store(&mut self, width: Width, destination: Register, offset: i16, source: Register) -> &mut Self {
+    pub fn store(&mut self, width: Width, destination: Register, offset: i16, source: Register) -> &mut Self {
         self.push(CLASS_STORE | MODE_MEMORY | width.code(), destination, source as u8, offset, 0)
     }
 
     /// `[destination + offset] = value`
-    pub(crate) fn store_value(&mut self, width: Width, destination: Register, offset: i16, value: i32) -> &mut Self {
+    pub fn store_value(&mut self, width: Width, destination: Register, offset: i16, value: i32) -> &mut Self {
         self.push(CLASS_STORE_VALUE | MODE_MEMORY | width.code(), destination, 0, offset, value)
     }
 
-    /// `[destination + offset] += source`, at once for every core, in 64 bits.
-    pub(crate) fn add_atomically(&mut self, destination: Register, offset: i16, source: Register) -> &mut Self {
+    /// `[destination + offset] += source`, atomically, in 64 bits.
+    pub fn add_atomically(&mut self, destination: Register, offset: i16, source: Register) -> &mut Self {
         // The immediate names the operation: BPF_ADD, which is 0.
         self.push(CLASS_STORE | MODE_ATOMIC | Width::Double.code(), destination, source as u8, offset, 0)
     }
 
-    /// The same, and the source is what stood there before (Linux 5.12 and later). What comes after it, on whatever
-    /// machine, is seen by nobody who does not see it.
-    pub(crate) fn fetch_and_add(&mut self, destination: Register, offset: i16, source: Register) -> &mut Self {
+    /// The same, and the source becomes the value before (Linux 5.12 and later). It is a full barrier: a core that sees
+    /// what comes after this instruction also sees the sum.
+    pub fn fetch_and_add(&mut self, destination: Register, offset: i16, source: Register) -> &mut Self {
         const FETCH: i32 = 1; // BPF_FETCH
         self.push(CLASS_STORE | MODE_ATOMIC | Width::Double.code(), destination, source as u8, offset, FETCH)
     }
 
-    /// `R0 = helper(R1, R2, R3, R4, R5)`; the number is that of `BPF_FUNC_...`.
-    pub(crate) fn call(&mut self, helper: i32) -> &mut Self {
+    /// `R0 = helper(R1, R2, R3, R4, R5)`; the number is one of [`helper`].
+    pub fn call(&mut self, helper: i32) -> &mut Self {
         self.push(CALL, Register::R0, 0, 0, helper)
     }
 
-    /// The same of a function of the kernel's own, by its number in the description of the kernel's types.
-    pub(crate) fn call_kernel(&mut self, function: i32) -> &mut Self {
+    /// The same with a function of the kernel, by its number in [`Types`](crate::Types).
+    pub fn call_kernel(&mut self, function: i32) -> &mut Self {
         self.push(CALL, Register::R0, TARGET_IS_KERNEL, 0, function)
     }
 
+    /// `R0 = address of the value in map of the key at R10 + key`, or a jump to `missing`. Takes R1 to R5.
+    pub fn look_up(&mut self, map: BorrowedFd<'_>, key: i16, missing: Label) -> &mut Self {
+        use Register::{R0, R1, R2, R10};
+        self.copy(R2, R10).compute_value(Operation::Add, R2, key.into()).set_map(R1, map);
+        self.call(helper::MAP_LOOKUP).jump_if(R0, When::Equal, 0, missing)
+    }
+
     /// Ends the program, which returns `R0`.
-    pub(crate) fn exit(&mut self) -> &mut Self {
+    pub fn exit(&mut self) -> &mut Self {
         self.push(EXIT, Register::R0, 0, 0, 0)
     }
 
-    /// A label that is nowhere yet.
-    pub(crate) fn label(&mut self) -> Label {
+    /// A new label, without a place.
+    pub fn label(&mut self) -> Label {
         self.places.push(None);
         Label(self.places.len() - 1)
     }
 
-    /// The label is here: the next instruction is the one that its jumps lead to.
-    pub(crate) fn place(&mut self, label: Label) -> &mut Self {
+    /// Places the label here: its jumps lead to the next instruction.
+    pub fn place(&mut self, label: Label) -> &mut Self {
         self.places[label.0] = Some(self.instructions.len());
         self
     }
@@ -299,30 +323,31 @@ impl Assembler {
         self.push(code, left, source, 0, value)
     }
 
-    pub(crate) fn jump(&mut self, label: Label) -> &mut Self {
+    /// Jumps.
+    pub fn jump(&mut self, label: Label) -> &mut Self {
         self.jump_by(CLASS_JUMP, Register::R0, 0, 0, label)
     }
 
     /// Jumps if `left when value`, in 64 bits; the value is widened with its sign.
-    pub(crate) fn jump_if(&mut self, left: Register, when: When, value: i32, label: Label) -> &mut Self {
+    pub fn jump_if(&mut self, left: Register, when: When, value: i32, label: Label) -> &mut Self {
         self.jump_by(CLASS_JUMP | when.code(), left, 0, value, label)
     }
 
     /// Jumps if `left when right`, in 64 bits.
-    pub(crate) fn jump_if_register(&mut self, left: Register, when: When, right: Register, label: Label) -> &mut Self {
+    pub fn jump_if_register(&mut self, left: Register, when: When, right: Register, label: Label) -> &mut Self {
         self.jump_by(CLASS_JUMP | FROM_REGISTER | when.code(), left, right as u8, 0, label)
     }
 
     /// Jumps if `left when value`, of the lower 32 bits (Linux 5.1 and later).
-    pub(crate) fn jump_if_word(&mut self, left: Register, when: When, value: i32, label: Label) -> &mut Self {
+    pub fn jump_if_word(&mut self, left: Register, when: When, value: i32, label: Label) -> &mut Self {
         self.jump_by(CLASS_JUMP_WORD | when.code(), left, 0, value, label)
     }
 
-    /// The program, with every jump led to its label.
+    /// The instructions, with every jump resolved.
     ///
     /// # Panics
-    /// When a label with a jump was placed nowhere, or is too far away for a jump: a mistake in the program's text.
-    pub(crate) fn finish(mut self) -> Vec<Instruction> {
+    /// When a label with a jump has no place or is too far away: a mistake in the program's text.
+    pub fn finish(mut self) -> Vec<Instruction> {
         for (from, label) in self.jumps {
             let to = self.places[label.0].expect("a label that is jumped to has a place");
             // A jump counts from the instruction behind it.

@@ -5,15 +5,15 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::anchor::Anchor;
-use super::draw::{Place, is_in_turn, zipf_places};
-use super::program::{DROP, Maps, frame_program};
-use super::spec::{FrameSpec, Mix};
-use super::state::{BYTES, IN_FLIGHT, KEY, MAP_TYPE_ARRAY, RAN, RANDOM, State, TAKEN};
-use super::witness::Witness;
-use super::writer::Template;
-use crate::bpf::assembler::{Assembler, Register};
-use crate::bpf::calls::{Map, PROGRAM_AT_INTERFACE, Program, Run, Shape, name, run};
+use bpf::{Assembler, Map, Program, ProgramKind, Register, Run, run};
+
+use crate::draw::{Place, is_in_turn, zipf_places};
+use crate::keep_xdp_attached::Attachment;
+use crate::program::{DROP, Maps, frame_program};
+use crate::spec::{FrameSpec, Mix};
+use crate::state::{BYTES, IN_FLIGHT, KEY, RAN, RANDOM, State, TAKEN};
+use crate::witness::Witness;
+use crate::writer::Template;
 
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`
 const LIVE_FRAMES: u32 = 1 << 1;
@@ -90,7 +90,7 @@ pub struct LiveSent {
 #[derive(Debug)]
 pub struct LiveFrames {
     program: OwnedFd,
-    anchor: Option<Anchor>,
+    attachment: Option<Attachment>,
     maps: Maps,
     witness: Witness,
     frame: Vec<u8>,
@@ -111,14 +111,14 @@ impl LiveFrames {
         let state = State::read(&maps.state).map_err(LiveStep::Map.failed())?;
         let offset_factor = spec.marks.factors[3];
         // Without it everything works, in long calls.
-        let anchor = Anchor::attach(program.as_fd()).ok();
-        Ok(Self { program, anchor, maps, witness, frame: template.frame, offset_factor, state })
+        let attachment = Attachment::new(program.as_fd()).ok();
+        Ok(Self { program, attachment, maps, witness, frame: template.frame, offset_factor, state })
     }
 
     /// Whether a call takes no longer than its frames do. Otherwise each waits some ten milliseconds for all cores, and
     /// should be for many frames; see [`LiveStep`] for what the other rights are, this one needs `CAP_SYS_ADMIN`.
     pub fn has_short_calls(&self) -> bool {
-        self.anchor.is_some()
+        self.attachment.is_some()
     }
 
     /// From now on frames say that CLOCK_REALTIME is so far ahead of CLOCK_MONOTONIC.
@@ -132,9 +132,7 @@ impl LiveFrames {
         if count == 0 {
             return Ok(LiveSent::default());
         }
-        let live =
-            &mut Run { data: &self.frame, data_out: &mut [], repeat: count, flags: LIVE_FRAMES, batch: KERNEL_BATCH };
-        let ran = run(self.program.as_fd(), live);
+        let ran = run(self.program.as_fd(), &mut live_run(&self.frame, count));
         let state = State::read(&self.maps.state)?;
         let since = |place| state.get(place).wrapping_sub(self.state.get(place));
         let sent = LiveSent {
@@ -161,32 +159,22 @@ impl LiveFrames {
 
 impl Maps {
     fn create(spec: &FrameSpec, template: &Template) -> io::Result<Self> {
-        let array = |value_bytes: usize, entries: u32, text: &str| {
-            Map::create(&Shape {
-                kind: MAP_TYPE_ARRAY,
-                key_bytes: 4,
-                value_bytes: u32::try_from(value_bytes).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
-                entries,
-                flags: 0,
-                name: name(text),
-            })
-        };
         let state = State::create_map()?;
         let mut first = State::default();
         first.set(RANDOM, spec.seed);
         first.write(&state)?;
         let is_drawn = !is_in_turn(spec.mix, spec.flows);
-        let sequences = is_drawn.then(|| array(8, spec.flows, "mmsg_sequences")).transpose()?;
+        let sequences = is_drawn.then(|| Map::array("framegen_seqs", 8, spec.flows)).transpose()?;
         let places = match spec.mix {
             Mix::Zipf { exponent } if is_drawn => {
-                let map = array(8, spec.flows, "mmsg_places")?;
+                let map = Map::array("framegen_places", 8, spec.flows)?;
                 fill(&map, &zipf_places(spec.flows, exponent))?;
                 Some(map)
             }
             _ => None,
         };
         let has_sizes = template.sizes.len() > 1;
-        let sizes = has_sizes.then(|| array(8 * template.sizes.len(), 1, "mmsg_sizes")).transpose()?;
+        let sizes = has_sizes.then(|| Map::array("framegen_sizes", 8 * template.sizes.len(), 1)).transpose()?;
         if let Some(map) = &sizes {
             let packed: Vec<u8> = template.sizes.iter().flat_map(|size| size.packed().to_ne_bytes()).collect();
             map.update(&KEY, &packed)?;
@@ -208,38 +196,19 @@ fn fill(map: &Map, places: &[Place]) -> io::Result<()> {
 }
 
 fn load(spec: &FrameSpec, template: &Template, maps: &Maps, interface: u32) -> io::Result<OwnedFd> {
-    let instructions = &frame_program(spec, template, maps, interface);
-    // None of its helpers asks for a particular licence.
-    let license = c"MIT";
-    Program {
-        kind: PROGRAM_AT_INTERFACE,
-        name: name("mmsg_frames"),
-        license,
-        instructions,
-        attach_kind: 0,
-        flags: 0,
-        interface: 0,
-    }
-    .load()
+    Program::new(ProgramKind::Xdp, "framegen", &frame_program(spec, template, maps, interface)).load()
+}
+
+fn live_run(frame: &[u8], repeat: u32) -> Run<'_> {
+    Run { repeat, flags: LIVE_FRAMES, batch: KERNEL_BATCH, ..Run::once(frame) }
 }
 
 /// Whether the kernel runs programs with live frames, found out with one that throws its frame away.
 fn prove_live_frames(frame: &[u8]) -> io::Result<()> {
     let mut assembler = Assembler::new();
     assembler.set(Register::R0, DROP).exit();
-    let (instructions, license) = (&assembler.finish(), c"MIT");
-    let program = Program {
-        kind: PROGRAM_AT_INTERFACE,
-        name: name("mmsg_try"),
-        license,
-        instructions,
-        attach_kind: 0,
-        flags: 0,
-        interface: 0,
-    }
-    .load()?;
-    let live = &mut Run { data: frame, data_out: &mut [], repeat: 1, flags: LIVE_FRAMES, batch: KERNEL_BATCH };
-    match run(program.as_fd(), live) {
+    let program = Program::new(ProgramKind::Xdp, "framegen_try", &assembler.finish()).load()?;
+    match run(program.as_fd(), &mut live_run(frame, 1)) {
         // A signal on the way proves as much.
         Err(error) if error.raw_os_error() != Some(libc::EINTR) => Err(error),
         _ => Ok(()),

@@ -10,15 +10,12 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::program::CORE_NUMBER;
-use super::state::{CORE, IN_FLIGHT, MAP_TYPE_ARRAY, TAKEN};
-use crate::bpf::assembler::{Assembler, Instruction, Operation, Register, When, Width};
-use crate::bpf::calls::{Map, Program, Shape, attach_to_tracepoint, name};
 use Register::{R0, R1, R2, R3, R4, R6, R7, R8, R10};
+use bpf::{
+    Assembler, Instruction, Map, Operation, Program, ProgramKind, Register, When, Width, attach_to_tracepoint, helper,
+};
 
-/// `BPF_PROG_TYPE_RAW_TRACEPOINT`
-const PROGRAM_TYPE_RAW_TRACEPOINT: u32 = 17;
-const MAP_LOOKUP: i32 = 1; // BPF_FUNC_map_lookup_elem
+use crate::state::{CORE, IN_FLIGHT, TAKEN};
 
 /// Error numbers that are told apart; 0 is "the driver had no room", which has none, and the last one is all from there
 /// on.
@@ -31,34 +28,16 @@ const fn argument(number: i16) -> i16 {
 
 /// The counters of refusals, and what fills them as long as it lives.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub(crate) struct Witness {
     refusals: Map,
     _attached: [OwnedFd; 2],
 }
 
 impl Witness {
-    pub(super) fn attach(state: &Map) -> io::Result<Self> {
-        let refusals = Map::create(&Shape {
-            kind: MAP_TYPE_ARRAY,
-            key_bytes: 4,
-            value_bytes: 8,
-            entries: ERRORS,
-            flags: 0,
-            name: name("mmsg_refusals"),
-        })?;
+    pub(crate) fn attach(state: &Map) -> io::Result<Self> {
+        let refusals = Map::array("framegen_errors", 8, ERRORS)?;
         let attach = |tracepoint: &CStr, instructions: &[Instruction]| {
-            let license = c"MIT";
-            let kind = PROGRAM_TYPE_RAW_TRACEPOINT;
-            let program = Program {
-                kind,
-                name: name("mmsg_witness"),
-                license,
-                instructions,
-                attach_kind: 0,
-                flags: 0,
-                interface: 0,
-            }
-            .load()?;
+            let program = Program::new(ProgramKind::RawTracepoint, "framegen_count", instructions).load()?;
             attach_to_tracepoint(program.as_fd(), tracepoint)
         };
         let sent = attach(c"xdp_devmap_xmit", &answer_program(state, &refusals, Answer::OfDriver))?;
@@ -67,7 +46,7 @@ impl Witness {
     }
 
     /// All refusals so far: error numbers, 0 for "no room", and how often.
-    pub(super) fn refusals(&self) -> io::Result<Vec<(i32, u64)>> {
+    pub(crate) fn refusals(&self) -> io::Result<Vec<(i32, u64)>> {
         let mut counts = Vec::new();
         for error in 0..ERRORS {
             let mut count = [0; 8];
@@ -97,7 +76,7 @@ fn answer_program(state: &Map, refusals: &Map, answer: Answer) -> Vec<Instructio
     assembler
         .copy(R6, R1)
         .set_map_value(R7, state.as_fd(), 0)
-        .call(CORE_NUMBER)
+        .call(helper::CORE_NUMBER)
         .load(Width::Double, R1, R7, CORE)
         .jump_if_register(R0, When::NotEqual, R1, end);
     let error = match answer {
@@ -130,11 +109,7 @@ fn answer_program(state: &Map, refusals: &Map, answer: Answer) -> Vec<Instructio
         .set(R2, ERRORS.cast_signed() - 1)
         .place(known)
         .store(Width::Word, R10, -4, R2)
-        .copy(R2, R10)
-        .compute_value(Operation::Add, R2, -4)
-        .set_map(R1, refusals.as_fd())
-        .call(MAP_LOOKUP)
-        .jump_if(R0, When::Equal, 0, end)
+        .look_up(refusals.as_fd(), -4, end)
         .load(Width::Double, R1, R0, 0)
         .compute(Operation::Add, R1, R8)
         .store(Width::Double, R0, 0, R1)

@@ -7,51 +7,45 @@
 
 use std::os::fd::AsFd;
 
-use super::draw::{INCREMENT, MULTIPLIER, is_in_turn, threshold};
-use super::spec::{FrameSpec, Mix, SizeOrder};
-use super::state::{
+use bpf::{Assembler, Instruction, Label, Map, Operation, Register, When, Width, helper};
+
+use crate::draw::{INCREMENT, MULTIPLIER, is_in_turn, threshold};
+use crate::spec::{FrameSpec, Mix, SizeOrder};
+use crate::state::{
     BYTES, CORE, IN_FLIGHT, NEXT_FLOW, OFFSET_PART, OFFSET_SUM, RAN, RANDOM, ROUND, SIZE_TURN, TIME, TIME_PART,
     TIME_SUM,
 };
-use super::writer::Template;
-use crate::bpf::assembler::{Assembler, Instruction, Label, Operation, Register, When, Width};
-use crate::bpf::calls::Map;
+use crate::writer::Template;
 use Register::{R0, R1, R2, R3, R6, R7, R8, R9, R10};
 
-// Helpers, each with its name in linux/bpf.h.
-const MAP_LOOKUP: i32 = 1; // BPF_FUNC_map_lookup_elem
-const CLOCK: i32 = 5; // BPF_FUNC_ktime_get_ns
-pub(super) const CORE_NUMBER: i32 = 8; // BPF_FUNC_get_smp_processor_id
-const REDIRECT: i32 = 23; // BPF_FUNC_redirect
-const ADJUST_TAIL: i32 = 65; // BPF_FUNC_xdp_adjust_tail
 /// `XDP_DROP`
-pub(super) const DROP: i32 = 1;
+pub(crate) const DROP: i32 = 1;
 
 /// The maps of a program.
 #[derive(Debug)]
-pub(super) struct Maps {
-    pub(super) state: Map,
+pub(crate) struct Maps {
+    pub(crate) state: Map,
     /// Each flow's next sequence; none where flows come in turn.
-    pub(super) sequences: Option<Map>,
+    pub(crate) sequences: Option<Map>,
     /// The table of a Zipf mix.
-    pub(super) places: Option<Map>,
+    pub(crate) places: Option<Map>,
     /// The sizes and their sums; none where there is one.
-    pub(super) sizes: Option<Map>,
+    pub(crate) sizes: Option<Map>,
 }
 
 /// A program that is being written; `headers` has the rest of it.
-pub(super) struct Writing<'a> {
-    pub(super) assembler: Assembler,
-    pub(super) spec: &'a FrameSpec,
-    pub(super) template: &'a Template,
+pub(crate) struct Writing<'a> {
+    pub(crate) assembler: Assembler,
+    pub(crate) spec: &'a FrameSpec,
+    pub(crate) template: &'a Template,
     maps: &'a Maps,
     /// Where a frame goes that cannot be made: never, but the verifier wants to see it asked.
-    pub(super) drop: Label,
+    pub(crate) drop: Label,
 }
 
 /// The program for frames that leave by the interface of this index. While it runs, `R6` is the context, `R7` the
 /// state, `R8` the flow and then the number, and `R9` the size with its sums.
-pub(super) fn frame_program(spec: &FrameSpec, template: &Template, maps: &Maps, interface: u32) -> Vec<Instruction> {
+pub(crate) fn frame_program(spec: &FrameSpec, template: &Template, maps: &Maps, interface: u32) -> Vec<Instruction> {
     let mut assembler = Assembler::new();
     let drop = assembler.label();
     let mut writing = Writing { assembler, spec, template, maps, drop };
@@ -76,9 +70,9 @@ impl Writing<'_> {
         self.assembler
             .load(Width::Double, R1, R7, IN_FLIGHT)
             .jump_if(R1, When::NotEqual, 0, under_way)
-            .call(CORE_NUMBER)
+            .call(helper::CORE_NUMBER)
             .store(Width::Double, R7, CORE, R0)
-            .call(CLOCK)
+            .call(helper::CLOCK)
             .store(Width::Double, R7, TIME, R0)
             // As its bytes will lie in the payload.
             .copy(R1, R0)
@@ -123,13 +117,7 @@ impl Writing<'_> {
 
     /// `R0 = address of the value of the key in the register`
     fn look_up(&mut self, map: &Map, key: Register) {
-        self.assembler
-            .store(Width::Word, R10, -4, key)
-            .set_map(R1, map.as_fd())
-            .copy(R2, R10)
-            .compute_value(Operation::Add, R2, -4)
-            .call(MAP_LOOKUP)
-            .jump_if(R0, When::Equal, 0, self.drop);
+        self.assembler.store(Width::Word, R10, -4, key).look_up(map.as_fd(), -4, self.drop);
     }
 
     /// `R8 = number`
@@ -229,7 +217,7 @@ impl Writing<'_> {
             .copy(R1, R6)
             .copy(R2, R0)
             .compute_value(Operation::Subtract, R2, longest as i32)
-            .call(ADJUST_TAIL)
+            .call(helper::ADJUST_TAIL)
             .jump_if(R0, When::NotEqual, 0, self.drop);
     }
 
@@ -243,6 +231,6 @@ impl Writing<'_> {
             };
             self.assembler.store(Width::Double, R7, place, R1);
         }
-        self.assembler.set(R1, interface.cast_signed()).set(R2, 0).call(REDIRECT).exit();
+        self.assembler.set(R1, interface.cast_signed()).set(R2, 0).call(helper::REDIRECT).exit();
     }
 }

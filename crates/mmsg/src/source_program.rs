@@ -9,11 +9,10 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::assembler::{Assembler, Instruction, Label, Operation, Register, When, Width};
-use super::by_core::{self, HELPER_MAP_LOOKUP};
+use bpf::{Assembler, Instruction, Label, Operation, Register, When, Width, helper};
 
-/// `BPF_FUNC_skb_load_bytes_relative`
-const HELPER_LOAD_BYTES: i32 = 68;
+use crate::core_counter;
+
 /// `BPF_HDR_START_NET`
 const FROM_NETWORK_HEADER: i32 = 1;
 
@@ -36,17 +35,17 @@ const MORE_DATAGRAMS: i16 = 8;
 const BYTES: i16 = 16;
 
 /// Numbers of 64 bits in a turn.
-pub(super) const V4_NUMBERS: usize = 1;
-pub(super) const V6_NUMBERS: usize = 2;
+pub(crate) const V4_NUMBERS: usize = 1;
+pub(crate) const V6_NUMBERS: usize = 2;
 
 /// What distinguishes a program, beside its maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceShape {
-    /// As in [`SourceRanges`](super::sources::SourceRanges).
+    /// As in [`SourceRanges`](crate::SourceRanges).
     pub v4_first: bool,
     /// How many.
     pub v4_turns: u32,
-    /// As in [`SourceRanges`](super::sources::SourceRanges).
+    /// As in [`SourceRanges`](crate::SourceRanges).
     pub v6_first: bool,
     /// How many.
     pub v6_turns: u32,
@@ -63,22 +62,22 @@ impl SourceShape {
 }
 
 /// What it reads and writes.
-pub(super) struct Maps<'a> {
-    pub(super) refused: BorrowedFd<'a>,
-    pub(super) v4: Option<BorrowedFd<'a>>,
-    pub(super) v6: Option<BorrowedFd<'a>>,
+pub(crate) struct Maps<'a> {
+    pub(crate) refused: BorrowedFd<'a>,
+    pub(crate) v4: Option<BorrowedFd<'a>>,
+    pub(crate) v6: Option<BorrowedFd<'a>>,
     /// Where arrivals are counted, and how many queues are told apart.
-    pub(super) arrivals: Option<(BorrowedFd<'a>, u32)>,
+    pub(crate) arrivals: Option<(BorrowedFd<'a>, u32)>,
 }
 
 /// Register 6 has the datagram, 7 the count of turns, and 8 an IPv4 source.
-pub(super) fn assemble(shape: &SourceShape, maps: &Maps<'_>) -> Vec<Instruction> {
+pub(crate) fn assemble(shape: &SourceShape, maps: &Maps<'_>) -> Vec<Instruction> {
     use Register::{R0, R1, R6};
     let mut program = Assembler::new();
     let [v4, v4_search, v6_search, refuse, keep] = std::array::from_fn(|_| program.label());
     program.copy(R6, R1);
     if let Some((map, queues)) = maps.arrivals {
-        by_core::count(&mut program, map, queues);
+        core_counter::count(&mut program, map, queues);
     }
     program.load(Width::Word, R1, R6, PROTOCOL).jump_if(R1, When::Equal, protocol(libc::ETH_P_IP), v4).jump_if(
         R1,
@@ -117,7 +116,7 @@ fn read_header(program: &mut Assembler, from: i32, bytes: i32, to: i16, keep: La
         .compute_value(Operation::Add, R3, to.into())
         .set(R4, bytes)
         .set(R5, FROM_NETWORK_HEADER)
-        .call(HELPER_LOAD_BYTES)
+        .call(helper::LOAD_BYTES_RELATIVE)
         .jump_if(R0, When::NotEqual, 0, keep);
 }
 
@@ -156,7 +155,7 @@ fn words() -> [i16; 4] {
 /// Counts in register 7 the turns at or before the source. `is_beyond` compares: all bits of register 1 are set
 /// afterwards when the turn that register 0 points to is beyond the source, and none otherwise.
 fn search(program: &mut Assembler, table: Option<BorrowedFd<'_>>, turns: u32, is_beyond: fn(&mut Assembler)) {
-    use Register::{R0, R1, R2, R7, R10};
+    use Register::{R1, R7, R10};
     let Some(table) = table else { return };
     program.set(R7, 0);
     for step in (0..=turns.ilog2()).rev().map(|power| 1_i32 << power) {
@@ -165,11 +164,7 @@ fn search(program: &mut Assembler, table: Option<BorrowedFd<'_>>, turns: u32, is
             .copy(R1, R7)
             .compute_value(Operation::Add, R1, step - 1)
             .store(Width::Word, R10, KEY, R1)
-            .copy(R2, R10)
-            .compute_value(Operation::Add, R2, KEY.into())
-            .set_map(R1, table)
-            .call(HELPER_MAP_LOOKUP)
-            .jump_if(R0, When::Equal, 0, next); // past the end of the table
+            .look_up(table, KEY, next); // past the end of the table
         is_beyond(program);
         program
             .compute_value(Operation::ExclusiveOr, R1, -1)

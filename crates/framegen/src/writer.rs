@@ -8,23 +8,23 @@
 use std::io;
 use std::net::IpAddr;
 
-use super::draw::{Chance, Flows};
-use super::spec::{FIRST_PORT, FrameSpec, NUMBERED_BYTES, SizeOrder, TIMED_BYTES};
+use crate::draw::{Chance, Flows};
+use crate::spec::{FIRST_PORT, FrameSpec, NUMBERED_BYTES, SizeOrder, TIMED_BYTES};
 
 /// Where things are in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Places {
+pub(crate) struct Places {
     /// The length in the network header, and how much it has beside the payload.
-    pub(super) length: usize,
-    pub(super) length_beside_payload: usize,
+    pub(crate) length: usize,
+    pub(crate) length_beside_payload: usize,
     /// The checksum of the network header, which IPv6 does not have.
-    pub(super) header_sum: Option<usize>,
+    pub(crate) header_sum: Option<usize>,
     /// The last four bytes of the source address.
-    pub(super) source: usize,
-    pub(super) source_port: usize,
-    pub(super) udp_length: usize,
-    pub(super) udp_sum: usize,
-    pub(super) payload: usize,
+    pub(crate) source: usize,
+    pub(crate) source_port: usize,
+    pub(crate) udp_length: usize,
+    pub(crate) udp_sum: usize,
+    pub(crate) payload: usize,
 }
 
 const V4: Places = Places {
@@ -51,30 +51,30 @@ const V6: Places = Places {
 
 /// A size, and the sums of what is the same in every frame of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Size {
-    pub(super) bytes: u16,
-    pub(super) udp_sum: u16,
-    pub(super) header_sum: u16,
+pub(crate) struct Size {
+    pub(crate) bytes: u16,
+    pub(crate) udp_sum: u16,
+    pub(crate) header_sum: u16,
 }
 
 /// What all frames have in common.
 #[derive(Clone, Debug)]
-pub(super) struct Template {
+pub(crate) struct Template {
     /// The headers, zero where they differ, and the longest payload, which has at least room for all marks.
-    pub(super) frame: Vec<u8>,
-    pub(super) places: Places,
-    pub(super) sizes: Vec<Size>,
+    pub(crate) frame: Vec<u8>,
+    pub(crate) places: Places,
+    pub(crate) sizes: Vec<Size>,
 }
 
 /// The sum of 16-bit words, as this machine reads them.
-pub(super) fn sum(bytes: &[u8]) -> u64 {
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks();
     let last = rest.first().map_or(0, |byte| u16::from_ne_bytes([*byte, 0]));
     words.iter().map(|word| u64::from(u16::from_ne_bytes(*word))).sum::<u64>() + u64::from(last)
 }
 
 /// Carries over until nothing is left to carry.
-pub(super) fn fold(mut sum: u64) -> u16 {
+pub(crate) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
     }
@@ -86,7 +86,7 @@ fn put(frame: &mut [u8], at: usize, bytes: &[u8]) {
 }
 
 impl Template {
-    pub(super) fn new(spec: &FrameSpec) -> Self {
+    pub(crate) fn new(spec: &FrameSpec) -> Self {
         let places = if spec.destination.is_ipv4() { V4 } else { V6 };
         let longest = spec.sizes.iter().copied().max().map_or(0, usize::from).max(TIMED_BYTES);
         let mut frame = vec![0; places.payload + longest];
@@ -113,7 +113,7 @@ impl Template {
     }
 
     /// The payload of the template.
-    pub(super) fn payload_bytes(&self) -> usize {
+    pub(crate) fn payload_bytes(&self) -> usize {
         self.frame.len() - self.places.payload
     }
 }
@@ -141,29 +141,29 @@ impl Size {
     }
 
     /// As the program reads it.
-    pub(super) fn packed(self) -> u64 {
+    pub(crate) fn packed(self) -> u64 {
         u64::from(self.bytes) | u64::from(self.udp_sum) << 16 | u64::from(self.header_sum) << 32
     }
 }
 
 /// The first four bytes of a numbered payload.
-pub(super) fn first_word(spec: &FrameSpec) -> [u8; 4] {
+pub(crate) fn first_word(spec: &FrameSpec) -> [u8; 4] {
     let [low, high] = spec.marks.run.to_le_bytes();
     [spec.marks.magic[0], spec.marks.magic[1], low, high]
 }
 
 /// When a frame was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FrameTime {
+pub(crate) struct FrameTime {
     /// CLOCK_MONOTONIC.
-    pub(super) monotonic_ns: u64,
+    pub(crate) monotonic_ns: u64,
     /// CLOCK_REALTIME minus CLOCK_MONOTONIC.
-    pub(super) realtime_offset_ns: i64,
+    pub(crate) realtime_offset_ns: i64,
 }
 
 /// Writes one frame after the other.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     spec: FrameSpec,
     template: Template,
     flows: Flows,
@@ -172,7 +172,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(spec: &FrameSpec) -> io::Result<Self> {
+    pub(crate) fn new(spec: &FrameSpec) -> io::Result<Self> {
         spec.check()?;
         Ok(Self {
             template: Template::new(spec),
@@ -184,12 +184,12 @@ impl Writer {
     }
 
     /// Room for the longest frame, with what all have in common.
-    pub(super) fn buffer(&self) -> Vec<u8> {
+    pub(crate) fn buffer(&self) -> Vec<u8> {
         self.template.frame.clone()
     }
 
     /// Writes the next frame over [`buffer`](Self::buffer) and returns its length.
-    pub(super) fn write(&mut self, frame: &mut [u8], time: FrameTime) -> usize {
+    pub(crate) fn write(&mut self, frame: &mut [u8], time: FrameTime) -> usize {
         let (flow, sequence) = self.flows.draw(self.spec.flows, &mut self.chance);
         let size = self.draw_size();
         let number = u64::from(flow) << (64 - self.spec.marks.flow_bits) | sequence;

@@ -1,11 +1,12 @@
 //! The part of the program that writes: headers, what differs from frame to frame, marks and checksums. Like `program`
 //! it is assembled for one task, and leaves out what the task does not have.
 
-use super::program::Writing;
-use super::spec::{FIRST_PORT, NUMBERED_BYTES, TIMED_BYTES};
-use super::state::{OFFSET, TIME, TIME_PART, TIME_SUM};
-use super::writer::first_word;
-use crate::bpf::assembler::{Operation, Register, When, Width};
+use bpf::{Operation, Register, When, Width};
+
+use crate::program::Writing;
+use crate::spec::{FIRST_PORT, NUMBERED_BYTES, TIMED_BYTES};
+use crate::state::{OFFSET, TIME, TIME_PART, TIME_SUM};
+use crate::writer::first_word;
 use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
 
 /// `struct xdp_md`
@@ -14,7 +15,7 @@ const DATA_END: i16 = 4;
 
 impl Writing<'_> {
     /// The headers as the template has them. From here to the cut `R1` is the frame.
-    pub(super) fn write_headers(&mut self) {
+    pub(crate) fn write_headers(&mut self) {
         let payload = self.template.places.payload;
         self.assembler
             .load(Width::Word, R1, R6, DATA)
@@ -54,7 +55,7 @@ impl Writing<'_> {
     }
 
     /// Lengths, source and ports, and the network header's checksum. `R0` becomes the size, `R5` the UDP sum.
-    pub(super) fn write_what_differs(&mut self) {
+    pub(crate) fn write_what_differs(&mut self) {
         let places = self.template.places;
         let bits = self.spec.port_bits();
         self.assembler
@@ -104,7 +105,7 @@ impl Writing<'_> {
     }
 
     /// As many marks as a payload of this size has room for.
-    pub(super) fn write_marks(&mut self) {
+    pub(crate) fn write_marks(&mut self) {
         let has = |from: usize, to: usize| {
             self.template.sizes.iter().any(|size| (from..to).contains(&usize::from(size.bytes)))
         };
@@ -185,7 +186,7 @@ impl Writing<'_> {
     }
 
     /// A sum of 0 would mean that there is none, so it is written as its other form.
-    pub(super) fn write_checksum(&mut self) {
+    pub(crate) fn write_checksum(&mut self) {
         let at = self.template.places.udp_sum as i16;
         if self.spec.checksum {
             self.fold(R5, R2);

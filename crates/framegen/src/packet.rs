@@ -7,17 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
-use super::live::LiveSent;
-use super::spec::FrameSpec;
-use super::writer::{FrameTime, Writer};
-use crate::addr::Family;
-use crate::send::SendBatch;
-use crate::socket::Socket;
-use crate::sys;
+use mmsg::{SendBatch, Socket};
+
+use crate::live::LiveSent;
+use crate::spec::FrameSpec;
+use crate::writer::{FrameTime, Writer};
 
 /// Frames that go in one call.
 const FRAMES_A_CALL: usize = 64;
@@ -42,10 +39,7 @@ impl PacketFrames {
     /// Makes everything, and sends nothing yet. Frames leave by the interface of this index. Needs `CAP_NET_RAW`.
     pub fn new(interface: u32, spec: &FrameSpec) -> io::Result<Self> {
         let writer = Writer::new(spec)?;
-        // Protocol 0: it receives nothing.
-        let socket = Socket::of(sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?, Family::V4, false);
-        sys::set_option_int(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
-        sys::bind(socket.as_fd(), &link_name(interface))?;
+        let socket = Socket::of_frames(interface)?;
         let frame = writer.buffer();
         let batch = SendBatch::new(FRAMES_A_CALL, frame.len())?;
         let payload_at = spec.header_bytes();
@@ -112,12 +106,4 @@ impl PacketFrames {
     pub fn refusals(&self) -> Vec<(i32, u64)> {
         self.refusals.iter().map(|(errno, count)| (*errno, *count)).collect()
     }
-}
-
-/// `struct sockaddr_ll` of an interface, without protocol and hardware address.
-fn link_name(interface: u32) -> [u8; 20] {
-    let mut name = [0; 20];
-    name[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
-    name[4..8].copy_from_slice(&interface.to_ne_bytes());
-    name
 }

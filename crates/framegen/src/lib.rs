@@ -11,7 +11,7 @@
 //! refused the others.
 //!
 //! ```no_run
-//! use mmsg::frames::{FrameSpec, LiveFrames, Marks, Mix, SizeOrder};
+//! use udpd_framegen::{FrameSpec, LiveFrames, Marks, Mix, SizeOrder};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let spec = FrameSpec {
@@ -35,10 +35,27 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # The files
+//!
+//! From the top down; imports run downwards and never back. There is no `unsafe`.
+//!
+//! - `packet`: [`PacketFrames`], from user space (`AF_PACKET`, `PACKET_QDISC_BYPASS`)
+//! - `live`: [`LiveFrames`], from the kernel (`BPF_F_TEST_XDP_LIVE_FRAMES`)
+//! - `keep_xdp_attached`: keeps the program attached, so that runs are short (`unshare`)
+//! - `witness`: the programs that count what the driver takes (`xdp_devmap_xmit`, `xdp_redirect_err`)
+//! - `headers`, `program`: the program that makes a frame
+//! - `state`: what the programs remember
+//! - `writer`: frames as bytes, and their sums, pure
+//! - `draw`, `spec`: chance, pure; what the frames are
+#![forbid(unsafe_code)]
 
-mod anchor;
+#[cfg(not(target_os = "linux"))]
+compile_error!("udpd-framegen is written against the system calls of Linux and builds for no other system");
+
 mod draw;
 mod headers;
+mod keep_xdp_attached;
 mod live;
 mod packet;
 mod program;

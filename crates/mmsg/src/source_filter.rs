@@ -10,18 +10,16 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::by_core::{CoreCounter, PROGRAM_TYPE_SOCKET_FILTER};
-use super::calls::{self, Map, Program, Shape};
-use super::source_program::{Maps, SourceShape, V4_NUMBERS, V6_NUMBERS, assemble};
-use crate::mapped::Mapped;
+use bpf::{Map, MappedArray, Program, ProgramKind};
+
+use crate::core_counter::CoreCounter;
 use crate::refused::{NUMBERS, RefusedCounter};
 use crate::socket::Socket;
+use crate::source_program::{Maps, SourceShape, V4_NUMBERS, V6_NUMBERS, assemble};
 use crate::sys;
 
-/// `BPF_MAP_TYPE_ARRAY`
-const ARRAY: u32 = 2;
-/// `BPF_F_MMAPABLE`
-const MAPPABLE: u32 = 1 << 10;
+/// What `bpftool` shows.
+const NAME: &str = "mmsg_sources";
 
 /// The most turns of a family: 32 MiB of the kernel's memory for IPv4, 64 MiB for IPv6.
 pub const TURNS_MAX: usize = 4 << 20;
@@ -83,9 +81,7 @@ impl Loader for OwnRights {
 /// Makes an array of `entries` values with so many numbers each, all of them 0. It takes `CAP_BPF`, or
 /// `kernel.unprivileged_bpf_disabled = 0`, and Linux 5.5.
 pub fn make_array(numbers: u32, entries: u32) -> io::Result<OwnedFd> {
-    let value_bytes = numbers.saturating_mul(size_of::<u64>() as u32);
-    let name = calls::name("mmsg_sources");
-    Map::create(&Shape { kind: ARRAY, key_bytes: 4, value_bytes, entries, flags: MAPPABLE, name }).map(Map::into_fd)
+    Map::mappable_array(NAME, numbers as usize * size_of::<u64>(), entries).map(Map::into_fd)
 }
 
 /// Loads the program of this shape. Its maps are the counter, the tables of IPv4 and IPv6 that have turns, and where it
@@ -101,10 +97,7 @@ pub fn load_program(shape: &SourceShape, maps: &[BorrowedFd<'_>]) -> io::Result<
     let (v4, v6) = (next(shape.v4_turns > 0), next(shape.v6_turns > 0));
     let arrivals = shape.queues.and_then(|queues| Some((next(true)?, queues)));
     let instructions = assemble(shape, &Maps { refused, v4, v6, arrivals });
-    // The helpers it calls ask for no particular licence.
-    let license = c"MIT";
-    let (kind, name) = (PROGRAM_TYPE_SOCKET_FILTER, calls::name("mmsg_sources"));
-    Program { kind, name, license, instructions: &instructions, attach_kind: 0, flags: 0, interface: 0 }.load()
+    Program::new(ProgramKind::SocketFilter, NAME, &instructions).load()
 }
 
 /// The sources of a listener in the kernel, which the filters of several sockets share.
@@ -180,7 +173,7 @@ impl SourceFilter {
     }
 
     #[cfg(test)]
-    pub(super) fn program(&self) -> BorrowedFd<'_> {
+    pub(crate) fn program(&self) -> BorrowedFd<'_> {
         self.program.as_fd()
     }
 }
@@ -197,7 +190,7 @@ fn table(
     }
     let array = loader.make_array(numbers as u32, turns as u32)?;
     // Not mapped any longer than it is written.
-    Mapped::new(array.as_fd(), numbers * turns)?.fill(values);
+    MappedArray::new(array.as_fd(), numbers * turns)?.fill(values);
     Ok(Some(array))
 }
 
@@ -207,5 +200,5 @@ fn halves(turn: u128) -> [u64; V6_NUMBERS] {
 }
 
 #[cfg(test)]
-#[path = "sources_tests.rs"]
+#[path = "source_filter_tests.rs"]
 mod tests;

@@ -17,7 +17,7 @@ pub const TIMED_BYTES: usize = 32;
 pub const FRAME_BYTES_MAX: usize = 3400;
 
 /// The first of the source ports.
-pub(super) const FIRST_PORT: u32 = 32_768;
+pub(crate) const FIRST_PORT: u32 = 32_768;
 
 /// The most source ports of one address, as a power of two.
 const PORT_BITS_MAX: u32 = 15;
@@ -114,12 +114,12 @@ impl FrameSpec {
     }
 
     /// How many flows one source address has, as a power of two.
-    pub(super) fn port_bits(&self) -> u32 {
+    pub(crate) fn port_bits(&self) -> u32 {
         (0..=PORT_BITS_MAX).find(|bits| u64::from(self.sources) << bits >= u64::from(self.flows)).unwrap_or(u32::MAX)
     }
 
     /// The last 32 bits of the first source address.
-    pub(super) fn first_source_word(&self) -> u32 {
+    pub(crate) fn first_source_word(&self) -> u32 {
         match self.first_source {
             IpAddr::V4(address) => address.to_bits(),
             IpAddr::V6(address) => address.to_bits() as u32,
@@ -138,7 +138,7 @@ impl FrameSpec {
     }
 
     /// Whether this can be. Both engines ask it first.
-    pub(super) fn check(&self) -> io::Result<()> {
+    pub(crate) fn check(&self) -> io::Result<()> {
         let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         let longest = self.sizes.iter().copied().max().map_or(0, usize::from);
         if !(1..=FLOWS_MAX).contains(&self.flows) {

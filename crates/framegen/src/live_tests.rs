@@ -6,10 +6,10 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 
-use super::super::state::{CORE, OFFSET, TIME};
-use super::super::writer::{FrameTime, Writer};
-use super::super::{Marks, Mix, SizeOrder};
 use super::*;
+use crate::state::{CORE, OFFSET, TIME};
+use crate::writer::{FrameTime, Writer};
+use crate::{Marks, Mix, SizeOrder};
 
 const FACTORS: [u64; 4] = [0x6a09_e667_f3bc_c909, 0xbb67_ae85_84ca_a73b, 0x3c6e_f372_fe94_f82b, 0xa54f_f53a_5f1d_36f1];
 const TIMES: FrameTime = FrameTime { monotonic_ns: 0x0123_4567_89ab_cdef, realtime_offset_ns: -0x0fed_cba9_8765_4321 };
@@ -173,7 +173,7 @@ fn what_cannot_be_is_refused_with_its_number() {
 fn next_of_program(program: &OwnedFd, template: &[u8]) -> Vec<u8> {
     const REDIRECT: u32 = 4;
     let mut out = vec![0; template.len()];
-    let mut order = Run { data: template, data_out: &mut out, repeat: 1, flags: 0, batch: 0 };
+    let mut order = Run { data_out: &mut out, ..Run::once(template) };
     let ran = run(program.as_fd(), &mut order).expect("a run on order");
     assert_eq!(ran.returned, REDIRECT);
     out.truncate(ran.data_bytes);

@@ -11,15 +11,10 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::assembler::{Assembler, Instruction, Operation, Register, When, Width};
-use super::calls::{self, CORES_MAX, Map, Name, PER_CORE_ARRAY, Program, Shape};
+use bpf::{Assembler, CORES_MAX, Instruction, Map, Operation, Program, ProgramKind, Register, When, Width};
+
 use crate::socket::Socket;
 use crate::sys;
-
-/// `BPF_PROG_TYPE_SOCKET_FILTER`
-pub(super) const PROGRAM_TYPE_SOCKET_FILTER: u32 = 1;
-/// `BPF_FUNC_map_lookup_elem`
-pub(super) const HELPER_MAP_LOOKUP: i32 = 1;
 
 /// The key of the only value.
 const KEY: [u8; 4] = [0; 4];
@@ -27,7 +22,7 @@ const KEY: [u8; 4] = [0; 4];
 const COUNT_BYTES: usize = size_of::<u64>();
 
 /// What `bpftool` shows.
-const NAME: Name = calls::name("mmsg_by_core");
+const NAME: &str = "mmsg_by_core";
 
 /// The most queues that are told apart: 8 KiB of the kernel's memory on each core.
 const QUEUES_MAX: u32 = 1023;
@@ -81,27 +76,8 @@ impl CoreCounter {
         })?;
         let queues = queues.min(QUEUES_MAX);
         // One value, which has so many places on each core.
-        let (map, cores) = Map::create_per_core(&Shape {
-            kind: PER_CORE_ARRAY,
-            key_bytes: size_of_val(&KEY) as u32,
-            value_bytes: (queues + 1) * COUNT_BYTES as u32,
-            entries: 1,
-            flags: 0,
-            name: NAME,
-        })?;
-        let instructions = program(map.as_fd(), queues);
-        // The helper it calls asks for no particular licence.
-        let license = c"MIT";
-        let program = Program {
-            kind: PROGRAM_TYPE_SOCKET_FILTER,
-            name: NAME,
-            license,
-            instructions: &instructions,
-            attach_kind: 0,
-            flags: 0,
-            interface: 0,
-        };
-        let program = program.load()?;
+        let (map, cores) = Map::array_per_core(NAME, (queues as usize + 1) * COUNT_BYTES)?;
+        let program = Program::new(ProgramKind::SocketFilter, NAME, &program(map.as_fd(), queues)).load()?;
         Ok(Self { map, program, possible, cores, queues })
     }
 
@@ -115,7 +91,7 @@ impl CoreCounter {
     }
 
     /// Where it counts, and how many queues it tells apart.
-    pub(super) fn places(&self) -> (BorrowedFd<'_>, u32) {
+    pub(crate) fn places(&self) -> (BorrowedFd<'_>, u32) {
         (self.map.as_fd(), self.queues)
     }
 
@@ -151,17 +127,13 @@ fn program(map: BorrowedFd<'_>, queues: u32) -> Vec<Instruction> {
 /// `counters of this core[queue + 1, or 0] += 1`, with the datagram in register 6. The kernel keeps the queue as
 /// queue + 1, so that 0 can mean that none is recorded, and that is the order of the places. The key lies on the stack,
 /// below register 10. The addition is the atomic one because some kernels let one softirq preempt another.
-pub(super) fn count(assembler: &mut Assembler, map: BorrowedFd<'_>, queues: u32) {
-    use Register::{R0, R1, R2, R6, R10};
+pub(crate) fn count(assembler: &mut Assembler, map: BorrowedFd<'_>, queues: u32) {
+    use Register::{R0, R1, R6, R10};
     const QUEUE_MAPPING: i16 = 12; // offsetof(struct __sk_buff, queue_mapping)
     let (count, done) = (assembler.label(), assembler.label());
     assembler
         .store_value(Width::Word, R10, -4, 0)
-        .copy(R2, R10)
-        .compute_value(Operation::Add, R2, -4)
-        .set_map(R1, map)
-        .call(HELPER_MAP_LOOKUP)
-        .jump_if(R0, When::Equal, 0, done) // never: the key is in range; the verifier wants to see it asked
+        .look_up(map, -4, done) // it is always there: the key is in range
         .load(Width::Word, R1, R6, QUEUE_MAPPING)
         // Past the addition and not with a place of 0: to a process without CAP_PERFMON the verifier refuses one that
         // is reached with a constant on one way and a variable on another.
