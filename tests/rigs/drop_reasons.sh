@@ -20,8 +20,8 @@ unshare --mount sh -c "mount -t tracefs t /sys/kernel/tracing && grep -q NO_SOCK
 
 # One namespace for who loses, which this shell enters by running itself again.
 if [ -z "${DROP_REASONS_RIG_INSIDE:-}" ]; then
-    cargo build --release -p mmsg --example drops
-    cargo test --release -p mmsg --test drops --no-run
+    cargo build --release -p udpd-hostloss --example drops
+    cargo test --release -p udpd-hostloss --test drops --no-run
     DROP_REASONS_RIG_INSIDE=1 unshare --net --mount bash tests/rigs/drop_reasons.sh
     exit
 fi
@@ -46,7 +46,7 @@ install -m 444 /sys/kernel/tracing/events/udp/udp_fail_queue_rcv_skb/format "$wo
 install -m 444 /sys/kernel/tracing/events/skb/kfree_skb/format "$work/kfree_skb"
 
 echo "---- the tests of the crate, with counts compared to the socket's own"
-cargo test --release -q -p mmsg --test drops -- --nocapture 2>&1 | tee "$work/tests"
+cargo test --release -q -p udpd-hostloss --test drops -- --nocapture 2>&1 | tee "$work/tests"
 if grep -q "^not tested" "$work/tests"; then
     echo "FAILED: root may not watch here"
     exit 1

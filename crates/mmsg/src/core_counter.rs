@@ -28,7 +28,7 @@ const NAME: &str = "mmsg_by_core";
 const QUEUES_MAX: u32 = 1023;
 
 /// The cores that the machine may ever have.
-pub(crate) const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
 /// Counts on which core the datagrams of a socket arrive, exactly and from the first one on.
 ///
@@ -151,7 +151,7 @@ fn counts_in(bytes: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 /// Reads a list such as `0-3,8`; `None` when it is none, is empty, or names more than [`CORES_MAX`] cores.
-pub(crate) fn parse_cores(text: &str) -> Option<Vec<usize>> {
+fn parse_cores(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

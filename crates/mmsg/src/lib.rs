@@ -17,7 +17,6 @@
 //!   apart from errors that end the call.
 //! - [`Group`]: the sockets of a reuseport group, which grows and shrinks under load without losing a datagram.
 //! - [`GroupSpread`]: which of them gets a datagram, by core, by device queue or at random.
-//! - [`drops`]: why the kernel drops datagrams, by its own names, for some seconds.
 //! - [`proxy`]: the header of the PROXY protocol, taken off by [`RecvBatch::unwrap_proxied`].
 //! - [`CoreCounter`]: on which core the datagrams of a socket arrive, and from which device queue.
 //! - [`SourceFilter`]: sources refused in the kernel, by a table of millions of networks, and counted exactly.
@@ -71,12 +70,6 @@
 //! - `arena` `!`, `backing`: where it comes from, and on which pages it lies (`MAP_HUGETLB`, `MAP_HUGE_2MB`,
 //!   `MADV_HUGEPAGE`)
 //! - `group`: [`Group`], a group of sockets that grows and shrinks (`membarrier`)
-//! - `drops/mod`, `drops/watch`: the names of drops, and the watch over all cores
-//! - `drops/tally`, `drops/perf` `!`: bounded counts; events and their rings (`perf_event_open`,
-//!   `PERF_TYPE_TRACEPOINT`)
-//! - `drops/tracepoints`, `drops/refusal`: the two tracepoints (`udp_fail_queue_rcv_skb`, `kfree_skb`); why they are
-//!   out of reach
-//! - `drops/reasons`, `drops/records`, `drops/format`: which reasons count; records and `format` files, pure
 //! - `source_filter`: [`SourceFilter`], refusing datagrams by their source and counting that (`SO_ATTACH_BPF`)
 //! - `source_program`: its program, pure
 //! - `core_counter`: [`CoreCounter`], counting by core and queue (`SO_ATTACH_BPF`)
@@ -142,7 +135,6 @@ mod cmsg;
 mod core_counter;
 mod datagram;
 mod datagrams;
-pub mod drops;
 mod engine;
 mod extras;
 mod group;

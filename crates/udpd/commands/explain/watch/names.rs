@@ -2,7 +2,7 @@
 //! numbers). The firewall is known by nothing else; for `udp_mem` some kernels count nothing but this. Every other case
 //! has a counter.
 
-use mmsg::drops::{Tally, Tracepoints, Unseen, Watch};
+use hostloss::drops::{Tally, Tracepoints, Unseen, Watch};
 
 use crate::commands::explain::evidence::Reason;
 
@@ -20,7 +20,7 @@ pub struct Names {
 impl Names {
     pub fn open() -> Self {
         let watch = Tracepoints::read().and_then(|tracepoints| Watch::open(&tracepoints));
-        Self { watch: watch.map_err(|refusal| refusal.to_string()), broken: None }
+        Self { watch: watch.map_err(|error| error.to_string()), broken: None }
     }
 
     /// Takes what the kernel's rings have, which hold a moment's worth. What was taken before an error stays.

@@ -3,18 +3,21 @@
 use std::fs;
 use std::io;
 
-use super::perf::{Event, Ring};
+use super::errors;
+use super::perf::{Event, Ring, page_bytes};
 use super::reasons;
 use super::records::{Record, Records};
-use super::refusal::Refusal;
 use super::tally::{Fired, Tables, Tally};
 use super::tracepoints::Tracepoints;
-use crate::core_counter::{POSSIBLE, parse_cores};
-use crate::sys::page_bytes;
 
 /// The ring of a core: four thousand records, within what the kernel lets a user lock without a right
 /// (`kernel.perf_event_mlock_kb`).
 const RING_BYTES_MAX: usize = 256 << 10;
+/// The kernel is never built for more cores (`CONFIG_NR_CPUS`).
+const CORES_MAX: usize = 8192;
+/// The cores that the machine may ever have.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+
 /// All rings together, on machines with very many cores.
 const RINGS_BYTES_MAX: usize = 16 << 20;
 
@@ -44,29 +47,30 @@ struct Core {
 }
 
 impl Watch {
-    /// Begins to watch. The refusal says which right is missing, or which call failed on which core.
-    pub fn open(tracepoints: &Tracepoints) -> Result<Watch, Refusal> {
-        let possible = fs::read_to_string(POSSIBLE).map_err(|error| Refusal::of_file(POSSIBLE, error))?;
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// Which right is missing, or which call failed on which core.
+    pub fn open(tracepoints: &Tracepoints) -> io::Result<Watch> {
+        let possible = fs::read_to_string(POSSIBLE).map_err(|error| errors::of_file(POSSIBLE, &error))?;
         let possible = parse_cores(&possible).unwrap_or_else(|| vec![0]);
         let mut ring_bytes = ring_bytes(possible.len(), page_bytes());
         let mut cores = Vec::new();
         for core in possible {
-            match Core::open(core, tracepoints, &mut ring_bytes) {
-                Ok(opened) => cores.push(opened),
-                // A core that is not there, or is switched off.
-                Err(refusal) if refusal.error().raw_os_error() == Some(libc::ENODEV) => {}
-                Err(refusal) => return Err(refusal),
-            }
+            cores.extend(Core::open(core, tracepoints, &mut ring_bytes)?);
         }
         // All of them at the end, so that a refusal leaves nothing half begun.
         for core in &cores {
-            core.enable().map_err(|error| Refusal::of_call("ioctl(PERF_EVENT_IOC_ENABLE)", core.number, error))?;
+            core.enable().map_err(|error| errors::of_call("ioctl(PERF_EVENT_IOC_ENABLE)", core.number, &error))?;
         }
         let (tables, fired, bytes) = (Tables::default(), Fired::default(), Vec::with_capacity(ring_bytes));
         Ok(Watch { tracepoints: tracepoints.clone(), cores, tables, fired, bytes })
     }
 
     /// Takes what the rings have, and gives their place back to the kernel.
+    ///
+    /// # Errors
+    /// Of the kernel.
     pub fn read(&mut self) -> io::Result<()> {
         let mut fired = Fired::default();
         for core in &mut self.cores {
@@ -94,33 +98,41 @@ impl Watch {
 }
 
 impl Core {
-    fn open(core: usize, tracepoints: &Tracepoints, ring_bytes: &mut usize) -> Result<Core, Refusal> {
-        let refused = |operation: &'static str| move |error| Refusal::of_call(operation, core, error);
-        let open = |id, has_records| Event::open(id, core, has_records).map_err(refused("perf_event_open"));
-        let not_queued = tracepoints.not_queued.map(|it| open(it.id, true)).transpose()?;
+    /// `None`: the core is not there, or is switched off.
+    fn open(core: usize, tracepoints: &Tracepoints, ring_bytes: &mut usize) -> io::Result<Option<Core>> {
+        let failed = |operation: &'static str| move |error: io::Error| errors::of_call(operation, core, &error);
+        let open = |id, has_records| match Event::open(id, core, has_records) {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            opened => opened.map(Some).map_err(failed("perf_event_open")),
+        };
+        let mut not_queued = None;
+        if let Some(it) = tracepoints.not_queued {
+            let Some(event) = open(it.id, true)? else { return Ok(None) };
+            not_queued = Some(event);
+        }
         let (mut freed, mut unnamed) = (None, None);
         if let Some(it) = &tracepoints.freed {
             let set_filter = |event: &Event, filter: &str| {
-                event.set_filter(filter).map_err(refused("ioctl(PERF_EVENT_IOC_SET_FILTER)"))
+                event.set_filter(filter).map_err(failed("ioctl(PERF_EVENT_IOC_SET_FILTER)"))
             };
-            let event = open(it.id, true)?;
+            let Some(event) = open(it.id, true)? else { return Ok(None) };
             set_filter(&event, &reasons::filter_of_named(&it.names))?;
             freed = Some(event);
             if let Some(filter) = reasons::filter_of_unnamed(&it.names) {
-                let event = open(it.id, false)?;
+                let Some(event) = open(it.id, false)? else { return Ok(None) };
                 set_filter(&event, &filter)?;
                 unnamed = Some(event);
             }
         }
         let owner = not_queued.as_ref().or(freed.as_ref());
         let Some(owner) = owner else {
-            return Err(Refusal::of_call("perf_event_open", core, io::ErrorKind::Unsupported.into()));
+            return Err(errors::of_call("perf_event_open", core, &io::ErrorKind::Unsupported.into()));
         };
         let ring = map(owner, core, ring_bytes)?;
         if let (Some(owner), Some(other)) = (&not_queued, &freed) {
-            other.write_into_ring_of(owner).map_err(refused("ioctl(PERF_EVENT_IOC_SET_OUTPUT)"))?;
+            other.write_into_ring_of(owner).map_err(failed("ioctl(PERF_EVENT_IOC_SET_OUTPUT)"))?;
         }
-        Ok(Core { number: core, ring, not_queued, freed, unnamed })
+        Ok(Some(Core { number: core, ring, not_queued, freed, unnamed }))
     }
 
     fn enable(&self) -> io::Result<()> {
@@ -129,14 +141,14 @@ impl Core {
 }
 
 /// Maps the ring of a core, with less memory where the kernel does not let us lock as much.
-fn map(owner: &Event, core: usize, ring_bytes: &mut usize) -> Result<Ring, Refusal> {
+fn map(owner: &Event, core: usize, ring_bytes: &mut usize) -> io::Result<Ring> {
     loop {
         match Ring::map(owner, *ring_bytes) {
             Ok(ring) => return Ok(ring),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && *ring_bytes > page_bytes() => {
                 *ring_bytes /= 2;
             }
-            Err(error) => return Err(Refusal::of_ring(core, error)),
+            Err(error) => return Err(errors::of_ring(core, &error)),
         }
     }
 }
@@ -147,9 +159,27 @@ fn ring_bytes(cores: usize, page_bytes: usize) -> usize {
     1 << each.ilog2()
 }
 
+/// Reads a list such as `0-3,8`.
+fn parse_cores(text: &str) -> Option<Vec<usize>> {
+    let mut cores = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cores.extend(first.parse::<usize>().ok()?..=last.parse::<usize>().ok().filter(|last| *last < CORES_MAX)?);
+    }
+    Some(cores)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_of_cores_is_read_and_nonsense_is_not() {
+        assert_eq!(parse_cores("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
+        for nonsense in ["", "a", "0-8192", "0,,1"] {
+            assert_eq!(parse_cores(nonsense), None, "{nonsense:?}");
+        }
+    }
 
     #[test]
     fn a_ring_is_a_power_of_two_of_pages_on_every_machine() {

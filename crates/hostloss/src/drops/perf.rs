@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::{c_int, c_ulong, c_void};
 
 use super::records::pieces;
-use crate::sys::page_bytes;
 
 // Types, flags and requests of `perf_event_open(2)`, which libc does not have, each with its name in
 // linux/perf_event.h.
@@ -109,6 +108,13 @@ impl Event {
         (&self.file).read_exact(&mut count)?;
         Ok(u64::from_ne_bytes(count))
     }
+}
+
+/// The size of a page of memory here.
+pub(super) fn page_bytes() -> usize {
+    // SAFETY: takes no pointers.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).expect("every kernel has pages")
 }
 
 fn checked(result: c_int) -> io::Result<()> {

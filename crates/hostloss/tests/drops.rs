@@ -2,15 +2,31 @@
 //! may be read; says so and passes where there is none. `tests/rigs/drop_reasons.sh` runs this with both.
 #![cfg(not(miri))] // system calls throughout
 
-mod common;
-
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use common::{DEADLINE, batch, bound, loopback};
-use mmsg::drops::{Tally, Tracepoints, Unseen, Watch};
-use mmsg::{Control, Family, Socket, Wait};
+use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
+use udpd_hostloss::drops::{Tally, Tracepoints, Unseen, Watch};
+
+/// Nothing on loopback takes this long.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn loopback(family: Family) -> SocketAddr {
+    match family {
+        Family::V4 => SocketAddr::from(([127, 0, 0, 1], 0)),
+        Family::V6 => "[::1]:0".parse().expect("valid"),
+    }
+}
+
+/// A socket bound to a free port of loopback, after `prepare` has set its options.
+fn bound(family: Family, prepare: impl FnOnce(&Socket)) -> (Socket, SocketAddr) {
+    let socket = Socket::new(family).expect("a socket");
+    prepare(&socket);
+    socket.bind(loopback(family)).expect("loopback has free ports");
+    let address = socket.local_addr().expect("it is bound");
+    (socket, address)
+}
 
 /// A watch sees the drops of the whole host, so the tests take turns.
 fn turn() -> MutexGuard<'static, ()> {
@@ -44,7 +60,8 @@ fn send_and_count_drops(socket: &Socket, to: SocketAddr, count: u32) -> u64 {
     for _ in 0..count {
         sender.send_to(&[7; 100], to).expect("sent");
     }
-    let (began, mut received, mut batch) = (Instant::now(), 0, batch(64, 2048, Control::new()));
+    let mut batch = RecvBatch::new(&BatchShape::new(64, 2048)).expect("memory for a batch");
+    let (began, mut received) = (Instant::now(), 0);
     loop {
         received += u32::try_from(batch.receive(socket, Wait::No).expect("receive")).expect("few");
         let dropped = socket.memory_info().expect("its counters").drops.wrapping_sub(before);

@@ -2,8 +2,8 @@
 //! the kernel. Needs `CAP_PERFMON`, and root for the numbers of the tracepoints; or root reads them for it.
 //!
 //! ```text
-//! cargo run -p mmsg --example drops -- 5
-//! cargo run -p mmsg --example drops -- stdin UDP_FAIL_FORMAT KFREE_SKB_FORMAT
+//! cargo run -p udpd-hostloss --example drops -- 5
+//! cargo run -p udpd-hostloss --example drops -- stdin UDP_FAIL_FORMAT KFREE_SKB_FORMAT
 //! ```
 
 use std::error::Error;
@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use mmsg::drops::{Tally, Tracepoints, Watch};
+use udpd_hostloss::drops::{Tally, Tracepoints, Watch};
 
 const USAGE: &str = "usage: drops SECONDS|stdin [UDP_FAIL_FORMAT KFREE_SKB_FORMAT]";
 

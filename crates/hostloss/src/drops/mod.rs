@@ -4,12 +4,12 @@
 //! Two tracepoints say so. `skb:kfree_skb` fires for everything that is thrown away and has the reason (Linux 5.17 and
 //! later). `udp:udp_fail_queue_rcv_skb` fires for each datagram that a socket did not take and has the port. Both are
 //! read with `perf_event_open(2)`: the right `CAP_PERFMON` is enough, and no program runs in the kernel. Only the
-//! numbers of the tracepoints need root once, because tracefs shows them to nobody else; root can read the two files
-//! and hand on their text ([`Tracepoints::parse`]).
+//! numbers of the tracepoints need root once, because only root may read tracefs; root can read the two files and
+//! hand on their text ([`Tracepoints::parse`]).
 //!
 //! ```no_run
 //! use std::{thread, time::Duration};
-//! use mmsg::drops::{Tracepoints, Watch};
+//! use udpd_hostloss::drops::{Tracepoints, Watch};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut watch = Watch::open(&Tracepoints::read()?)?;
@@ -30,16 +30,14 @@
 
 #[cfg(test)]
 mod drops_tests;
-mod format;
+mod errors;
 mod perf;
 mod reasons;
 mod records;
-mod refusal;
 mod tally;
 mod tracepoints;
 mod watch;
 
-pub use refusal::Refusal;
 pub use tally::{PortCount, ReasonCount, Tally, Unseen};
 pub use tracepoints::{KFREE_SKB_FORMAT, Tracepoints, UDP_FAIL_FORMAT};
 pub use watch::Watch;
