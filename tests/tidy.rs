@@ -31,6 +31,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/mmsg/src/xdp/engine.rs",
     "crates/mmsg/src/xdp/rings.rs",
     "crates/mmsg/src/xdp/socket.rs",
+    "crates/netlink/src/groups.rs",
     "crates/steer/src/sys.rs",
 ];
 

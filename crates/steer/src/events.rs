@@ -7,15 +7,13 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use netlink::generic::{self, Family};
+use netlink::{Message, Protocol, Socket, field};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, SockProtocol, recv};
-
-use crate::netlink::{self, Attributes, DATAGRAM_BYTES, GENERIC_HEADER_BYTES, messages, u32_at};
-use crate::sys;
 
 // Each number with its name in the kernel's headers: linux/rtnetlink.h, linux/if_link.h, linux/ethtool_netlink.h.
 const LINK_GROUP: u32 = 1; // RTNLGRP_LINK
@@ -102,23 +100,22 @@ impl fmt::Display for LinkChange {
 /// Listens for notifications. Needs no privileges.
 #[derive(Debug)]
 pub struct LinkEvents {
-    links: OwnedFd,
+    links: Socket,
     /// `None` where the kernel tells nothing of changed settings.
-    settings: Option<OwnedFd>,
+    settings: Option<Socket>,
     why_deaf: Option<String>,
-    buffer: Vec<u8>,
 }
 
 impl LinkEvents {
     /// Begins to listen. An error when not even links are heard of.
     pub fn open() -> io::Result<Self> {
-        let links = netlink::listen(SockProtocol::NetlinkRoute)?;
-        sys::join_group(&links, LINK_GROUP)?;
+        let links = Socket::open(Protocol::Route)?;
+        links.join(LINK_GROUP)?;
         let (settings, why_deaf) = match listen_for_settings() {
             Ok(settings) => (Some(settings), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        Ok(Self { links, settings, why_deaf, buffer: vec![0; DATAGRAM_BYTES] })
+        Ok(Self { links, settings, why_deaf })
     }
 
     /// Why nothing is heard of changed queues, rings and hashes, where that is so.
@@ -130,76 +127,77 @@ impl LinkEvents {
     /// has passed, and may be returned before that.
     pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<Vec<LinkEvent>> {
         let limit = limit.map_or(PollTimeout::NONE, |limit| PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX));
-        let sockets: Vec<&OwnedFd> = std::iter::once(&self.links).chain(&self.settings).collect();
-        let mut asked: Vec<PollFd<'_>> =
-            sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
+        let sockets = std::iter::once(&self.links).chain(&self.settings);
+        let mut asked: Vec<PollFd<'_>> = sockets.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
         match poll(&mut asked, limit) {
             Err(Errno::EINTR) => return Ok(Vec::new()),
             outcome => outcome?,
         };
         // An overflow is an error of the socket, and not data.
-        let is_ready = |asked: &PollFd<'_>| asked.any().unwrap_or(true);
-        let ready: Vec<bool> = asked.iter().map(is_ready).collect();
+        let ready: Vec<bool> = asked.iter().map(|asked| asked.any().unwrap_or(true)).collect();
         let mut found = Vec::new();
-        for (socket, _) in sockets.into_iter().zip(ready).filter(|(_, ready)| *ready) {
-            match recv(socket.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
-                Ok(length) if socket.as_raw_fd() == self.links.as_raw_fd() => {
-                    found.extend(links_in(&self.buffer[..length]));
-                }
-                Ok(length) => found.extend(settings_in(&self.buffer[..length])),
-                Err(Errno::EAGAIN | Errno::EINTR) => {}
-                Err(Errno::ENOBUFS) => found.push(LinkEvent::Missed),
-                Err(error) => return Err(error.into()),
+        let readers = [(Some(&mut self.links), link_in as Reader), (self.settings.as_mut(), setting_in as Reader)];
+        for ((socket, read), _) in readers.into_iter().zip(ready).filter(|(_, ready)| *ready) {
+            let Some(socket) = socket else { continue };
+            if !socket.read_notifications(|message| found.extend(read(message)))? {
+                found.push(LinkEvent::Missed);
             }
         }
         Ok(found)
     }
 }
 
-fn listen_for_settings() -> io::Result<OwnedFd> {
+fn listen_for_settings() -> io::Result<Socket> {
     let missing = || io::Error::other("this kernel has no notifications of ethtool, which came with Linux 5.6");
-    let family = netlink::family(&netlink::open()?, SETTINGS_FAMILY)?.ok_or_else(missing)?;
-    let socket = netlink::listen(SockProtocol::NetlinkGeneric)?;
-    sys::join_group(&socket, family.group(SETTINGS_GROUP).ok_or_else(missing)?)?;
+    let mut generic = Socket::open_with_timeout(Protocol::Generic)?;
+    let family = Family::find(&mut generic, SETTINGS_FAMILY)?.ok_or_else(missing)?;
+    let socket = Socket::open(Protocol::Generic)?;
+    socket.join(family.group(SETTINGS_GROUP).ok_or_else(missing)?)?;
     Ok(socket)
 }
 
-/// What a datagram of rtnetlink says. Bridges tell of their ports under a family of their own, which is nothing new.
-fn links_in(datagram: &[u8]) -> Vec<LinkEvent> {
-    let event = |message: netlink::Message<'_>| {
-        let what = match message.kind {
-            NEW_LINK => LinkChange::State,
-            DELETED_LINK => LinkChange::Gone,
-            _ => return None,
-        };
-        let attributes = Attributes(message.payload.get(LINK_HEADER_BYTES..)?);
-        let index = u32_at(message.payload, LINK_INDEX_AT).filter(|_| message.payload[0] == ANY_FAMILY)?;
-        Some(LinkEvent::Changed { index, interface: attributes.text(LINK_NAME)?, what })
+/// Reads one notification.
+type Reader = fn(Message<'_>) -> Option<LinkEvent>;
+
+/// A notification of rtnetlink. Bridges tell of their ports under a family of their own, which is nothing new.
+fn link_in(message: Message<'_>) -> Option<LinkEvent> {
+    let what = match message.kind {
+        NEW_LINK => LinkChange::State,
+        DELETED_LINK => LinkChange::Gone,
+        _ => return None,
     };
-    messages(datagram).filter_map(event).collect()
+    let index = field(message.payload, LINK_INDEX_AT).filter(|_| message.payload[0] == ANY_FAMILY)?;
+    let interface = message.attributes(LINK_HEADER_BYTES).text(LINK_NAME)?;
+    Some(LinkEvent::Changed { index: u32::from_ne_bytes(index), interface, what })
 }
 
-/// What a datagram of the ethtool family says.
-fn settings_in(datagram: &[u8]) -> Vec<LinkEvent> {
-    let event = |message: netlink::Message<'_>| {
-        let what = match *message.payload.first()? {
-            FEATURES => LinkChange::Features,
-            RINGS => LinkChange::Rings,
-            CHANNELS => LinkChange::Channels,
-            COALESCING => LinkChange::Coalescing,
-            HASH => LinkChange::Hash,
-            _ => LinkChange::Other,
-        };
-        let header = Attributes(message.payload.get(GENERIC_HEADER_BYTES..)?).nested(SETTINGS_HEADER);
-        Some(LinkEvent::Changed { index: header.number(HEADER_INDEX)?, interface: header.text(HEADER_NAME)?, what })
+/// A notification of the ethtool family.
+fn setting_in(message: Message<'_>) -> Option<LinkEvent> {
+    let what = match *message.payload.first()? {
+        FEATURES => LinkChange::Features,
+        RINGS => LinkChange::Rings,
+        CHANNELS => LinkChange::Channels,
+        COALESCING => LinkChange::Coalescing,
+        HASH => LinkChange::Hash,
+        _ => LinkChange::Other,
     };
-    messages(datagram).filter_map(event).collect()
+    let header = message.attributes(generic::HEADER_BYTES).nested(SETTINGS_HEADER);
+    Some(LinkEvent::Changed { index: header.number(HEADER_INDEX)?, interface: header.text(HEADER_NAME)?, what })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::tests::{attribute, mutate, numbers, raw};
+    use crate::testing::{mutate, numbers};
+    use netlink::{Request, attribute, messages};
+
+    fn links_in(datagram: &[u8]) -> Vec<LinkEvent> {
+        messages(datagram).filter_map(link_in).collect()
+    }
+
+    fn settings_in(datagram: &[u8]) -> Vec<LinkEvent> {
+        messages(datagram).filter_map(setting_in).collect()
+    }
 
     fn changed(index: u32, interface: &str, what: LinkChange) -> LinkEvent {
         LinkEvent::Changed { index, interface: interface.to_owned(), what }
@@ -212,7 +210,7 @@ mod tests {
         payload[LINK_INDEX_AT..LINK_INDEX_AT + 4].copy_from_slice(&index.to_ne_bytes());
         payload.extend(numbers(&[(13, 1000)]));
         payload.extend(attribute(LINK_NAME, name));
-        raw(kind, &payload)
+        Request::new(kind).bytes(&payload).encode(0, 0)
     }
 
     /// A notification of ethtool.
@@ -220,7 +218,7 @@ mod tests {
         let header = [numbers(&[(HEADER_INDEX, index)]), attribute(HEADER_NAME, name)].concat();
         // NLA_F_NESTED is set by the kernel.
         let payload = [vec![command, 1, 0, 0], attribute(0x8000 | SETTINGS_HEADER, &header), numbers(&[(2, 8)])];
-        raw(21, &payload.concat())
+        Request::new(21).bytes(&payload.concat()).encode(0, 0)
     }
 
     #[test]

@@ -76,7 +76,6 @@
 //!   `NETDEV_CMD_QSTATS_GET`)
 //! - `events`: what the kernel says of interfaces by itself (`RTM_NEWLINK`, `RTM_DELLINK`, `ETHTOOL_MSG_*_NTF`)
 //! - `links`: the interfaces as the kernel lists them (`if_nameindex`, `getifaddrs`)
-//! - `netlink`: how the kernel is asked and listened to by netlink (`CTRL_CMD_GETFAMILY`)
 //! - `model`: what was read, as plain data
 //! - `ethtool/mod`, `ethtool/sorting`, `ethtool/statistics`, `ethtool/ioctl`: the running kernel's answer for a driver
 //! - `sys` `!`: the one call that takes a pointer (`SIOCETHTOOL`)
@@ -111,7 +110,6 @@ mod links;
 pub mod model;
 mod names;
 mod netdev;
-mod netlink;
 mod patience;
 mod place;
 pub mod plan;

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 
-use crate::netlink::{Attributes, DUMP, REQUEST, exchange, family, message, open, whole};
+use netlink::generic::{Family, HEADER_BYTES};
+use netlink::{Attributes, Protocol, Socket};
 
 use crate::links::{self, Link};
 
@@ -57,10 +57,18 @@ const NAPI_THREADED: u16 = 8; // NETDEV_A_NAPI_THREADED
 
 impl Netdev for Netlink {
     fn receive_queues(&self, interface: u32) -> io::Result<Vec<NetdevQueue>> {
-        let socket = open()?;
-        let Some(family) = family(&socket, FAMILY)? else { return Ok(Vec::new()) };
-        let queues = dump(&socket, family.id, QUEUE_GET, (QUEUE_INTERFACE, interface))?;
-        let contexts = dump(&socket, family.id, NAPI_GET, (NAPI_INTERFACE, interface))?;
+        let mut socket = Socket::open_with_timeout(Protocol::Generic)?;
+        let Some(family) = Family::find(&mut socket, FAMILY)? else { return Ok(Vec::new()) };
+        let mut dump = |command: u8, attribute: u16| {
+            let request = family.request(command).attribute(attribute, &interface.to_ne_bytes());
+            match socket.consistent_dump(&request, HEADER_BYTES) {
+                // A kernel that has the family but not yet this command, or a device that has gone.
+                Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::ENODEV)) => Ok(Vec::new()),
+                found => found,
+            }
+        };
+        let queues = dump(QUEUE_GET, QUEUE_INTERFACE)?;
+        let contexts = dump(NAPI_GET, NAPI_INTERFACE)?;
         Ok(join(&queues, &contexts))
     }
 
@@ -71,11 +79,11 @@ impl Netdev for Netlink {
 
 /// Brings queues and their contexts together.
 fn join(queues: &[Vec<u8>], contexts: &[Vec<u8>]) -> Vec<NetdevQueue> {
-    let contexts = contexts.iter().map(|context| Attributes(context));
+    let contexts = contexts.iter().map(|context| Attributes::new(context));
     let contexts: BTreeMap<u32, Attributes<'_>> =
         contexts.filter_map(|context| Some((context.number(NAPI_ID)?, context))).collect();
     let mut found: Vec<NetdevQueue> = Vec::new();
-    let queues = queues.iter().map(|queue| Attributes(queue));
+    let queues = queues.iter().map(|queue| Attributes::new(queue));
     for queue in queues.filter(|queue| queue.number(QUEUE_TYPE) == Some(RECEIVES)) {
         let Some(number) = queue.number(QUEUE_ID) else { continue };
         let napi = queue.number(QUEUE_NAPI).filter(|&napi| napi != 0);
@@ -93,22 +101,10 @@ fn join(queues: &[Vec<u8>], contexts: &[Vec<u8>]) -> Vec<NetdevQueue> {
     found
 }
 
-/// Everything of one kind that belongs to an interface.
-fn dump(socket: &OwnedFd, family: u16, command: u8, (attribute, interface): (u16, u32)) -> io::Result<Vec<Vec<u8>>> {
-    let request = message(family, REQUEST | DUMP, command, attribute, &interface.to_ne_bytes());
-    match whole(|| exchange(socket, &request, true)) {
-        // A kernel that has the family but not yet this command, or a device that has gone.
-        Err(error) if [Some(nix::libc::EOPNOTSUPP), Some(nix::libc::ENODEV)].contains(&error.raw_os_error()) => {
-            Ok(Vec::new())
-        }
-        found => found,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::tests::numbers;
+    use crate::testing::numbers;
 
     #[test]
     fn queues_are_joined_with_their_contexts() {

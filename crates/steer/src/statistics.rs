@@ -5,15 +5,9 @@
 //! interfaces of the network namespace.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 
-use nix::sys::socket::{MsgFlags, NetlinkAddr, SockProtocol, recv, sendto, setsockopt, sockopt};
-use nix::sys::time::{TimeVal, TimeValLike};
-
-use crate::netlink::{
-    self, Attributes, DATAGRAM_BYTES, DUMP, GENERIC_HEADER_BYTES, Message, REQUEST, dump_end, header, messages, u32_at,
-    uninterrupted,
-};
+use netlink::generic::{self, Family};
+use netlink::{Attributes, Protocol, Request, Socket, field};
 
 // Each number with its name in the kernel's headers: linux/rtnetlink.h, linux/if_link.h, linux/netdev.h.
 const GET_LINK: u16 = 18; // RTM_GETLINK
@@ -39,9 +33,6 @@ const QUEUE_PACKETS: u16 = 8; // NETDEV_A_QSTATS_RX_PACKETS
 const QUEUE_ALLOC_FAIL: u16 = 12; // NETDEV_A_QSTATS_RX_ALLOC_FAIL
 const QUEUE_HW_DROPS: u16 = 13; // NETDEV_A_QSTATS_RX_HW_DROPS
 const QUEUE_HW_OVERRUNS: u16 = 14; // NETDEV_A_QSTATS_RX_HW_DROP_OVERRUNS
-
-/// Answers come in datagrams; more of them than this is not the kernel.
-const DATAGRAMS_MAX: usize = 65_536;
 
 /// One interface, as the kernel lists it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,104 +80,75 @@ pub struct QueueStatistics {
 /// Asks the kernel for statistics, in the network namespace of the thread that made it.
 #[derive(Debug)]
 pub struct Statistics {
-    route: OwnedFd,
-    /// The socket and the number of the `netdev` family, where the kernel has it.
-    queues: Option<(OwnedFd, u16)>,
-    buffer: Vec<u8>,
+    route: Socket,
+    /// The socket for the `netdev` family, where the kernel has it.
+    queues: Option<(Socket, Family)>,
 }
 
 impl Statistics {
     /// Opens the sockets. Needs no privilege.
     pub fn new() -> io::Result<Self> {
-        let route = netlink::listen(SockProtocol::NetlinkRoute)?;
-        // The kernel answers at once; this only keeps a surprise from becoming a hang.
-        setsockopt(&route, sockopt::ReceiveTimeout, &TimeVal::seconds(2))?;
-        let generic = netlink::open()?;
-        let family = netlink::family(&generic, FAMILY)?;
-        let queues = family.map(|family| (generic, family.id));
-        Ok(Self { route, queues, buffer: vec![0; DATAGRAM_BYTES] })
+        let route = Socket::open_with_timeout(Protocol::Route)?;
+        let mut generic = Socket::open_with_timeout(Protocol::Generic)?;
+        let family = Family::find(&mut generic, FAMILY)?;
+        Ok(Self { route, queues: family.map(|family| (generic, family)) })
     }
 
     /// The interfaces of the network namespace.
     pub fn links(&mut self) -> io::Result<Vec<ListedLink>> {
-        let mut request = header(GET_LINK, LINK_HEADER_BYTES + 8);
-        request.extend([0; LINK_HEADER_BYTES]);
-        request.extend(8_u16.to_ne_bytes());
-        request.extend(LINK_EXTENSIONS.to_ne_bytes());
-        request.extend(WITHOUT_STATISTICS.to_ne_bytes());
+        let request = Request::new(GET_LINK).bytes(&[0; LINK_HEADER_BYTES]);
+        let request = request.attribute(LINK_EXTENSIONS, &WITHOUT_STATISTICS.to_ne_bytes());
         let mut links = Vec::new();
-        ask(&self.route, &request, &mut self.buffer, |payload| links.extend(link(payload)))?;
+        self.route.dump(request, |message| links.extend(link(message.payload)))?;
         Ok(links)
     }
 
     /// Calls `visit` with the number of each interface and its statistics.
     pub fn each_link(&mut self, mut visit: impl FnMut(u32, LinkStatistics)) -> io::Result<()> {
-        let mut request = header(GET_STATISTICS, STATISTICS_HEADER_BYTES);
-        request.extend([0; 8]);
         // IFLA_STATS_FILTER_BIT(IFLA_STATS_LINK_64)
-        request.extend((1_u32 << (STATISTICS_64 - 1)).to_ne_bytes());
-        ask(&self.route, &request, &mut self.buffer, |payload| {
-            if let Some((index, statistics)) = link_statistics(payload) {
+        let filter: u32 = 1 << (STATISTICS_64 - 1);
+        let request = Request::new(GET_STATISTICS).bytes(&[0; 8]).bytes(&filter.to_ne_bytes());
+        self.route.dump(request, |message| {
+            if let Some((index, statistics)) = link_statistics(message.payload) {
                 visit(index, statistics);
             }
-        })
+        })?;
+        Ok(())
     }
 
     /// Calls `visit` with the number of each interface, each of its receive queues and its statistics, where the
     /// driver tells them. Other drivers are passed over.
     pub fn each_queue(&mut self, mut visit: impl FnMut(u32, u32, QueueStatistics)) -> io::Result<()> {
-        let Some((socket, family)) = &self.queues else { return Ok(()) };
-        let flags = REQUEST | DUMP;
-        let request = netlink::message(*family, flags, QUEUE_STATISTICS, QUEUE_SCOPE, &BY_QUEUE.to_ne_bytes());
-        let answer = ask(socket, &request, &mut self.buffer, |payload| {
-            if let Some((index, queue, statistics)) = queue_statistics(payload) {
+        let Some((socket, family)) = &mut self.queues else { return Ok(()) };
+        let request = family.request(QUEUE_STATISTICS).attribute(QUEUE_SCOPE, &BY_QUEUE.to_ne_bytes());
+        let answer = socket.dump(request, |message| {
+            if let Some((index, queue, statistics)) = queue_statistics(message.payload) {
                 visit(index, queue, statistics);
             }
         });
         match answer {
             // A kernel that has the family but not yet this command.
-            Err(error) if matches!(error.raw_os_error(), Some(nix::libc::EOPNOTSUPP | nix::libc::EINVAL)) => {
+            Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {
                 self.queues = None;
                 Ok(())
             }
-            answer => answer,
+            answer => Ok(answer?),
         }
     }
-}
-
-/// One question about everything, and each message of the answer. What comes or goes meanwhile may be missing or stand
-/// there twice: who asks every second sees the same again.
-fn ask(socket: &OwnedFd, request: &[u8], buffer: &mut [u8], mut visit: impl FnMut(&[u8])) -> io::Result<()> {
-    let kernel = NetlinkAddr::new(0, 0);
-    uninterrupted(|| sendto(socket.as_raw_fd(), request, &kernel, MsgFlags::empty()))?;
-    for _ in 0..DATAGRAMS_MAX {
-        let length = uninterrupted(|| recv(socket.as_raw_fd(), buffer, MsgFlags::empty()))?;
-        for message in messages(&buffer[..length]) {
-            let Message { payload, .. } = message;
-            match dump_end(message) {
-                Some(end) => return end,
-                None => visit(payload),
-            }
-        }
-    }
-    Err(io::Error::other("the kernel's answer over netlink does not end"))
 }
 
 fn link(payload: &[u8]) -> Option<ListedLink> {
-    let index = u32_at(payload, INDEX_AT)?;
-    let attributes = Attributes(payload.get(LINK_HEADER_BYTES..)?);
+    let index = field(payload, INDEX_AT).map(u32::from_ne_bytes)?;
+    let attributes = Attributes::new(payload.get(LINK_HEADER_BYTES..)?);
     let kind = attributes.nested(LINK_INFO).text(LINK_KIND).unwrap_or_default();
     Some(ListedLink { index, name: attributes.text(LINK_NAME)?, kind })
 }
 
 fn link_statistics(payload: &[u8]) -> Option<(u32, LinkStatistics)> {
-    let index = u32_at(payload, INDEX_AT)?;
-    let counts = Attributes(payload.get(STATISTICS_HEADER_BYTES..)?).bytes(STATISTICS_64)?;
+    let index = field(payload, INDEX_AT).map(u32::from_ne_bytes)?;
+    let counts = Attributes::new(payload.get(STATISTICS_HEADER_BYTES..)?).bytes(STATISTICS_64)?;
     // The place in struct rtnl_link_stats64, which only ever grows.
-    let at = |place: usize| {
-        let bytes = counts.get(8 * place..8 * place + 8)?;
-        Some(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")))
-    };
+    let at = |place: usize| field(counts, 8 * place).map(u64::from_ne_bytes);
     let statistics = LinkStatistics {
         rx_packets: at(0),
         rx_bytes: at(2),
@@ -205,7 +167,7 @@ fn link_statistics(payload: &[u8]) -> Option<(u32, LinkStatistics)> {
 }
 
 fn queue_statistics(payload: &[u8]) -> Option<(u32, u32, QueueStatistics)> {
-    let attributes = Attributes(payload.get(GENERIC_HEADER_BYTES..)?);
+    let attributes = Attributes::new(payload.get(generic::HEADER_BYTES..)?);
     if attributes.number(QUEUE_TYPE)? != RECEIVES {
         return None;
     }
@@ -221,7 +183,8 @@ fn queue_statistics(payload: &[u8]) -> Option<(u32, u32, QueueStatistics)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::tests::{attribute, mutate, numbers};
+    use crate::testing::{mutate, numbers};
+    use netlink::attribute;
 
     /// An answer about interface 7 with this many counters, which are 100, 101 and so on.
     fn of_interface_7(counters: u64) -> Vec<u8> {

@@ -1,5 +1,5 @@
-//! The two system calls of this crate that need unsafe code: the ethtool ioctl, and the option that joins a group of
-//! netlink. Everything else goes through safe wrappers of others.
+//! The one system call of this crate that needs unsafe code, the ethtool ioctl. Everything else goes through safe
+//! wrappers of others.
 //!
 //! The kernel writes its answer into a buffer whose length it has only been told, and kernels before December 2025 did
 //! not always listen: a driver whose number of counters grew between two calls wrote past the end (CVE-2025-68795). So
@@ -8,12 +8,8 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
-
-use nix::setsockopt_impl;
-use nix::sys::socket::SetSockOpt;
-use nix::sys::socket::sockopt::SetStruct;
 
 /// `SIOCETHTOOL`.
 const ETHTOOL: libc::Ioctl = 0x8946;
@@ -119,17 +115,6 @@ pub(crate) fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut Gua
             return Err(error);
         }
     }
-}
-
-// A number of four bytes is what the kernel takes for this option, and the macro passes it with its length.
-setsockopt_impl!(JoinGroup, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, u32, SetStruct<'_, u32>);
-
-/// Joins a multicast group of netlink, whatever its number: an address holds the first 32 only.
-#[derive(Debug, Clone, Copy)]
-struct JoinGroup;
-
-pub(crate) fn join_group(socket: &OwnedFd, group: u32) -> io::Result<()> {
-    Ok(JoinGroup.set(socket, &group)?)
 }
 
 /// Where tests make the Nth call of their thread fail.

@@ -236,6 +236,31 @@ impl Machine {
     }
 }
 
+/// Netlink attributes that are numbers of four bytes.
+pub(crate) fn numbers(pairs: &[(u16, u32)]) -> Vec<u8> {
+    pairs.iter().flat_map(|(kind, value)| netlink::attribute(*kind, &value.to_ne_bytes())).collect()
+}
+
+/// Damages a template in a few places and cuts it off somewhere, a million times (fewer in a slow build).
+pub(crate) fn mutate(template: &[u8], mut read: impl FnMut(&[u8])) {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state).unwrap_or_default()
+    };
+    for _ in 0..if cfg!(debug_assertions) { 20_000 } else { 1_000_000 } {
+        let mut bytes = template.to_vec();
+        for _ in 0..next() % 6 {
+            let at = next() % bytes.len();
+            bytes[at] = next().to_ne_bytes()[0];
+        }
+        bytes.truncate(next() % (template.len() + 1));
+        read(&bytes);
+    }
+}
+
 /// A line for each number of its `{a-b}`, with the other braces worked out; the line itself when it has none.
 fn expand(line: &str) -> Vec<String> {
     let Some((before, rest)) = line.split_once('{') else { return vec![line.to_owned()] };

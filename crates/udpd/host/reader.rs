@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use netlink::sock_diag::{UdpSocket, UdpSockets};
+
 use super::counter::{Layer, Table};
 use super::files::Kept;
 use super::nic::NicReader;
 use super::parse;
 use super::reading::{Reading, SocketReading};
 use super::tables::{Ip, SocketCounts, Udp};
-use crate::os::sock_diag::{Asker, Details};
 
 /// Settings that are read as gauges: where each is below /proc/sys/net, and the counters that its numbers are.
 const SETTINGS: [(&str, &[&str]); 4] = [
@@ -41,7 +42,7 @@ pub struct Reader {
     own: BTreeSet<u64>,
     files: Files,
     nic: NicReader,
-    asker: Option<Asker>,
+    udp_sockets: Option<UdpSockets>,
     /// How many sockets there were at the last look.
     sockets_seen: usize,
     /// Why nobody could tell then what those on other ports dropped.
@@ -80,7 +81,7 @@ impl Reader {
             own: BTreeSet::new(),
             files: Files::below(proc_root),
             nic: NicReader::default(),
-            asker: None,
+            udp_sockets: None,
             sockets_seen: 0,
             elsewhere_untold: None,
             readings: 0,
@@ -211,31 +212,31 @@ impl Reader {
     }
 
     fn read_sockets(&mut self) {
-        let Self { ports, own, asker, sockets_seen, elsewhere_untold, reading, .. } = self;
+        let Self { ports, own, udp_sockets, sockets_seen, elsewhere_untold, reading, .. } = self;
         let Reading { sockets, elsewhere, unread, .. } = reading;
         let (found, others) = (sockets.get_or_insert_default(), elsewhere.get_or_insert_default());
         found.clear();
         others.clear();
         *sockets_seen = 0;
         let mut is_silent = false;
-        let visit = |details: Details| {
+        let visit = |socket: UdpSocket| {
             *sockets_seen += 1;
-            let memory = details.memory;
-            if !ports.contains(&details.address.port()) {
+            let memory = socket.memory;
+            if !ports.contains(&socket.address.port()) {
                 is_silent |= memory.is_none();
                 // Who is not in the list has dropped nothing.
                 let drops = memory.map_or(0, |memory| memory.drops);
                 if drops > 0 && others.len() <= SOCKETS_ELSEWHERE_MAX {
-                    others.push((details.inode, drops));
+                    others.push((socket.inode, drops));
                 }
                 return;
             }
             found.push(SocketReading {
-                address: details.address,
-                inode: details.inode,
-                uid: details.uid,
-                interface: details.interface,
-                own: own.contains(&details.inode),
+                address: socket.address,
+                inode: socket.inode,
+                uid: socket.uid,
+                interface: socket.interface,
+                own: own.contains(&socket.inode),
                 counts: SocketCounts {
                     drops: memory.map(|memory| u64::from(memory.drops)),
                     used_bytes: memory.map(|memory| u64::from(memory.used_bytes)),
@@ -243,7 +244,7 @@ impl Reader {
                 },
             });
         };
-        let outcome = ask(asker, visit);
+        let outcome = each_udp_socket(udp_sockets, visit);
         found.sort_by_key(|socket| socket.inode);
         others.sort_unstable();
         *elsewhere_untold = untold(is_silent, others.len());
@@ -251,8 +252,8 @@ impl Reader {
             *elsewhere = None;
         }
         if let Err(error) = outcome {
-            (*asker, *sockets, *elsewhere, *elsewhere_untold) = (None, None, None, None);
-            unread.push((Layer::Socket, format!("the UDP sockets: sock_diag: {error}")));
+            (*udp_sockets, *sockets, *elsewhere, *elsewhere_untold) = (None, None, None, None);
+            unread.push((Layer::Socket, format!("the UDP sockets: {error}")));
         }
     }
 }
@@ -268,13 +269,13 @@ fn untold(is_silent: bool, dropping: usize) -> Option<String> {
 }
 
 /// All UDP sockets of both families.
-fn ask(asker: &mut Option<Asker>, mut visit: impl FnMut(Details)) -> std::io::Result<()> {
-    let asker = match asker {
-        Some(asker) => asker,
-        empty => empty.insert(Asker::new()?),
+fn each_udp_socket(open: &mut Option<UdpSockets>, mut visit: impl FnMut(UdpSocket)) -> netlink::Result<()> {
+    let sockets = match open {
+        Some(sockets) => sockets,
+        empty => empty.insert(UdpSockets::open()?),
     };
-    asker.each(false, None, &mut visit)?;
-    asker.each(true, None, &mut visit)
+    sockets.each(false, None, &mut visit)?;
+    sockets.each(true, None, &mut visit)
 }
 
 impl Files {

@@ -14,7 +14,6 @@ pub(crate) mod paths;
 pub mod products;
 pub mod runtime;
 pub mod signals;
-pub mod sock_diag;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod threads;

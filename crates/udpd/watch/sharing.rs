@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use netlink::sock_diag;
+
 use crate::config::Config;
 use crate::ledger::snapshot::{SharerSnapshot, Takes};
 use crate::os::holder::{self, Holder};
-use crate::os::sock_diag;
 use crate::pipeline::Pipeline;
 
 /// What decides between sockets on one port.
@@ -96,7 +97,7 @@ impl ShareWatch {
             watched.iter_mut().for_each(|one| one.bound = bound(pipeline, one.listener));
             pipeline.socket_inodes()
         };
-        let Some(lines) = self.compare(refresh, sock_diag::on_port) else { return };
+        let Some(lines) = self.compare(refresh, |address| Ok(sock_diag::on_port(address)?)) else { return };
         for (level, line) in lines {
             log::log!(level, "{line}");
         }
@@ -110,7 +111,7 @@ impl ShareWatch {
     fn compare(
         &mut self,
         refresh: impl Fn(&mut [Watched]) -> Vec<u64>,
-        details: impl Fn(SocketAddr) -> std::io::Result<Vec<sock_diag::Details>>,
+        details: impl Fn(SocketAddr) -> std::io::Result<Vec<sock_diag::UdpSocket>>,
     ) -> Option<Vec<(log::Level, String)>> {
         let sockets = match holder::sockets(&self.proc_root, |port| self.ports.contains(&port)) {
             Ok(sockets) => sockets,
@@ -153,7 +154,7 @@ impl ShareWatch {
     fn sharers_of(
         &self,
         who: &Holder,
-        details: impl Fn(SocketAddr) -> std::io::Result<Vec<sock_diag::Details>>,
+        details: impl Fn(SocketAddr) -> std::io::Result<Vec<sock_diag::UdpSocket>>,
     ) -> Vec<Sharer> {
         // Where the kernel does not tell, a socket is taken for the usual one: bound to no interface.
         let told = details(who.address).unwrap_or_default().into_iter().find(|details| details.inode == who.inode);

@@ -3,8 +3,9 @@
 use std::fs;
 use std::io;
 
+use netlink::sock_diag::UdpSocket;
+
 use super::*;
-use crate::os::sock_diag::Details;
 
 fn bound(address: &str, interface: u32, v6_only: bool) -> Bound {
     Bound { address: address.parse().expect(address), interface, v6_only }
@@ -38,7 +39,7 @@ struct Rig {
     proc_root: tempfile::TempDir,
     watch: ShareWatch,
     own: Vec<u64>,
-    details: Vec<Details>,
+    details: Vec<UdpSocket>,
 }
 
 impl Rig {
@@ -131,7 +132,7 @@ fn a_socket_of_another_user_or_on_another_interface_is_nobody() {
     let mut rig = Rig::new(false);
     rig.watch.watched[0].bound = vec![bound("0.0.0.0:514", 2, false)];
     let address = "0.0.0.0:514".parse().expect("an address");
-    rig.details = vec![Details { inode: 201, address, uid: 0, interface: 3, v6_only: false, memory: None }];
+    rig.details = vec![UdpSocket { inode: 201, address, uid: 0, interface: 3, v6_only: false, memory: None }];
     assert_eq!(rig.look(&[(200, 0, ANY), (201, 990, ANY)]).as_deref(), Some([].as_slice()));
     assert_eq!(rig.watch.sharers(0), Some(Vec::new()));
     assert_eq!(rig.look(&[(200, 0, ANY), (201, 990, ANY)]), None, "nor is it asked for again");

@@ -7,12 +7,13 @@ use std::io;
 use std::net::Ipv4Addr;
 
 use framegen::Mix;
+use netlink::{Protocol, Request, Socket, attribute};
 use nix::errno::Errno;
+use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use steer::ethtool::{Ethtool, Ioctl};
 
-use super::rtnetlink::Route;
 use super::wire::Cable;
 use crate::commands::bench::send::Link;
 use crate::exit::{ExitCode, Failure};
@@ -67,16 +68,48 @@ fn enter_a_namespace() -> Result<(), (&'static str, Errno)> {
 
 /// Lays it, and returns the hardware address of its end.
 fn lay() -> Result<[u8; 6], (&'static str, io::Error)> {
-    let route = Route::new().map_err(|error| ("ask the kernel for interfaces (rtnetlink)", error))?;
+    let mut kernel =
+        Socket::open(Protocol::Route).map_err(|error| ("ask the kernel for interfaces", io::Error::from(error)))?;
     let index = |name: &str| nix::net::if_::if_nametoindex(name).map_err(io::Error::from);
-    let make = || {
-        route.add_pair(RECEIVER, SENDER)?;
-        route.add_address(index(RECEIVER)?, ADDRESS, PREFIX)?;
-        ["lo", RECEIVER, SENDER].into_iter().try_for_each(|name| route.set_up(index(name)?))
+    let mut make = || -> io::Result<()> {
+        kernel.ask(new_pair(RECEIVER, SENDER), |_| {})?;
+        kernel.ask(new_address(index(RECEIVER)?, ADDRESS, PREFIX), |_| {})?;
+        for name in ["lo", RECEIVER, SENDER] {
+            kernel.ask(link_up(index(name)?), |_| {})?;
+        }
+        Ok(())
     };
     make().map_err(|error| ("lay a virtual cable (veth)", error))?;
     // A kernel whose virtual cables have no such switch polls by itself where there is a program.
     let _ = Ioctl::new().map(|ioctl| ioctl.set_feature(RECEIVER, GRO, true));
-    let link = index(RECEIVER).and_then(Link::read).map_err(|error| ("read its address", error))?;
+    let link = index(RECEIVER).and_then(|index| Ok(Link::read(index)?)).map_err(|error| ("read its address", error))?;
     link.mac.ok_or_else(|| ("read its address", io::Error::other("it has none")))
+}
+
+const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+const VETH_INFO_PEER: u16 = 1; // linux/veth.h
+
+/// Two virtual interfaces, each of which gets what the other sends.
+fn new_pair(one: &str, other: &str) -> Request {
+    let name = |name: &str| attribute(libc::IFLA_IFNAME, &[name.as_bytes(), &[0]].concat());
+    let peer = attribute(VETH_INFO_PEER, &[link(0, 0), name(other)].concat());
+    let info = [attribute(libc::IFLA_INFO_KIND, b"veth"), attribute(libc::IFLA_INFO_DATA, &peer)].concat();
+    let request = Request::new(libc::RTM_NEWLINK).flags(CREATE).bytes(&link(0, 0)).bytes(&name(one));
+    request.attribute(libc::IFLA_LINKINFO, &info)
+}
+
+fn new_address(index: u32, address: Ipv4Addr, prefix: u8) -> Request {
+    // struct ifaddrmsg: family, prefix, flags, scope, interface
+    let request = Request::new(libc::RTM_NEWADDR).flags(CREATE).bytes(&[libc::AF_INET as u8, prefix, 0, 0]);
+    let address = address.octets();
+    request.bytes(&index.to_ne_bytes()).attribute(libc::IFA_LOCAL, &address).attribute(libc::IFA_ADDRESS, &address)
+}
+
+fn link_up(index: u32) -> Request {
+    Request::new(libc::RTM_NEWLINK).bytes(&link(index, libc::IFF_UP as u32))
+}
+
+/// `struct ifinfomsg`, which asks for the flags that are set in it to be set.
+fn link(index: u32, flags: u32) -> Vec<u8> {
+    [0, index, flags, flags].map(u32::to_ne_bytes).concat()
 }

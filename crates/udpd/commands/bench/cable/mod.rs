@@ -7,7 +7,6 @@
 
 mod lay;
 mod options;
-mod rtnetlink;
 mod wire;
 
 pub use options::Options;

@@ -50,8 +50,8 @@ impl Cable {
         let refuse = |text: String| Failure::new(ExitCode::Unavailable, format!("--interface: {receiver} {text}"));
         let index = nix::net::if_::if_nametoindex(receiver)
             .map_err(|_| refuse("is no interface of this host; `ip link` lists them".to_owned()))?;
-        let Link { mac, addresses, is_up, is_loopback, .. } = Link::read(index)
-            .map_err(|error| refuse(format!("is not known: the kernel refuses to tell (rtnetlink): {error}")))?;
+        let Link { mac, addresses, is_up, is_loopback, .. } =
+            Link::read(index).map_err(|error| refuse(format!("is not known: {error}")))?;
         if is_loopback {
             return Err(refuse("is loopback, which is wired to nothing; leave it out, or name another one".to_owned()));
         }

@@ -81,8 +81,8 @@ fn find(interface: &str) -> Result<(u32, Link), Failure> {
     let unavailable = |why: String| Failure::new(ExitCode::Unavailable, format!("--interface: {why}"));
     let index = nix::net::if_::if_nametoindex(interface)
         .map_err(|_| unavailable(format!("there is no {interface}; `ip link` lists them")))?;
-    let link = Link::read(index)
-        .map_err(|error| unavailable(format!("cannot ask the kernel about {interface} (rtnetlink): {error}")))?;
+    let link =
+        Link::read(index).map_err(|error| unavailable(format!("cannot ask the kernel about {interface}: {error}")))?;
     Ok((index, link))
 }
 

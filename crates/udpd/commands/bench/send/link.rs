@@ -1,21 +1,14 @@
 //! What must be known of an interface before frames leave by it: its own addresses, whether other hosts depend on it,
 //! and who the next hop to a destination is. The kernel tells all of it in four answers of rtnetlink, to everybody.
 
-use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsRawFd, OwnedFd};
 
 use ipnet::IpNet;
-use nix::errno::Errno;
+use netlink::{Attributes, Protocol, Request, Socket, field};
 use nix::libc;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
-const HEADER_BYTES: usize = 16;
 /// Where the addresses begin that hosts of the world have.
 const GLOBAL_V6: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0);
-const ATTRIBUTE_HEADER_BYTES: usize = 4;
-/// As long as the kernel's own answers are.
-const ANSWER_BYTES: usize = 32 << 10;
 
 /// An address of a network card.
 pub(in crate::commands::bench) type Mac = [u8; 6];
@@ -44,13 +37,18 @@ pub(in crate::commands::bench) struct Route {
 
 impl Link {
     /// Asks for the interface of this index.
-    pub(in crate::commands::bench) fn read(index: u32) -> io::Result<Self> {
+    pub(in crate::commands::bench) fn read(index: u32) -> netlink::Result<Self> {
         let mut link = Self { index, ..Self::default() };
-        let asker = Asker::new()?;
-        asker.ask(libc::RTM_GETLINK, 16, &mut |message| link.take_link(message))?;
-        asker.ask(libc::RTM_GETADDR, 8, &mut |message| link.take_address(message))?;
-        asker.ask(libc::RTM_GETROUTE, 12, &mut |message| link.take_route(message))?;
-        asker.ask(libc::RTM_GETNEIGH, 12, &mut |message| link.take_neighbour(message))?;
+        let mut socket = Socket::open(Protocol::Route)?;
+        // What is of another interface, or not as it should be, is none of ours.
+        let mut dump = |kind: u16, structure_bytes: usize, take: fn(&mut Self, &[u8]) -> Option<()>| {
+            let request = Request::new(kind).bytes(&vec![0; structure_bytes]);
+            socket.dump(request, |message| take(&mut link, message.payload).unwrap_or_default())
+        };
+        dump(libc::RTM_GETLINK, 16, Self::take_link)?;
+        dump(libc::RTM_GETADDR, 8, Self::take_address)?;
+        dump(libc::RTM_GETROUTE, 12, Self::take_route)?;
+        dump(libc::RTM_GETNEIGH, 12, Self::take_neighbour)?;
         Ok(link)
     }
 
@@ -83,29 +81,25 @@ impl Link {
 
     /// `struct ifinfomsg`
     fn take_link(&mut self, message: &[u8]) -> Option<()> {
-        if u32::from_ne_bytes(*part(message, 4)?) != self.index {
+        if u32_at(message, 4)? != self.index {
             return None;
         }
-        let flags = u32::from_ne_bytes(*part(message, 8)?).cast_signed();
+        let flags = u32_at(message, 8)?.cast_signed();
         self.is_up = flags & libc::IFF_UP != 0;
         self.is_loopback = flags & libc::IFF_LOOPBACK != 0;
-        for (kind, value) in attributes(message.get(16..)?) {
-            match kind {
-                libc::IFLA_ADDRESS => self.mac = value.try_into().ok(),
-                libc::IFLA_MTU => self.mtu = u32::from_ne_bytes(*part(value, 0)?),
-                _ => {}
-            }
-        }
+        let attributes = Attributes::new(message.get(16..)?);
+        self.mac = attributes.bytes(libc::IFLA_ADDRESS).and_then(|mac| mac.try_into().ok());
+        self.mtu = attributes.number(libc::IFLA_MTU).unwrap_or_default();
         Some(())
     }
 
     /// `struct ifaddrmsg`
     fn take_address(&mut self, message: &[u8]) -> Option<()> {
-        if u32::from_ne_bytes(*part(message, 4)?) != self.index {
+        if u32_at(message, 4)? != self.index {
             return None;
         }
-        let found = attributes(message.get(8..)?);
-        let find = |kind: u16| found.iter().find(|(own, _)| *own == kind).and_then(|(_, value)| address(value));
+        let attributes = Attributes::new(message.get(8..)?);
+        let find = |kind: u16| attributes.bytes(kind).and_then(address);
         // On a link between two, the address is the peer's and the local one is ours.
         self.addresses.push(find(libc::IFA_LOCAL).or_else(|| find(libc::IFA_ADDRESS))?);
         Some(())
@@ -113,38 +107,38 @@ impl Link {
 
     /// `struct rtmsg`
     fn take_route(&mut self, message: &[u8]) -> Option<()> {
-        let found = attributes(message.get(12..)?);
-        let find = |kind: u16| found.iter().find(|(own, _)| *own == kind).map(|(_, value)| *value);
-        let is_own =
-            |bytes: &[u8], at: usize| part(bytes, at).is_some_and(|own| u32::from_ne_bytes(*own) == self.index);
-        let leaves_here = find(libc::RTA_OIF).is_some_and(|value| is_own(value, 0))
-            || find(libc::RTA_MULTIPATH).is_some_and(|hops| next_hops(hops).any(|hop| is_own(hop, 4)));
+        let attributes = Attributes::new(message.get(12..)?);
+        let is_own = |index: Option<u32>| index == Some(self.index);
+        let leaves_here = is_own(attributes.number(libc::RTA_OIF))
+            || attributes
+                .bytes(libc::RTA_MULTIPATH)
+                .is_some_and(|hops| next_hops(hops).any(|hop| is_own(u32_at(hop, 4))));
         let is_unicast = message[7] == libc::RTN_UNICAST;
         if !leaves_here || !is_unicast {
             return None;
         }
-        let to = find(libc::RTA_DST).and_then(address).and_then(|to| IpNet::new(to, message[1]).ok());
-        let gateway = find(libc::RTA_GATEWAY).and_then(address);
+        let to = attributes.bytes(libc::RTA_DST).and_then(address).and_then(|to| IpNet::new(to, message[1]).ok());
+        let gateway = attributes.bytes(libc::RTA_GATEWAY).and_then(address);
         self.routes.push(Route { to, is_ipv4: i32::from(message[0]) == libc::AF_INET, gateway });
         Some(())
     }
 
     /// `struct ndmsg`
     fn take_neighbour(&mut self, message: &[u8]) -> Option<()> {
-        let state = u16::from_ne_bytes(*part(message, 8)?);
+        let state = u16::from_ne_bytes(field(message, 8)?);
         let is_unknown = state & (libc::NUD_INCOMPLETE | libc::NUD_FAILED | libc::NUD_NONE) != 0;
-        if u32::from_ne_bytes(*part(message, 4)?) != self.index || is_unknown {
+        if u32_at(message, 4)? != self.index || is_unknown {
             return None;
         }
-        let found = attributes(message.get(12..)?);
-        let find = |kind: u16| found.iter().find(|(own, _)| *own == kind).map(|(_, value)| *value);
-        self.neighbours.push((address(find(libc::NDA_DST)?)?, find(libc::NDA_LLADDR)?.try_into().ok()?));
+        let attributes = Attributes::new(message.get(12..)?);
+        let mac = attributes.bytes(libc::NDA_LLADDR)?.try_into().ok()?;
+        self.neighbours.push((address(attributes.bytes(libc::NDA_DST)?)?, mac));
         Some(())
     }
 }
 
-fn part<const BYTES: usize>(bytes: &[u8], from: usize) -> Option<&[u8; BYTES]> {
-    bytes.get(from..)?.first_chunk()
+fn u32_at(message: &[u8], at: usize) -> Option<u32> {
+    field(message, at).map(u32::from_ne_bytes)
 }
 
 fn address(value: &[u8]) -> Option<IpAddr> {
@@ -154,80 +148,14 @@ fn address(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The attributes of a message. What is cut off is left out.
-fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
-    let mut found = Vec::new();
-    while let (Some(length), Some(kind)) = (part(bytes, 0), part(bytes, 2)) {
-        let length = usize::from(u16::from_ne_bytes(*length));
-        let Some(value) = bytes.get(ATTRIBUTE_HEADER_BYTES..length) else { break };
-        // The upper two bits say how it is to be read.
-        found.push((u16::from_ne_bytes(*kind) & 0x3fff, value));
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    found
-}
-
 /// Each `struct rtnexthop` of a route with several ways.
 fn next_hops(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(*part(bytes, 0)?));
+        let length = usize::from(u16::from_ne_bytes(field(bytes, 0)?));
         let hop = bytes.get(..length).filter(|hop| hop.len() >= 8)?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some(hop)
     })
-}
-
-/// A socket of rtnetlink.
-struct Asker(OwnedFd);
-
-impl Asker {
-    fn new() -> io::Result<Self> {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        Ok(Self(socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?))
-    }
-
-    /// Asks for everything of a kind, behind a header of so many zeroes, and shows each answer without its header.
-    fn ask(&self, kind: u16, zeroes: usize, take: &mut dyn FnMut(&[u8]) -> Option<()>) -> io::Result<()> {
-        let length = HEADER_BYTES + zeroes;
-        let mut request = Vec::with_capacity(length);
-        request.extend((length as u32).to_ne_bytes());
-        request.extend(kind.to_ne_bytes());
-        request.extend(((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
-        request.resize(length, 0);
-        send(self.0.as_raw_fd(), &request, MsgFlags::empty())?;
-        let mut answer = vec![0; ANSWER_BYTES];
-        loop {
-            match recv(self.0.as_raw_fd(), &mut answer, MsgFlags::empty()) {
-                Err(Errno::EINTR) => {}
-                received => {
-                    if is_end(&answer[..received?], take)? {
-                        return Ok(());
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Shows the messages of one answer, and says whether it was the last.
-fn is_end(mut messages: &[u8], take: &mut dyn FnMut(&[u8]) -> Option<()>) -> io::Result<bool> {
-    while let (Some(length), Some(kind)) = (part(messages, 0), part(messages, 4)) {
-        let length = u32::from_ne_bytes(*length) as usize;
-        let Some(message) = messages.get(HEADER_BYTES..length) else { return Ok(true) };
-        match i32::from(u16::from_ne_bytes(*kind)) {
-            libc::NLMSG_DONE => return Ok(true),
-            libc::NLMSG_ERROR => {
-                let errno = part(message, 0).map_or(0, |bytes| i32::from_ne_bytes(*bytes));
-                return Err(io::Error::from_raw_os_error(errno.wrapping_neg()));
-            }
-            _ => {
-                // What is of another interface, or not as it should be, is none of ours.
-                let _ = take(message);
-            }
-        }
-        messages = messages.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    Ok(false)
 }
 
 /// Packets sent, errors and drops of an interface of this network namespace, as the kernel counts them.
@@ -328,12 +256,6 @@ mod tests {
                 })
                 .collect();
             let mut link = Link::default();
-            let _ = is_end(&bytes, &mut |message| {
-                link.take_link(message);
-                link.take_address(message);
-                link.take_route(message);
-                link.take_neighbour(message)
-            });
             let _ = (link.take_link(&bytes), link.take_address(&bytes));
             let _ = (link.take_route(&bytes), link.take_neighbour(&bytes));
         }
