@@ -15,7 +15,9 @@ PLANS = pathlib.Path(__file__).parent / "plans"
 def configuration(case):
     """The daemon's file for a case."""
     names = ", ".join(f'"port{port}"' for port in case.ports)
-    text = '[daemon]\ncontrol_socket = "/run/control.sock"\nmetrics_address = ""\nstats_on_exit = "/tmp/ledger.json"\n'
+    # The guest has no user but root.
+    text = '[daemon]\nuser = "root"\ncontrol_socket = "/run/control.sock"\nmetrics_address = ""\n'
+    text += 'stats_on_exit = "/tmp/ledger.json"\n'
     for port in case.ports:
         text += f'[[listener]]\nname = "port{port}"\naddress = "10.9.{port}.2:5140"\ninterface = "port{port}"\n'
         text += f'{case.listener}\nsinks = ["nothing"]\n'
