@@ -152,8 +152,10 @@ struct Lane {
 }
 
 /// What came of a queue.
+#[derive(Default)]
 struct Account {
     datagrams: u64,
+    tally: xdp::Tally,
     statistics: xdp::Statistics,
 }
 
@@ -186,7 +188,7 @@ impl Lane {
                 }
                 Err(error) => {
                     let _ = sender.send(Err(error));
-                    Ok(Account { datagrams: 0, statistics: xdp::Statistics::default() })
+                    Ok(Account::default())
                 }
             }
         });
@@ -214,7 +216,7 @@ fn receive_queue(mut engine: Engine, mut batch: RecvBatch, pause: Duration, book
         note(book, "engine", &batch)?;
     }
     let statistics = engine.xdp_statistics()?.unwrap_or_default();
-    Ok(Account { datagrams, statistics })
+    Ok(Account { datagrams, tally: engine.xdp_tally().unwrap_or_default(), statistics })
 }
 
 /// Receives what the program lets pass, until the socket's end.
@@ -260,10 +262,10 @@ fn end(lanes: Vec<Lane>) -> Result<(), Failure> {
             "queue {} datagrams {} refused {} lost {} fill_ring_empty {} left_to_device {}",
             lane.queue,
             account.datagrams,
-            told.refused(),
+            account.tally.refused(),
             told.lost().map_or("unknown".to_owned(), |lost| lost.to_string()),
             told.rx_fill_ring_empty_descs,
-            told.checksum_left_to_device
+            account.tally.left_to_device
         ))?;
     }
     Ok(())

@@ -21,14 +21,14 @@ use libc::mmsghdr;
 
 use crate::addr::NAME_BYTES;
 use crate::arena::Arena;
-use crate::backing::Backing;
+use crate::arena::Backing;
 use crate::datagram::{Datagram, Message, Summary, Train, ordinals};
 use crate::region::Region;
 use crate::shape::BatchShape;
 use crate::socket::Socket;
 use crate::sys;
+use crate::wait::Bell;
 use crate::wait::Wait;
-use crate::wake::Bell;
 
 /// A fixed set of slots for received messages, and what is in them.
 pub struct RecvBatch {
@@ -135,7 +135,6 @@ impl RecvBatch {
     }
 
     /// The memory of the batch.
-    #[cfg_attr(not(any(feature = "io_uring", feature = "af_xdp")), allow(dead_code))]
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }

@@ -227,7 +227,7 @@ pub(crate) fn encode(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::noise::{Noise, rounds};
+    use crate::testing::rounds;
 
     #[test]
     fn each_kind_is_found_whatever_comes_before_it() {
@@ -349,13 +349,13 @@ mod tests {
 
     #[test]
     fn random_bytes_never_panic() {
-        let mut noise = Noise::new(0x5eed_0002);
+        let mut random = fastrand::Rng::with_seed(0x5eed_0002);
         let mut bytes = [0; 160];
         let mut found = 0;
         for _ in 0..rounds() {
-            noise.fill(&mut bytes);
-            plant_headers(&mut noise, &mut bytes);
-            let control = &bytes[..noise.below(bytes.len() + 1)];
+            random.fill(&mut bytes);
+            plant_headers(&mut random, &mut bytes);
+            let control = &bytes[..random.usize(..bytes.len() + 1)];
             found += ControlMessages::new(control).count();
             found += usize::from(packet_info(control).is_some()) + usize::from(timestamp(control).is_some());
             found += usize::from(drop_overflow(control).is_some()) + usize::from(gro_segment(control).is_some());
@@ -366,7 +366,7 @@ mod tests {
     }
 
     /// Purely random lengths end the walk at once; plausible ones take it further in.
-    fn plant_headers(noise: &mut Noise, bytes: &mut [u8]) {
+    fn plant_headers(random: &mut fastrand::Rng, bytes: &mut [u8]) {
         let kinds = [
             (libc::SOL_UDP, libc::UDP_GRO),
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS),
@@ -378,9 +378,9 @@ mod tests {
             (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT),
         ];
         let mut offset = 0;
-        while offset + HEADER_BYTES <= bytes.len() && noise.below(8) > 0 {
-            let length = HEADER_BYTES + noise.below(40);
-            let (level, kind) = kinds[noise.below(kinds.len())];
+        while offset + HEADER_BYTES <= bytes.len() && random.usize(..8) > 0 {
+            let length = HEADER_BYTES + random.usize(..40);
+            let (level, kind) = kinds[random.usize(..kinds.len())];
             bytes[offset..offset + WORD].copy_from_slice(&length.to_ne_bytes());
             bytes[offset + WORD..offset + WORD + 4].copy_from_slice(&level.to_ne_bytes());
             bytes[offset + WORD + 4..offset + HEADER_BYTES].copy_from_slice(&kind.to_ne_bytes());

@@ -5,8 +5,8 @@
 //! cannot tell which one it was. They differ in what a datagram costs. An engine belongs to one thread, and to one
 //! socket or one receive queue of an interface.
 //!
-//! Only this file knows which engines there are: the type is the same whatever features the crate is built with, and so
-//! is what may be done with it on which thread. Without `io_uring` and `af_xdp` only `recvmmsg` can be made.
+//! Only this file knows which engines there are: the type is the same in a build without `io_uring`, and so is what may
+//! be done with it on which thread.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::batch::RecvBatch;
 use crate::socket::Socket;
 use crate::uring::Uring;
 use crate::wait::Wait;
-use crate::wake::{Bell, Waker};
+use crate::wait::{Bell, Waker};
 use crate::xdp::{self, Redirect, Xdp};
 
 /// One way to receive from one socket, or from one receive queue of an interface. It stays on the thread that made it:
@@ -67,8 +67,7 @@ impl Engine {
     /// else receives from. [`Socket::interrupt`] does not end a wait of this engine, a [waker](Self::waker) does.
     ///
     /// # Errors
-    /// Where the kernel refuses, or the crate is built without its feature `af_xdp`, the error holds an
-    /// [`xdp::Refusal`] and its text says why.
+    /// Where the kernel refuses, the error holds a [`Refusal`](crate::Refusal) and its text says why.
     pub fn af_xdp(redirect: Arc<Redirect>, reserve: Vec<RecvBatch>, options: &xdp::Options) -> io::Result<Engine> {
         Ok(Engine::of(Way::Xdp(Box::new(Xdp::new(redirect, reserve, options)?))))
     }
@@ -139,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// What AF_XDP has counted of its queue; `None` for the other engines.
+    /// What the kernel has counted of the queue of AF_XDP; `None` for the other engines.
     ///
     /// # Errors
     /// The kernel does not tell.

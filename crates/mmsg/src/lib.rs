@@ -31,9 +31,8 @@
 //!
 //! # Features
 //!
-//! `io_uring`, on by default, is the second engine and brings the crate `io-uring`. `af_xdp`, on by default, is the
-//! third and brings none. Features add and never change: the same programs compile without them, and
-//! [`Uring::supported`] or [`xdp::Redirect::attach`] then says that there is no such engine.
+//! `io_uring`, on by default, is the second engine and brings the crate `io-uring`. The same programs compile without
+//! it, and [`Uring::supported`] then says that there is no such engine.
 //!
 //! # The files
 //!
@@ -42,44 +41,42 @@
 //!
 //! - `engine`: [`Engine`], one way to receive, behind which the rows down to `ring` are exchanged
 //! - `xdp/mod`: AF_XDP, past the kernel's stack
-//! - `xdp/engine` `!`, `xdp/absent`: frames of one queue into batches; what stands there in a build without it
-//! - `xdp/attach`: [`xdp::Redirect`], the program at an interface (`SIOCGIFHWADDR`)
-//! - `xdp/loaded`: the program with its maps, which outlives an interface (`BPF_PROG_LOAD`, `BPF_LINK_CREATE`)
+//! - `xdp/engine` `!`: frames of one queue into batches
+//! - `xdp/redirect`: [`xdp::Redirect`], the program at an interface, and what outlives the interface (`SIOCGIFHWADDR`,
+//!   `BPF_PROG_LOAD`, `BPF_LINK_CREATE`)
 //! - `xdp/witness`: the program that notes what a frame does not show (`netif_receive_skb`)
 //! - `xdp/program`: the program, pure
 //! - `xdp/deposit` `!`: one frame into one slot, copied or exchanged
 //! - `xdp/control`: sender and control messages as the kernel writes them, pure
-//! - `xdp/socket` `!`: the socket of a queue (`AF_XDP`, `XDP_UMEM_REG`)
-//! - `xdp/counter`: what the kernel counts for it (`XDP_STATISTICS`)
+//! - `xdp/socket` `!`: the socket of a queue, and what the kernel counts for it (`AF_XDP`, `XDP_UMEM_REG`,
+//!   `XDP_STATISTICS`)
 //! - `xdp/umem`: where chunks lie in blocks and frames in chunks, pure
 //! - `xdp/rings` `!`: the fill ring and the receive ring (`XDP_UMEM_FILL_RING`, `XDP_RX_RING`)
 //! - `xdp/frame`: Ethernet, IP and UDP headers, pure
-//! - `xdp/refusal`, `xdp/options`: why there is no AF_XDP; what is asked of it, and what it counts
+//! - `xdp/refusal`, `xdp/options`: why a step is refused; what is asked of AF_XDP, and what it counts
 //! - `uring` `!`, `uring_absent`: io_uring, the exchange of blocks; what stands there in a build without it
 //! - `ring` `!`: requests and buffer ring (`IORING_OP_RECVMSG` multishot, `IORING_REGISTER_PBUF_RING`)
 //! - `packed`: [`PackedBatch`], datagrams that wait, each as long as it is
 //! - `datagrams`: the datagrams of a batch as an iterator
 //! - `batch` `!`: [`RecvBatch`], filled by one call, trains split (`recvmmsg`)
-//! - `send` `!`: [`SendBatch`] (`sendmmsg`, `UDP_SEGMENT`)
-//! - `refusal`, `report`, `verdict`, `wait`: why there is no io_uring; what a flush did; what an error number is about;
-//!   how long a receive waits
-//! - `wake`: [`Waker`], which ends a wait without a trace in the socket (`tgkill`)
+//! - `send` `!`: [`SendBatch`], and what an error number is about (`sendmmsg`, `UDP_SEGMENT`)
+//! - `refusal`, `report`: why an engine cannot be used; what a flush did
+//! - `wait`: how long a receive waits, and [`Waker`], which ends it without a trace in the socket (`tgkill`)
 //! - `shape`: how large the memory of a batch is, and its room for control messages
 //! - `region` `!`: how that memory is laid out (`mmsghdr`, `iovec`)
 //! - `span` `!`: plain bytes of an arena
-//! - `arena` `!`, `backing`: where it comes from, and on which pages it lies (`MAP_HUGETLB`, `MAP_HUGE_2MB`,
+//! - `arena` `!`: where the memory comes from, and on which pages it lies (`MAP_HUGETLB`, `MAP_HUGE_2MB`,
 //!   `MADV_HUGEPAGE`)
 //! - `group`: [`Group`], a group of sockets that grows and shrinks (`membarrier`)
 //! - `source_filter`: [`SourceFilter`], refusing datagrams by their source and counting that (`SO_ATTACH_BPF`)
 //! - `source_program`: its program, pure
 //! - `core_counter`: [`CoreCounter`], counting by core and queue (`SO_ATTACH_BPF`)
-//! - `options`: the options of a socket (`UDP_GRO`, `SO_RCVBUF`, `SO_RCVBUFFORCE`, `SO_MEMINFO`, `SO_REUSEPORT`, ...)
-//! - `extras`: what comes with a datagram (`IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, `IP_RECVTOS`,
-//!   `IP_RECVTTL`, `SO_RXQ_OVFL`)
-//! - `multicast`, `adopt`, `passed` `!`: groups to join (`MCAST_JOIN_GROUP`); sockets from elsewhere; descriptors that
-//!   this process was started with
+//! - `options`: the options of a socket, what comes with a datagram, multicast (`UDP_GRO`, `SO_RCVBUF`,
+//!   `SO_RCVBUFFORCE`, `SO_MEMINFO`, `SO_REUSEPORT`, `IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_RXQ_OVFL`, `MCAST_JOIN_GROUP`,
+//!   ...)
+//! - `passed` `!`: descriptors that this process was started with
 //! - `reuseport`: [`GroupSpread`] as a program (`SO_ATTACH_REUSEPORT_CBPF`)
-//! - `socket`: [`Socket`], made, named, waited for and stopped
+//! - `socket`: [`Socket`], made or adopted, named, waited for and stopped
 //! - `refused`: [`Refused`], how much its filters have refused
 //! - `datagram`: what one message says, pure, from byte slices, with every bound checked
 //! - `cmsg`: control messages, read and written
@@ -127,20 +124,14 @@ struct Readme;
 compile_error!("mmsg is written against the system calls of Linux and builds for no other system");
 
 mod addr;
-mod adopt;
 mod arena;
-mod backing;
 mod batch;
 mod cmsg;
 mod core_counter;
 mod datagram;
 mod datagrams;
 mod engine;
-mod extras;
 mod group;
-mod multicast;
-#[cfg(test)]
-mod noise;
 mod options;
 mod packed;
 mod passed;
@@ -159,16 +150,15 @@ mod source_filter;
 mod source_program;
 mod span;
 mod sys;
+#[cfg(test)]
+mod testing;
 #[cfg_attr(not(feature = "io_uring"), path = "uring_absent.rs")]
 mod uring;
-mod verdict;
 mod wait;
-mod wake;
 pub mod xdp;
 
 pub use addr::Family;
-pub use arena::give_back_freed_memory;
-pub use backing::Backing;
+pub use arena::{Backing, give_back_freed_memory};
 pub use batch::RecvBatch;
 #[cfg(mmsg_faults)]
 pub use bpf::fault;
@@ -181,7 +171,7 @@ pub use group::{Group, wait_for_arrivals_under_way};
 pub use options::{GrantedBuffer, MemoryInfo};
 pub use packed::{PackedBatch, PackedDatagrams, pack, pack_known};
 pub use passed::take_passed;
-pub use refusal::Refusal;
+pub use refusal::{Obstacle, Refusal};
 pub use refused::Refused;
 pub use report::{PushError, SendError, SendFailure, SendReport};
 pub use reuseport::GroupSpread;
@@ -194,5 +184,4 @@ pub use source_filter::{
 pub use source_program::SourceShape;
 pub use sys::page_bytes;
 pub use uring::Uring;
-pub use wait::Wait;
-pub use wake::Waker;
+pub use wait::{Wait, Waker};

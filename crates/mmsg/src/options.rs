@@ -1,12 +1,19 @@
 //! The options of a [`Socket`], typed: what goes in is what the option means, and what comes out is what was granted.
-//! Those that make the kernel tell something with each datagram are in `extras.rs`.
+//!
+//! What the kernel reports with each datagram is off unless switched on, and each kind needs room in the batch
+//! ([`Control`](crate::Control)): a message without room is cut off, and with GRO that may be the one that a train
+//! cannot be split without.
+//!
+//! Multicast uses the requests that do not depend on the family (`MCAST_JOIN_GROUP` and its like): they name the
+//! interface by its index and do not depend on it having an address.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, c_int};
 
-use crate::addr::Family;
+use crate::addr::{self, Family};
 use crate::reuseport::{self, GroupSpread};
 use crate::socket::Socket;
 use crate::sys;
@@ -292,9 +299,143 @@ impl Socket {
     }
 }
 
+/// Stamp what is received in the device, and hand that stamp on as the device wrote it.
+const BY_THE_DEVICE: c_int = (libc::SOF_TIMESTAMPING_RX_HARDWARE | libc::SOF_TIMESTAMPING_RAW_HARDWARE).cast_signed();
+
+impl Socket {
+    /// Reports the destination address and the interface of each datagram (`IP_PKTINFO`, `IPV6_RECVPKTINFO`).
+    pub fn set_packet_info(&self, on: bool) -> io::Result<()> {
+        match self.family() {
+            Family::V4 => self.set(IPPROTO_IP, libc::IP_PKTINFO, on.into()),
+            // Covers IPv4 on a dual-stack socket too, with mapped addresses.
+            Family::V6 => self.set(IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, on.into()),
+        }
+    }
+
+    /// Reports when the kernel received each datagram (`SO_TIMESTAMPNS`). The first socket to ask makes the kernel
+    /// stamp every packet of the host; what is already queued is stamped when it is read.
+    pub fn set_timestamps(&self, on: bool) -> io::Result<()> {
+        self.set(SOL_SOCKET, libc::SO_TIMESTAMPNS, on.into())
+    }
+
+    /// Reports the drop counter with each datagram once it is not zero (`SO_RXQ_OVFL`).
+    pub fn set_drop_overflow(&self, on: bool) -> io::Result<()> {
+        self.set(SOL_SOCKET, libc::SO_RXQ_OVFL, on.into())
+    }
+
+    /// Reports when the device received each datagram, by its own clock (`SO_TIMESTAMPING`). Other stamps that were
+    /// asked for stay. Only devices that can, and have been told to (`SIOCSHWTSTAMP`, as by `hwstamp_ctl`, which takes
+    /// root), stamp anything.
+    pub fn set_hardware_timestamps(&self, on: bool) -> io::Result<()> {
+        // One option for many kinds of stamps: those that somebody else has asked for stay.
+        let before = sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_TIMESTAMPING)?;
+        let after = if on { before | BY_THE_DEVICE } else { before & !BY_THE_DEVICE };
+        self.set(SOL_SOCKET, libc::SO_TIMESTAMPING, after)
+    }
+
+    /// Reports the traffic class of each datagram (`IP_RECVTOS`, `IPV6_RECVTCLASS`), which has ECN in its lower two
+    /// bits.
+    pub fn set_report_traffic_class(&self, on: bool) -> io::Result<()> {
+        if self.family() == Family::V6 {
+            self.set(IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on.into())?;
+        }
+        // What arrives by IPv4 at a dual-stack socket is reported by the option of IPv4.
+        self.set(IPPROTO_IP, libc::IP_RECVTOS, on.into())
+    }
+
+    /// Reports the hop limit of each datagram (`IP_RECVTTL`, `IPV6_RECVHOPLIMIT`).
+    pub fn set_report_hop_limit(&self, on: bool) -> io::Result<()> {
+        if self.family() == Family::V6 {
+            self.set(IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, on.into())?;
+        }
+        self.set(IPPROTO_IP, libc::IP_RECVTTL, on.into())
+    }
+}
+
+const GROUP_AT: usize = std::mem::offset_of!(libc::group_source_req, gsr_group);
+const SOURCE_AT: usize = std::mem::offset_of!(libc::group_source_req, gsr_source);
+const GROUP_REQUEST_BYTES: usize = size_of::<libc::group_req>();
+const SOURCE_REQUEST_BYTES: usize = size_of::<libc::group_source_req>();
+
+impl Socket {
+    /// Joins `group` on an interface (0 = let the kernel choose), from any source or from one (`MCAST_JOIN_GROUP`,
+    /// `MCAST_JOIN_SOURCE_GROUP`). Call it once per source.
+    ///
+    /// A socket bound to the unspecified address also sees groups that other programs of the host joined on the same
+    /// port; bind to the group's address to see that group only.
+    pub fn join_multicast(&self, group: IpAddr, interface_index: u32, source: Option<IpAddr>) -> io::Result<()> {
+        let option = if source.is_some() { libc::MCAST_JOIN_SOURCE_GROUP } else { libc::MCAST_JOIN_GROUP };
+        self.multicast_request(option, group, interface_index, source)
+    }
+
+    /// Leaves what [`join_multicast`](Self::join_multicast) joined; the arguments must be the same.
+    pub fn leave_multicast(&self, group: IpAddr, interface_index: u32, source: Option<IpAddr>) -> io::Result<()> {
+        let option = if source.is_some() { libc::MCAST_LEAVE_SOURCE_GROUP } else { libc::MCAST_LEAVE_GROUP };
+        self.multicast_request(option, group, interface_index, source)
+    }
+
+    /// Whether a socket on the unspecified address gets what is sent to groups that only other sockets of the host have
+    /// joined (`IP_MULTICAST_ALL`). The kernel's default is yes; `false` leaves it with what it has joined itself.
+    pub fn set_multicast_all(&self, on: bool) -> io::Result<()> {
+        // From linux/in6.h; the crate libc has it for one C library only.
+        const IPV6_MULTICAST_ALL: c_int = 29;
+        // A dual-stack socket keeps both: the groups of IPv4 are asked of the family of the datagram.
+        self.set(IPPROTO_IP, libc::IP_MULTICAST_ALL, on.into())?;
+        match self.family() {
+            Family::V4 => Ok(()),
+            Family::V6 => self.set(IPPROTO_IPV6, IPV6_MULTICAST_ALL, on.into()),
+        }
+    }
+
+    fn multicast_request(
+        &self,
+        option: c_int,
+        group: IpAddr,
+        interface: u32,
+        source: Option<IpAddr>,
+    ) -> io::Result<()> {
+        let (bytes, length) = encode_group(group, interface, source)?;
+        let level = if group.is_ipv4() { IPPROTO_IP } else { IPPROTO_IPV6 };
+        sys::set_option(self.as_fd(), level, option, &bytes[..length])
+    }
+}
+
+/// A `group_req`, or with a source a `group_source_req`, whose beginning is the same.
+fn encode_group(
+    group: IpAddr,
+    interface: u32,
+    source: Option<IpAddr>,
+) -> io::Result<([u8; SOURCE_REQUEST_BYTES], usize)> {
+    if !group.is_multicast() {
+        let text = format!("{group} is not a multicast group: those are 224.0.0.0/4 and ff00::/8");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    let mut bytes = [0; SOURCE_REQUEST_BYTES];
+    bytes[..4].copy_from_slice(&interface.to_ne_bytes());
+    put_address(&mut bytes, GROUP_AT, group);
+    let Some(source) = source else {
+        return Ok((bytes, GROUP_REQUEST_BYTES));
+    };
+    if source.is_ipv4() != group.is_ipv4() || source.is_multicast() {
+        let text = format!("{source} cannot be a source of {group}: give a unicast address of the same family");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    put_address(&mut bytes, SOURCE_AT, source);
+    Ok((bytes, SOURCE_REQUEST_BYTES))
+}
+
+fn put_address(bytes: &mut [u8], offset: usize, address: IpAddr) {
+    let name = addr::encode(SocketAddr::from((address, 0)));
+    let name = name.as_bytes();
+    bytes[offset..offset + name.len()].copy_from_slice(name);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::RecvBatch;
+    use crate::shape::{BatchShape, Control};
+    use crate::wait::Wait;
 
     #[test]
     fn a_buffer_is_clamped_when_less_than_twice_the_wish_was_granted() {
@@ -302,5 +443,76 @@ mod tests {
         assert!(!granted.is_clamped());
         assert!(GrantedBuffer { granted_bytes: 1999, ..granted }.is_clamped());
         assert!(GrantedBuffer { asked_bytes: usize::MAX, ..granted }.is_clamped());
+    }
+
+    /// Sends datagrams to `socket` over loopback until one comes with a control message. Stamping begins a moment after
+    /// it was asked for.
+    fn one_with_control(socket: &Socket, control: Control) -> RecvBatch {
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let mut batch = RecvBatch::new(&BatchShape::new(1, 16).control(control)).expect("memory");
+        for _ in 0..1_000_000 {
+            sender.send_to(b"x", socket.local_addr().expect("bound")).expect("sent");
+            assert_eq!(batch.receive(socket, Wait::Block).expect("received"), 1);
+            if batch.datagrams().any(|datagram| datagram.control_messages().count() > 0) {
+                return batch;
+            }
+        }
+        panic!("a million datagrams came without a control message");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs sockets")]
+    fn the_kernel_writes_the_times_in_the_form_that_is_read_and_loopback_is_no_device() {
+        let socket = Socket::new(Family::V4).expect("a socket");
+        let by_software = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
+        socket.set(SOL_SOCKET, libc::SO_TIMESTAMPING, by_software.cast_signed()).expect("asked for by somebody else");
+        socket.set_hardware_timestamps(true).expect("beside it");
+        let batch = one_with_control(&socket, Control::new().hardware_timestamps(true));
+        let datagram = batch.datagrams().next().expect("one");
+        let times: Vec<_> = datagram.control_messages().collect();
+        assert_eq!((times.len(), times[0].kind, times[0].data.len()), (1, libc::SCM_TIMESTAMPING, 3 * 16));
+        assert!(times[0].data[..16].iter().any(|byte| *byte != 0), "the other's request is still heard");
+        assert_eq!(datagram.hardware_arrival(), None);
+        socket.set_hardware_timestamps(false).expect("off");
+        let left = sys::get_option_int(socket.as_fd(), SOL_SOCKET, libc::SO_TIMESTAMPING).expect("readable");
+        assert_eq!(left.cast_unsigned(), by_software);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs sockets")]
+    fn a_message_that_has_no_name_here_is_handed_on_as_it_is() {
+        let socket = Socket::new(Family::V4).expect("a socket");
+        socket.set(IPPROTO_IP, libc::IP_RECVORIGDSTADDR, 1).expect("an option that this crate does not have");
+        let room = crate::cmsg::space(size_of::<libc::sockaddr_in>());
+        let batch = one_with_control(&socket, Control::new().other_bytes(room));
+        let datagram = batch.datagrams().next().expect("one");
+        let messages: Vec<_> = datagram.control_messages().collect();
+        assert_eq!((messages.len(), messages[0].level, messages[0].kind), (1, IPPROTO_IP, libc::IP_RECVORIGDSTADDR));
+        let to = crate::addr::decode(messages[0].data).expect("an address");
+        assert_eq!(to, socket.local_addr().expect("bound"));
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("the test wrote a valid address")
+    }
+
+    #[test]
+    fn the_parts_of_a_request_are_where_the_kernel_looks_for_them() {
+        let (bytes, length) = encode_group(ip("232.1.2.3"), 7, Some(ip("10.0.0.1"))).expect("valid");
+        assert_eq!(length, SOURCE_REQUEST_BYTES);
+        assert_eq!(bytes[..4], 7_u32.to_ne_bytes());
+        assert_eq!(bytes[GROUP_AT + 4..GROUP_AT + 8], [232, 1, 2, 3]);
+        assert_eq!(bytes[SOURCE_AT + 4..SOURCE_AT + 8], [10, 0, 0, 1]);
+        let (_, length) = encode_group(ip("ff02::1:2"), 7, None).expect("valid");
+        assert_eq!(length, GROUP_REQUEST_BYTES);
+    }
+
+    #[test]
+    fn what_is_no_group_or_no_source_of_it_is_refused() {
+        assert!(encode_group(ip("10.0.0.1"), 0, None).is_err());
+        assert!(encode_group(ip("fe80::1"), 0, None).is_err());
+        assert!(encode_group(ip("232.1.2.3"), 0, Some(ip("fe80::1"))).is_err());
+        assert!(encode_group(ip("232.1.2.3"), 0, Some(ip("232.1.2.4"))).is_err());
     }
 }

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::addr;
-use crate::backing::Backing;
+use crate::arena::Backing;
 use crate::cmsg;
 use crate::datagram::{Datagram, Message, Summary};
 use crate::shape::{BatchShape, Control};
@@ -31,6 +31,7 @@ const HEAD_BYTES: usize = 12;
 const ALIGNMENT: usize = 8;
 
 /// A fixed number of bytes for datagrams of any length, and those that are in it.
+#[derive(Debug)]
 pub struct PackedBatch {
     span: Span,
     used: usize,
@@ -138,17 +139,6 @@ impl PackedBatch {
     pub fn clear(&mut self) {
         self.used = 0;
         self.summary = Summary::default();
-    }
-}
-
-impl fmt::Debug for PackedBatch {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("PackedBatch")
-            .field("capacity_bytes", &self.capacity_bytes())
-            .field("used_bytes", &self.used)
-            .field("summary", &self.summary)
-            .finish_non_exhaustive()
     }
 }
 

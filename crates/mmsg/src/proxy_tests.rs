@@ -1,7 +1,7 @@
 //! Tests of the PROXY header: the bytes of the protocol's own description, every length of it cut off, and noise.
 
 use super::*;
-use crate::noise::{Noise, rounds};
+use crate::testing::rounds;
 
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("the test wrote a valid address")
@@ -99,18 +99,18 @@ fn what_is_no_header_is_missing_or_malformed() {
 
 #[test]
 fn noise_never_panics_and_what_is_read_of_it_lies_within_it() {
-    let mut noise = Noise::new(0x5eed_0002);
+    let mut random = fastrand::Rng::with_seed(0x5eed_0002);
     let mut bytes = [0; 300];
     let mut counts = [0_u64; 3];
     for _ in 0..rounds() {
-        noise.fill(&mut bytes);
-        if noise.below(8) > 0 {
+        random.fill(&mut bytes);
+        if random.usize(..8) > 0 {
             bytes[..12].copy_from_slice(&SIGNATURE);
-            bytes[12] = [0x20, 0x21, 0x21, bytes[12]][noise.below(4)];
-            bytes[13] = [0x11, 0x12, 0x22, bytes[13]][noise.below(4)];
-            bytes[14] &= noise.below(2) as u8;
+            bytes[12] = [0x20, 0x21, 0x21, bytes[12]][random.usize(..4)];
+            bytes[13] = [0x11, 0x12, 0x22, bytes[13]][random.usize(..4)];
+            bytes[14] &= random.usize(..2) as u8;
         }
-        let datagram = &bytes[..noise.below(bytes.len() + 1)];
+        let datagram = &bytes[..random.usize(..bytes.len() + 1)];
         match read(datagram) {
             Ok(header) => {
                 assert!(header.bytes >= FIXED_BYTES && header.bytes <= datagram.len());
@@ -127,12 +127,12 @@ fn noise_never_panics_and_what_is_read_of_it_lies_within_it() {
 
 #[test]
 fn random_addresses_are_read_back_as_they_were_written() {
-    let mut noise = Noise::new(0x5eed_0003);
+    let mut random = fastrand::Rng::with_seed(0x5eed_0003);
     for _ in 0..rounds() {
         let mut address = || {
-            let (mut octets, port) = ([0; 16], noise.next() as u16);
-            noise.fill(&mut octets);
-            match noise.below(2) {
+            let (mut octets, port) = ([0; 16], random.u16(..));
+            random.fill(&mut octets);
+            match random.usize(..2) {
                 0 => SocketAddr::from((Ipv4Addr::from(*octets.first_chunk::<4>().expect("of 16")), port)),
                 _ => SocketAddr::from((Ipv6Addr::from(octets), port)),
             }

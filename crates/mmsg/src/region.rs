@@ -48,7 +48,6 @@ impl Layout {
 
     /// Whether a block begins at this distance from the start of an arena of so many bytes, all of whose regions are
     /// laid out like this.
-    #[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
     pub(crate) fn is_block(&self, offset: usize, arena_bytes: usize) -> bool {
         let Some(inside) = (offset % self.bytes()).checked_sub(self.blocks_at()) else { return false };
         let is_whole_region = offset - offset % self.bytes() <= arena_bytes.saturating_sub(self.bytes());
@@ -189,7 +188,6 @@ impl Region {
     ///
     /// # Safety
     /// As for [`parts`](Self::parts).
-    #[cfg_attr(not(any(feature = "io_uring", feature = "af_xdp")), allow(dead_code))]
     pub(crate) unsafe fn block(&self, slot: usize) -> *mut u8 {
         // SAFETY: a header of this region, by the caller.
         unsafe { Layout::block_of(self.header(slot)) }
@@ -207,22 +205,18 @@ impl Region {
             (*header).msg_hdr.msg_namelen = NAME_BYTES as libc::socklen_t;
             (*header).msg_hdr.msg_controllen = self.layout.control_bytes as _;
             (*header).msg_hdr.msg_flags = 0;
-            if cfg!(feature = "af_xdp") {
-                // What filled it may have left the payload elsewhere in the block.
-                let payload = Layout::block_of(header).wrapping_add(self.layout.payload_offset());
-                (*self.iovec(slot)).iov_base = payload.cast();
-            }
+            // AF_XDP may have left the payload elsewhere in the block.
+            let payload = Layout::block_of(header).wrapping_add(self.layout.payload_offset());
+            (*self.iovec(slot)).iov_base = payload.cast();
         }
     }
 
     /// The whole arena, of which this is a part.
-    #[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
     pub(crate) fn arena(&self) -> &Arena {
         &self.arena
     }
 
     /// Whether both lie in one arena, so that they may exchange blocks.
-    #[cfg_attr(not(any(feature = "io_uring", feature = "af_xdp")), allow(dead_code))]
     pub(crate) fn shares_arena_with(&self, other: &Region) -> bool {
         Arc::ptr_eq(&self.arena, &other.arena)
     }
@@ -270,7 +264,6 @@ impl Layout {
     /// # Safety
     /// As for [`point`](Self::point), and `payload` lies in the block: behind name and control, and with as many bytes
     /// behind it in the block as the header will say that there are.
-    #[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
     pub(crate) unsafe fn point_into(&self, header: *mut mmsghdr, block: *mut u8, payload: *mut u8) {
         // SAFETY: the caller vouches for it.
         unsafe {

@@ -109,11 +109,11 @@ impl Ring {
     /// `fd` stays open as long as the ring lives. Every block that is provided is a block of `layout` that stays
     /// mapped, and that nobody touches, until it is named by a completion or [`Ring::shut_down`] has returned `Some`.
     pub(crate) unsafe fn new(fd: RawFd, layout: &Layout, blocks: usize) -> Result<Ring, Refusal> {
-        let uring = build(blocks).map_err(|error| Refusal::of("io_uring_setup", error))?;
+        let uring = build(blocks).map_err(|error| Refusal::of_uring("io_uring_setup", error))?;
         let has_minimum_wait = uring.params().is_feature_min_timeout();
         let buffers = BufferRing::register(&uring, blocks, layout.block_bytes())
             .and_then(|buffers| restrict(&uring).map(|()| buffers))
-            .map_err(|error| Refusal::of("io_uring_register", error))?;
+            .map_err(|error| Refusal::of_uring("io_uring_register", error))?;
         // SAFETY: all zeroes is a valid header: no name, no buffers, no control.
         let mut division: Box<libc::msghdr> = Box::new(unsafe { std::mem::zeroed() });
         division.msg_namelen = layout.name_room() as libc::socklen_t;
@@ -375,9 +375,9 @@ fn restrict(uring: &IoUring) -> io::Result<()> {
 
 /// Makes a ring as the engine needs it, and lets it go again.
 pub(crate) fn probe() -> Result<(), Refusal> {
-    let uring = build(1).map_err(|error| Refusal::of("io_uring_setup", error))?;
+    let uring = build(1).map_err(|error| Refusal::of_uring("io_uring_setup", error))?;
     let made = BufferRing::register(&uring, 1, 1).and_then(|_buffers| restrict(&uring));
-    made.map_err(|error| Refusal::of("io_uring_register", error))
+    made.map_err(|error| Refusal::of_uring("io_uring_register", error))
 }
 
 /// The blocks that are the kernel's, as a ring that it reads: address, length and number of each.

@@ -27,7 +27,6 @@ use crate::report::{PushError, SendError, SendFailure, SendReport};
 use crate::shape::check_slots;
 use crate::socket::Socket;
 use crate::sys;
-use crate::verdict::{is_about_a_message, is_pending};
 
 /// `sendmmsg` takes no more messages at a time (`UIO_MAXIOV`).
 const MAX_MESSAGES_PER_CALL: usize = 1024;
@@ -439,3 +438,38 @@ impl fmt::Debug for SendBatch {
 #[cfg(test)]
 #[path = "send_tests.rs"]
 mod tests;
+
+// What an error number of `sendmmsg` is about: this message, perhaps an earlier one, or the call. The kernel does not
+// say; these lists do.
+
+/// Errors that may stem from the ICMP answer to an earlier datagram.
+fn is_pending(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ECONNREFUSED
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENONET
+            | libc::ENOPROTOOPT
+            | libc::EPROTO
+            | libc::EACCES
+            | libc::EMSGSIZE
+            | libc::EOPNOTSUPP
+    )
+}
+
+/// Errors that say something of the message or its destination, and nothing of the socket.
+fn is_about_a_message(errno: i32) -> bool {
+    is_pending(errno)
+        || matches!(
+            errno,
+            libc::ENETDOWN
+                | libc::EPERM
+                | libc::EINVAL
+                | libc::EIO
+                | libc::EDESTADDRREQ
+                | libc::EAFNOSUPPORT
+                | libc::EADDRNOTAVAIL
+        )
+}

@@ -20,6 +20,23 @@ const MAX_SLOT_BYTES: usize = 1 << 20;
 /// No control messages of one datagram come near it.
 const MAX_OTHER_BYTES: usize = 4096;
 
+/// For structures whose fields are public but which others cannot write as a literal: a method for each field that
+/// returns the same with that field set.
+macro_rules! setters {
+    ($name:ident { $($(#[$doc:meta])* $field:ident: $kind:ty,)* }) => {
+        impl $name {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub const fn $field(self, $field: $kind) -> $name {
+                    $name { $field, ..self }
+                }
+            )*
+        }
+    };
+}
+pub(crate) use setters;
+
 /// Which control messages a batch has room for. Ask for what the socket has switched on: if the socket sends more than
 /// there is room for, the kernel cuts, and with GRO a cut message makes its train unreadable.
 ///
@@ -64,54 +81,6 @@ impl Control {
         }
     }
 
-    /// Room for destination address and interface, or none.
-    #[must_use]
-    pub const fn packet_info(self, on: bool) -> Control {
-        Control { packet_info: on, ..self }
-    }
-
-    /// Room for the kernel's arrival time, or none.
-    #[must_use]
-    pub const fn timestamps(self, on: bool) -> Control {
-        Control { timestamps: on, ..self }
-    }
-
-    /// Room for the segment size of trains, and slots of 64 KiB for them, or none.
-    #[must_use]
-    pub const fn gro(self, on: bool) -> Control {
-        Control { gro: on, ..self }
-    }
-
-    /// Room for the socket's drop counter, or none.
-    #[must_use]
-    pub const fn drop_overflow(self, on: bool) -> Control {
-        Control { drop_overflow: on, ..self }
-    }
-
-    /// Room for the traffic class, or none.
-    #[must_use]
-    pub const fn traffic_class(self, on: bool) -> Control {
-        Control { traffic_class: on, ..self }
-    }
-
-    /// Room for the hop limit, or none.
-    #[must_use]
-    pub const fn hop_limit(self, on: bool) -> Control {
-        Control { hop_limit: on, ..self }
-    }
-
-    /// Room for the device's arrival time, or none.
-    #[must_use]
-    pub const fn hardware_timestamps(self, on: bool) -> Control {
-        Control { hardware_timestamps: on, ..self }
-    }
-
-    /// So much room for other control messages: what `CMSG_SPACE` of C says of each, added up.
-    #[must_use]
-    pub const fn other_bytes(self, bytes: usize) -> Control {
-        Control { other_bytes: bytes, ..self }
-    }
-
     /// What those take that come with every datagram.
     pub(crate) fn bytes_of_every_datagram(self, is_ipv6: bool) -> usize {
         let every = Control { gro: false, drop_overflow: false, hardware_timestamps: false, ..self };
@@ -137,6 +106,25 @@ impl Control {
     }
 }
 
+setters!(Control {
+    /// Room for destination address and interface, or none.
+    packet_info: bool,
+    /// Room for the kernel's arrival time, or none.
+    timestamps: bool,
+    /// Room for the segment size of trains, and slots of 64 KiB for them, or none.
+    gro: bool,
+    /// Room for the socket's drop counter, or none.
+    drop_overflow: bool,
+    /// Room for the traffic class, or none.
+    traffic_class: bool,
+    /// Room for the hop limit, or none.
+    hop_limit: bool,
+    /// Room for the device's arrival time, or none.
+    hardware_timestamps: bool,
+    /// So much room for other control messages: what `CMSG_SPACE` of C says of each, added up.
+    other_bytes: usize,
+});
+
 /// The shape of a batch.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,18 +145,6 @@ impl BatchShape {
     #[must_use]
     pub const fn new(slots: usize, slot_bytes: usize) -> BatchShape {
         BatchShape { slots, slot_bytes, control: Control::new(), huge_pages: false }
-    }
-
-    /// With room for these control messages.
-    #[must_use]
-    pub const fn control(self, control: Control) -> BatchShape {
-        BatchShape { control, ..self }
-    }
-
-    /// On huge pages, or not.
-    #[must_use]
-    pub const fn huge_pages(self, on: bool) -> BatchShape {
-        BatchShape { huge_pages: on, ..self }
     }
 
     /// The memory of one batch in bytes, headers included. A pool of them rounds up to whole pages.
@@ -194,6 +170,13 @@ impl BatchShape {
         Ok(())
     }
 }
+
+setters!(BatchShape {
+    /// With room for these control messages.
+    control: Control,
+    /// On huge pages, or not.
+    huge_pages: bool,
+});
 
 /// Refuses shapes that cannot work, before any memory is asked for.
 pub(crate) fn check_slots(slots: usize, slot_bytes: usize) -> io::Result<()> {

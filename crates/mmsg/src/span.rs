@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::arena::Arena;
-use crate::backing::Backing;
+use crate::arena::Backing;
 
 /// Bytes of an arena.
 #[derive(Debug)]

@@ -260,7 +260,6 @@ pub(crate) fn mmap(bytes: usize, protection: c_int, extra_flags: c_int) -> io::R
 }
 
 /// Maps a ring that the kernel has made for a socket, as a whole.
-#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
 pub(crate) fn map_ring(fd: BorrowedFd<'_>, bytes: usize, offset: u64) -> io::Result<NonNull<u8>> {
     gate(Call::Mmap, 0)?;
     // The fill ring lies at an offset of 33 bits, also on a machine of 32.
@@ -279,7 +278,6 @@ pub(crate) fn map_ring(fd: BorrowedFd<'_>, bytes: usize, offset: u64) -> io::Res
 }
 
 /// Calls the kernel to look at the rings of a socket, and says what is wrong with the socket.
-#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
 pub(crate) fn kick(fd: BorrowedFd<'_>) -> io::Result<()> {
     gate(Call::Recvmsg, 0)?;
     // SAFETY: there is no buffer, and no room in it.
@@ -288,7 +286,6 @@ pub(crate) fn kick(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Asks something about an interface (`SIOCGIF...`). The answer is in the first bytes of what is returned.
-#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
 pub(crate) fn ask_interface(fd: BorrowedFd<'_>, name: &str, request: libc::c_ulong) -> io::Result<[u8; 24]> {
     gate(Call::Ioctl, 0)?;
     let mut question = InterfaceRequest { name: [0; libc::IFNAMSIZ], answer: [0; 24] };
@@ -357,7 +354,6 @@ pub(crate) fn wait_for_every_core() -> io::Result<()> {
 }
 
 /// Asks the machine to bring what lies at an address near this core. Nothing is read, so any address will do.
-#[cfg(feature = "af_xdp")]
 #[inline]
 pub(crate) fn prefetch(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

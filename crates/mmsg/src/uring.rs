@@ -31,8 +31,8 @@ use crate::refusal::Refusal;
 use crate::region::{Layout, PREFACE_BYTES};
 use crate::ring::{self, Completion, MAX_BLOCKS, Preface, Ring, Until};
 use crate::socket::Socket;
+use crate::wait::Bell;
 use crate::wait::Wait;
-use crate::wake::Bell;
 
 /// How many messages the kernel takes from a socket in one go, besides those that were waited for
 /// (`MULTISHOT_MAX_RETRY`).
@@ -333,13 +333,7 @@ impl Drop for Uring {
 
 impl fmt::Debug for Uring {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Uring")
-            .field("socket", &self.socket)
-            .field("blocks", &self.blocks.len())
-            .field("copy_up_to", &self.copy_up_to)
-            .field("finishing", &self.finishing)
-            .finish_non_exhaustive()
+        formatter.debug_struct("Uring").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::batch::RecvBatch;
 use crate::refusal::Refusal;
 use crate::socket::Socket;
+use crate::wait::Bell;
 use crate::wait::Wait;
-use crate::wake::Bell;
 
 /// The io_uring engine, which this build lacks: [`Uring::supported`] says so.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Uring {
 impl Uring {
     /// Whether this host has an io_uring engine; here always the refusal that says how to get one.
     pub fn supported() -> Result<(), Refusal> {
-        Err(Refusal::not_built())
+        Err(Refusal::uring_not_built())
     }
 
     /// How many batches of so many slots to give to a ring: 0, because there is none.
@@ -41,7 +41,7 @@ impl Uring {
 
     pub(crate) fn new(socket: Arc<Socket>, reserve: Vec<RecvBatch>, copy_up_to: usize) -> io::Result<Uring> {
         let _ = (socket, reserve, copy_up_to);
-        Err(Refusal::not_built().into())
+        Err(Refusal::uring_not_built().into())
     }
 
     pub(crate) fn receive_more(&mut self, _: &mut RecvBatch, _: Wait, _: &Bell) -> io::Result<usize> {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Kind, Noise, Receiving, bound_shared, loopback, wait_until_asleep};
+use common::{DEADLINE, Kind, Receiving, bound_shared, bytes, loopback, wait_until_asleep};
 use mmsg::{Control, Family, SendBatch, Socket, Wait};
 
 const EVERYTHING: Control = Control::new()
@@ -58,7 +58,7 @@ fn receive_seen(receiving: &mut Receiving, count: usize) -> Vec<Seen> {
 
 #[test]
 fn both_engines_give_identical_datagrams_of_any_size_on_both_families() {
-    let mut noise = Noise::new(0xd1ff);
+    let mut random = fastrand::Rng::with_seed(0xd1ff);
     for kind in Kind::here().into_iter().filter(|kind| *kind != Kind::Recvmmsg) {
         for family in [Family::V4, Family::V6] {
             for slot_bytes in [100, 2048, 65_536] {
@@ -68,11 +68,11 @@ fn both_engines_give_identical_datagrams_of_any_size_on_both_families() {
                 let mut other = Receiving::new(kind, &other, 16, slot_bytes, EVERYTHING);
                 let sender = UdpSocket::bind(loopback(family)).expect("a free port");
                 for _ in 0..40 {
-                    let count = noise.between(1, 24);
+                    let count = random.usize(1..=24);
                     for _ in 0..count {
-                        let longest = [0, 1, 99, 1472, 9000, 65_507][noise.between(0, 5)];
-                        let size = noise.between(0, longest);
-                        let payload = noise.bytes(size);
+                        let longest = [0, 1, 99, 1472, 9000, 65_507][random.usize(0..=5)];
+                        let size = random.usize(0..=longest);
+                        let payload = bytes(&mut random, size);
                         sender.send_to(&payload, to_one).expect("sent");
                         sender.send_to(&payload, to_other).expect("sent");
                     }
@@ -90,7 +90,7 @@ fn both_engines_give_identical_datagrams_of_any_size_on_both_families() {
 
 #[test]
 fn message_by_message_the_same_comes_in_the_same_order_also_from_the_end_of_a_socket() {
-    let mut noise = Noise::new(0xeac4);
+    let mut random = fastrand::Rng::with_seed(0xeac4);
     for gro in [false, true] {
         let control = EVERYTHING.gro(gro);
         let prepare = |socket: &Socket| {
@@ -107,8 +107,8 @@ fn message_by_message_the_same_comes_in_the_same_order_also_from_the_end_of_a_so
             let mut sent = Vec::new();
             let mut outgoing = SendBatch::new(8, 65_507).expect("memory");
             for _ in 0..40 {
-                let (size, segments) = (noise.between(1, 900), noise.between(1, 20));
-                let train = noise.bytes(size * segments);
+                let (size, segments) = (random.usize(1..=900), random.usize(1..=20));
+                let train = bytes(&mut random, size * segments);
                 outgoing.push_segmented(&train, size as u16, None).expect("queued");
                 outgoing.flush(&sender).expect("sent");
                 sent.extend(train.chunks(size).map(<[u8]>::to_vec));
@@ -157,9 +157,9 @@ fn order_is_kept_and_nothing_is_lost_across_many_rounds_of_a_small_ring() {
         });
         let mut receiving = Receiving::new(kind, &socket, 3, 64, Control::default());
         let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-        let (mut sent, mut received, mut noise) = (0_u32, 0_u32, Noise::new(7));
+        let (mut sent, mut received, mut random) = (0_u32, 0_u32, fastrand::Rng::with_seed(7));
         while sent < 50_000 {
-            for _ in 0..noise.between(1, 300) {
+            for _ in 0..random.usize(1..=300) {
                 // Every seventh is empty, which ends the receive of a ring.
                 let payload = sent.to_ne_bytes();
                 let payload = if sent.is_multiple_of(7) { &payload[..0] } else { &payload[..] };
@@ -169,7 +169,7 @@ fn order_is_kept_and_nothing_is_lost_across_many_rounds_of_a_small_ring() {
             while received < sent {
                 assert!(receiving.engine.wait_readable(DEADLINE).expect("poll"), "{kind:?}: {received} of {sent}");
                 let gather = Wait::Gather(Duration::from_micros(100));
-                receiving.receive([Wait::No, Wait::Block, gather][noise.between(0, 2)]);
+                receiving.receive([Wait::No, Wait::Block, gather][random.usize(0..=2)]);
                 for datagram in receiving.batch.datagrams() {
                     match <[u8; 4]>::try_from(datagram.payload()) {
                         Ok(number) => assert_eq!(u32::from_ne_bytes(number), received, "{kind:?}"),

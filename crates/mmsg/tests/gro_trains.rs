@@ -11,7 +11,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{Kind, Noise, Received, Receiving, batch, bound, bound_shared, receive_until};
+use common::{Kind, Received, Receiving, batch, bound, bound_shared, bytes, receive_until};
 use mmsg::{Control, Family, SendBatch, Socket};
 
 const MAX_PAYLOAD: usize = 65_507;
@@ -29,23 +29,23 @@ struct Sent {
 }
 
 /// A train or, one time in four each, a single or an empty datagram after it.
-fn plan(noise: &mut Noise, pool_bytes: usize) -> Vec<Sent> {
+fn plan(random: &mut fastrand::Rng, pool_bytes: usize) -> Vec<Sent> {
     let mut plan = Vec::new();
     for _ in 0..TRAINS_PER_ROUND {
-        let segments = noise.between(1, 128);
+        let segments = random.usize(1..=128);
         let longest = MAX_PAYLOAD / segments;
         // Small sizes as often as large ones: each has its own edge cases.
-        let limit = [longest, longest.min(100), longest.min(1472)][noise.between(0, 2)];
-        let segment = noise.between(1, limit);
-        let tail = noise.between(1, segment);
+        let limit = [longest, longest.min(100), longest.min(1472)][random.usize(0..=2)];
+        let segment = random.usize(1..=limit);
+        let tail = random.usize(1..=segment);
         let length = (segments - 1) * segment + tail;
         let segment_bytes = Some(u16::try_from(segment).expect("at most 65,507"));
-        plan.push(Sent { start: noise.between(0, pool_bytes - length), length, segment_bytes });
-        match noise.between(0, 3) {
+        plan.push(Sent { start: random.usize(0..=pool_bytes - length), length, segment_bytes });
+        match random.usize(0..=3) {
             0 => plan.push(Sent { start: 0, length: 0, segment_bytes: None }),
             1 => {
-                let length = noise.between(1, MAX_PAYLOAD);
-                plan.push(Sent { start: noise.between(0, pool_bytes - length), length, segment_bytes: None });
+                let length = random.usize(1..=MAX_PAYLOAD);
+                plan.push(Sent { start: random.usize(0..=pool_bytes - length), length, segment_bytes: None });
             }
             _ => {}
         }
@@ -79,8 +79,8 @@ fn what_is_longer_than_is_kept_is_cut_in_a_train_as_it_is_alone() {
 fn compare(longest: usize) {
     let trains = from_environment("MMSG_TRAINS", if cfg!(debug_assertions) { 5_000 } else { 20_000 });
     let seed = from_environment("MMSG_SEED", 0x6a0_7a1e);
-    let mut noise = Noise::new(seed);
-    let pool = noise.bytes(1 << 20);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let pool = bytes(&mut random, 1 << 20);
 
     // A round is at most a few hundred KiB, though many small datagrams of it cost a page each.
     let prepare = |socket: &Socket, gro| {
@@ -101,7 +101,7 @@ fn compare(longest: usize) {
 
     let (mut done, mut split) = (0, 0);
     while done < trains {
-        let plan = plan(&mut noise, pool.len());
+        let plan = plan(&mut random, pool.len());
         send(&plan, &pool, &mut outgoing, &sender, plain_address);
 
         let mut expected = Vec::new();

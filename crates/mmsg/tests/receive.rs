@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use common::{DEADLINE, Kind, Noise, Receiving, batch, bound_shared, wait_until_asleep};
+use common::{DEADLINE, Kind, Receiving, batch, bound_shared, bytes, wait_until_asleep};
 use mmsg::{Control, Engine, Family, SendBatch, Socket, Wait};
 
 const SIZES: [usize; 5] = [0, 1, 1472, 9000, 65_507];
@@ -28,9 +28,9 @@ fn every_size_arrives_byte_for_byte_on_both_families() {
                 let (socket, address) = bound_shared(family, |socket| socket.set_gro(gro).expect("GRO"));
                 let mut receiving = Receiving::new(kind, &socket, 8, 65_536, Control::new().gro(gro));
                 let sender = sender(address);
-                let mut noise = Noise::new(0x517e);
+                let mut random = fastrand::Rng::with_seed(0x517e);
                 for size in SIZES {
-                    let payload = noise.bytes(size);
+                    let payload = bytes(&mut random, size);
                     sender.send(&payload).expect("sent");
                     let received = receiving.count(1);
                     assert!(received[0].payload == payload, "{size} bytes on {family:?}, gro {gro}");

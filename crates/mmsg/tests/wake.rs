@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Kind, Noise, Receiving, bound_shared, wait_until_asleep};
+use common::{DEADLINE, Kind, Receiving, bound_shared, wait_until_asleep};
 use mmsg::{Control, Engine, Family, Wait, Waker};
 
 /// Wakes a thread until it says that it was.
@@ -75,7 +75,7 @@ fn readers_that_follow_one_another_under_load_get_everything_once_and_in_order()
                 socket.send_to(&number.to_ne_bytes(), address).expect("sent");
             }
         });
-        let (mut all, mut noise, mut readers) = (Vec::new(), Noise::new(3), 0);
+        let (mut all, mut random, mut readers) = (Vec::new(), fastrand::Rng::with_seed(3), 0);
         while all.len() < ALL as usize {
             let ((told, heard), (ended, end)) = (channel(), channel());
             let own = Arc::clone(&socket);
@@ -92,7 +92,7 @@ fn readers_that_follow_one_another_under_load_get_everything_once_and_in_order()
                 ended.send(numbers).expect("somebody waits");
             });
             let waker = heard.recv().expect("a waker");
-            std::thread::sleep(Duration::from_micros(noise.between(0, 2000) as u64));
+            std::thread::sleep(Duration::from_micros(random.usize(0..=2000) as u64));
             all.extend(wake_until(&waker, &end));
             thread.join().expect("no panic");
             readers += 1;

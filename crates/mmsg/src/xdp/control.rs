@@ -86,7 +86,7 @@ mod tests {
     use crate::datagram::{Datagram, Message};
     use crate::shape::BatchShape;
     use crate::xdp::Checksums;
-    use crate::xdp::sample::Sample;
+    use crate::xdp::testing::Sample;
 
     const EVERYTHING: Control = Control::new().timestamps(true).packet_info(true).hop_limit(true).traffic_class(true);
 

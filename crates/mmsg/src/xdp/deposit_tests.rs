@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::batch::RecvBatch;
-use crate::noise::{Noise, rounds};
 use crate::shape::{BatchShape, Control};
+use crate::testing::rounds;
 use crate::xdp::rings::Filled;
-use crate::xdp::sample::Sample;
+use crate::xdp::testing::Sample;
 
 const PAGE: usize = 4096;
 const EVERYTHING: Control = Control::new().timestamps(true).packet_info(true).hop_limit(true).traffic_class(true);
@@ -210,15 +210,15 @@ fn where_the_device_writes_only_chunks_on_one_page_are_given_to_it() {
 
 #[test]
 fn random_traffic_is_read_as_it_was_sent_and_no_block_is_lost() {
-    let mut noise = Noise::new(0x5eed_0102);
+    let mut random = fastrand::Rng::with_seed(0x5eed_0102);
     let mut bench = Bench::new(16, 2048, 300, EVERYTHING);
     for _ in 0..rounds() / 100 {
         bench.batch.clear();
-        let samples: Vec<Sample> = (0..1 + noise.below(16))
+        let samples: Vec<Sample> = (0..1 + random.usize(..16))
             .map(|_| {
-                let mut payload = vec![0; noise.below(1400)];
-                noise.fill(&mut payload);
-                if noise.below(2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) }
+                let mut payload = vec![0; random.usize(..1400)];
+                random.fill(&mut payload);
+                if random.usize(..2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) }
             })
             .collect();
         let frames: Vec<Vec<u8>> = samples.iter().map(Sample::frame).collect();

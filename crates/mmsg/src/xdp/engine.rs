@@ -13,7 +13,6 @@
 //! will ever be.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -22,18 +21,19 @@ use std::time::{Duration, Instant, SystemTime};
 use libc::mmsghdr;
 
 use crate::batch::RecvBatch;
+use crate::refusal::Refusal;
 use crate::region::Layout;
 use crate::sys;
+use crate::wait::Bell;
 use crate::wait::Wait;
-use crate::wake::Bell;
 
-use super::attach::Redirect;
 use super::control::Said;
-use super::counter::Counter;
 use super::deposit::{Deposited, Depot};
-use super::options::{Options, Statistics, Tally};
-use super::refusal::{Refusal, Step};
+use super::options::{Options, Tally};
+use super::redirect::Redirect;
+use super::refusal::Step;
 use super::socket::{self, XdpSocket};
+use super::socket::{Counter, Statistics};
 use super::umem::Umem;
 
 /// How often a wait looks whether the interface is still there: the kernel wakes nobody when it goes.
@@ -53,6 +53,7 @@ const LET_GO_LOOK: Duration = Duration::from_millis(5);
 const UNDER_WAY: Duration = Duration::from_millis(50);
 
 /// The AF_XDP engine. [`Engine::af_xdp`](crate::Engine::af_xdp) makes one.
+#[derive(Debug)]
 pub(crate) struct Xdp {
     // The socket comes first, so that the kernel is told before the memory goes.
     socket: XdpSocket,
@@ -219,20 +220,7 @@ impl Xdp {
 
     /// See [`Engine::xdp_statistics`](crate::Engine::xdp_statistics).
     pub(crate) fn statistics(&self) -> io::Result<Statistics> {
-        let counted = self.socket.counted()?;
-        Ok(Statistics {
-            zero_copy: self.socket.is_zero_copy(),
-            rx_dropped: counted.rx_dropped,
-            rx_ring_full: counted.rx_ring_full,
-            rx_fill_ring_empty_descs: counted.rx_fill_ring_empty_descs,
-            rx_invalid_descs: counted.rx_invalid_descs,
-            frames: self.tally.frames,
-            malformed: self.tally.malformed,
-            header_checksum: self.tally.header_checksum,
-            checksum: self.tally.checksum,
-            no_checksum: self.tally.no_checksum,
-            checksum_left_to_device: self.tally.left_to_device,
-        })
+        self.socket.statistics()
     }
 
     /// Waits as long as it is told and nothing is there.
@@ -360,16 +348,5 @@ impl Drop for Xdp {
     fn drop(&mut self) {
         // The kernel would do it when the socket is closed; like this no frame is under way to it then.
         let _ = self.redirect.let_pass(self.options.queue);
-    }
-}
-
-impl fmt::Debug for Xdp {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Xdp")
-            .field("redirect", &self.redirect)
-            .field("options", &self.options)
-            .field("finishing", &self.finishing)
-            .finish_non_exhaustive()
     }
 }

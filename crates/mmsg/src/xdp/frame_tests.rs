@@ -2,8 +2,8 @@
 //! built by other means than they are read.
 
 use super::*;
-use crate::noise::{Noise, rounds};
-use crate::xdp::sample::Sample;
+use crate::testing::rounds;
+use crate::xdp::testing::Sample;
 use Checksums::{Unverified, Verified, VerifiedOrLeftToDevice};
 
 fn read(sample: &Sample) -> Result<Heading, Damage> {
@@ -135,9 +135,9 @@ fn no_checksum_is_legal_for_ipv4_alone() {
 
 #[test]
 fn a_sum_is_the_same_however_its_bytes_are_cut() {
-    let mut noise = Noise::new(0x5eed_0100);
+    let mut random = fastrand::Rng::with_seed(0x5eed_0100);
     let mut bytes = [0; 97];
-    noise.fill(&mut bytes);
+    random.fill(&mut bytes);
     for length in 0..bytes.len() {
         let slow = bytes[..length]
             .chunks(2)
@@ -148,19 +148,19 @@ fn a_sum_is_the_same_however_its_bytes_are_cut() {
 
 #[test]
 fn random_frames_never_panic_and_what_is_read_lies_within_them() {
-    let mut noise = Noise::new(0x5eed_0101);
+    let mut random = fastrand::Rng::with_seed(0x5eed_0101);
     let mut datagrams = 0;
     for _ in 0..rounds() {
-        let mut payload = vec![0; noise.below(40)];
-        noise.fill(&mut payload);
-        let sample = if noise.below(2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) };
-        let mut frame = if noise.below(2) == 0 { sample.tagged(1).frame() } else { sample.frame() };
-        for _ in 0..noise.below(3) {
-            let at = noise.below(frame.len());
-            frame[at] = noise.next() as u8;
+        let mut payload = vec![0; random.usize(..40)];
+        random.fill(&mut payload);
+        let sample = if random.usize(..2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) };
+        let mut frame = if random.usize(..2) == 0 { sample.tagged(1).frame() } else { sample.frame() };
+        for _ in 0..random.usize(..3) {
+            let at = random.usize(..frame.len());
+            frame[at] = random.u8(..);
         }
-        frame.truncate(noise.below(frame.len() * 8).max(1));
-        if let Ok(heading) = Heading::read(&frame, [Unverified, Verified][noise.below(2)]) {
+        frame.truncate(random.usize(..frame.len() * 8).max(1));
+        if let Ok(heading) = Heading::read(&frame, [Unverified, Verified][random.usize(..2)]) {
             assert!(frame.get(heading.payload.clone()).is_some(), "{heading:?} of {frame:?}");
             datagrams += 1;
         }

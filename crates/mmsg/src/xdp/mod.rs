@@ -5,7 +5,8 @@
 //! lets everything else pass to the kernel as if nothing were there. An engine fills the same batches as every other
 //! one, and a reader finds the same in them.
 //!
-//! What the kernel lost of a queue is in its [`Statistics`], to the frame: handed over = received + refused + lost.
+//! What the kernel lost of a queue is in its [`Statistics`], what the engine refused in its [`Tally`], to the frame:
+//! handed over = received + refused + lost.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -31,50 +32,23 @@
 //! It ends without a gap: [`Engine::finish`](crate::Engine::finish) lets the queue's frames pass to the stack, where
 //! the ordinary socket takes them, and what is in the ring can still be received.
 
-#[cfg(not(feature = "af_xdp"))]
-mod absent;
-#[cfg(feature = "af_xdp")]
-mod attach;
-#[cfg(feature = "af_xdp")]
 mod control;
-#[cfg(feature = "af_xdp")]
-mod counter;
-#[cfg(feature = "af_xdp")]
 mod deposit;
-#[cfg(feature = "af_xdp")]
 mod engine;
-#[cfg(feature = "af_xdp")]
 mod frame;
-#[cfg(feature = "af_xdp")]
-mod loaded;
 mod options;
-#[cfg(feature = "af_xdp")]
 mod program;
+mod redirect;
 mod refusal;
-#[cfg(feature = "af_xdp")]
 mod rings;
-#[cfg(all(test, feature = "af_xdp"))]
-mod sample;
-#[cfg(feature = "af_xdp")]
 mod socket;
-#[cfg(feature = "af_xdp")]
+#[cfg(test)]
+mod testing;
 mod umem;
-#[cfg(feature = "af_xdp")]
 mod witness;
 
-#[cfg(not(feature = "af_xdp"))]
-pub(crate) use absent::Xdp;
-#[cfg(not(feature = "af_xdp"))]
-pub use absent::{Counter, Loaded, Redirect, socket};
-#[cfg(feature = "af_xdp")]
-pub use attach::Redirect;
-#[cfg(feature = "af_xdp")]
-pub use counter::Counter;
-#[cfg(feature = "af_xdp")]
+pub use crate::refusal::{Obstacle, Refusal};
 pub(crate) use engine::Xdp;
-#[cfg(feature = "af_xdp")]
-pub use loaded::Loaded;
-pub use options::{Checksums, Mode, Options, Statistics, Tally, Wanted};
-pub use refusal::{Obstacle, Refusal};
-#[cfg(feature = "af_xdp")]
-pub use socket::socket;
+pub use options::{Checksums, Mode, Options, Tally, Wanted};
+pub use redirect::{Loaded, Redirect};
+pub use socket::{Counter, Statistics, socket};

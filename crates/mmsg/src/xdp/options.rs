@@ -1,6 +1,6 @@
-//! What is asked of AF_XDP and what it tells: plain data, the same in a build without the engine.
+//! What is asked of AF_XDP, and what the engine counts.
 
-use crate::shape::Control;
+use crate::shape::{Control, setters};
 
 /// How a program sits at an interface.
 #[non_exhaustive]
@@ -97,33 +97,21 @@ impl Options {
         let checksums = Checksums::VerifiedOrLeftToDevice;
         Options { queue, copy_up_to: 256, checksums, zero_copy: false, control: Control::new() }
     }
-
-    /// The same with payloads of up to so many bytes copied.
-    #[must_use]
-    pub const fn copy_up_to(self, bytes: usize) -> Options {
-        Options { copy_up_to: bytes, ..self }
-    }
-
-    /// The same with this made of checksums.
-    #[must_use]
-    pub const fn checksums(self, checksums: Checksums) -> Options {
-        Options { checksums, ..self }
-    }
-
-    /// The same by the device itself, where that can be.
-    #[must_use]
-    pub const fn zero_copy(self, on: bool) -> Options {
-        Options { zero_copy: on, ..self }
-    }
-
-    /// The same with this noted down.
-    #[must_use]
-    pub const fn control(self, control: Control) -> Options {
-        Options { control, ..self }
-    }
 }
 
-/// What became of the frames that an engine has taken out of its ring, as it counts them itself.
+setters!(Options {
+    /// The same with payloads of up to so many bytes copied.
+    copy_up_to: usize,
+    /// The same with this made of checksums.
+    checksums: Checksums,
+    /// The same by the device itself, where that can be.
+    zero_copy: bool,
+    /// The same with this noted down.
+    control: Control,
+});
+
+/// What became of the frames that an engine has taken out of its ring, as it counts them itself. `frames` is the sum of
+/// the datagrams in batches and of [`refused`](Self::refused).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -144,47 +132,7 @@ pub struct Tally {
     pub waiting: u32,
 }
 
-/// What became of the frames that the program handed over, counted since the engine was made.
-///
-/// `frames` is the sum of the datagrams in batches, of `malformed`, `header_checksum`, `checksum` and `no_checksum`.
-/// What was handed over is `frames`, what is still in the ring, and what [`lost`](Self::lost) says.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Whether the device writes the frames itself; otherwise the kernel copies them.
-    pub zero_copy: bool,
-    /// Frames for which the kernel had no chunk, or none as long as the frame (`rx_dropped`).
-    pub rx_dropped: u64,
-    /// Frames for which the receive ring had no room (`rx_ring_full`). It has room for every chunk, so this stays 0.
-    pub rx_ring_full: u64,
-    /// How often a chunk was wanted and the fill ring empty. Where the kernel copies, each of these is in `rx_dropped`
-    /// as well: never add the two. Where the device writes, it is attempts and not frames.
-    pub rx_fill_ring_empty_descs: u64,
-    /// Entries of the rings that the kernel refused; stays 0.
-    pub rx_invalid_descs: u64,
-    /// Frames taken out of the ring.
-    pub frames: u64,
-    /// Of these: with lengths that contradict each other.
-    pub malformed: u64,
-    /// Of these: with a wrong checksum of the IPv4 header.
-    pub header_checksum: u64,
-    /// Of these: with a wrong UDP checksum. 0 where nobody verifies it.
-    pub checksum: u64,
-    /// Of these: IPv6 without a UDP checksum. 0 where nobody verifies it.
-    pub no_checksum: u64,
-    /// Datagrams that were delivered although their checksum covers addresses and length only, see
-    /// [`Checksums::VerifiedOrLeftToDevice`].
-    pub checksum_left_to_device: u64,
-}
-
-impl Statistics {
-    /// Frames that were handed over and lost before they were in the ring. `None` where the device writes them by
-    /// itself: then what the device counts for the queue tells, and nothing here.
-    #[must_use]
-    pub fn lost(&self) -> Option<u64> {
-        (!self.zero_copy).then_some(self.rx_dropped + self.rx_ring_full)
-    }
-
+impl Tally {
     /// Frames that were taken out of the ring and are no datagrams; the kernel would have dropped them too.
     #[must_use]
     pub fn refused(&self) -> u64 {

@@ -5,10 +5,10 @@ use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::*;
-use crate::noise::{Noise, rounds};
+use crate::testing::rounds;
 use crate::xdp::frame::{Damage, Heading, Proof};
 use crate::xdp::options::Checksums;
-use crate::xdp::sample::Sample;
+use crate::xdp::testing::Sample;
 use bpf::{Map, Program, ProgramKind};
 
 /// `XDP_DROP`: what the program says here when it would have handed a frame over, because no queue has a socket.
@@ -164,13 +164,13 @@ fn what_is_longer_than_a_chunk_passes() {
 #[cfg_attr(miri, ignore = "needs a kernel")]
 fn above_the_driver_a_checksum_that_is_not_finished_passes_and_any_other_does_not() {
     let Some(program) = load_with(false, |_| Hidden::Guessed) else { return };
-    let mut noise = Noise::new(0x5eed_0106);
+    let mut random = fastrand::Rng::with_seed(0x5eed_0106);
     for _ in 0..rounds() / 4 {
-        let mut payload = vec![0; noise.below(60)];
-        noise.fill(&mut payload);
-        let mut sample = if noise.below(2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) };
+        let mut payload = vec![0; random.usize(..60)];
+        random.fill(&mut payload);
+        let mut sample = if random.usize(..2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) };
         if sample.source.is_ipv6() {
-            sample.source = Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(noise.next()) << 32 | 9).into();
+            sample.source = Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(random.u64(..)) << 32 | 9).into();
         }
         let frame = sample.frame();
         let at = if sample.source.is_ipv4() { 40 } else { 60 };
@@ -238,19 +238,19 @@ fn a_frame_of_any_length_is_handed_over_only_with_all_its_headers() {
 #[cfg_attr(miri, ignore = "needs a kernel")]
 fn what_is_handed_over_is_refused_only_for_lengths_and_checksums() {
     let Some(program) = load(true) else { return };
-    let mut noise = Noise::new(0x5eed_0103);
+    let mut random = fastrand::Rng::with_seed(0x5eed_0103);
     let (mut taken, mut read) = (0, 0);
     for _ in 0..rounds() {
-        let mut payload = vec![0; noise.below(30)];
-        noise.fill(&mut payload);
-        let sample = if noise.below(2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) };
-        let mut frame = if noise.below(3) == 0 { sample.tagged(5).frame() } else { sample.frame() };
-        for _ in 0..noise.below(3) {
+        let mut payload = vec![0; random.usize(..30)];
+        random.fill(&mut payload);
+        let sample = if random.usize(..2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) };
+        let mut frame = if random.usize(..3) == 0 { sample.tagged(5).frame() } else { sample.frame() };
+        for _ in 0..random.usize(..3) {
             // The headers, mostly.
-            let at = noise.below(70).min(frame.len() - 1);
-            frame[at] = noise.next() as u8;
+            let at = random.usize(..70).min(frame.len() - 1);
+            frame[at] = random.u8(..);
         }
-        frame.truncate(noise.below(frame.len() * 4).max(14));
+        frame.truncate(random.usize(..frame.len() * 4).max(14));
         if !is_taken(&program, &frame) {
             continue;
         }

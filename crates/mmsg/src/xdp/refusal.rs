@@ -1,7 +1,8 @@
-//! Why AF_XDP cannot be used here, in words that an operator can act on. Reads two files under /proc, nothing else.
+//! Why a step towards AF_XDP is refused, and what an operator can do about it.
 
-use std::fmt;
 use std::io;
+
+use crate::refusal::{Obstacle, Refusal};
 
 // The rights, as `/proc/PID/status` numbers them.
 const CAP_NET_ADMIN: u32 = 12;
@@ -9,32 +10,8 @@ const CAP_NET_RAW: u32 = 13;
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_BPF: u32 = 39;
 
-/// What kind of obstacle it is: what a program does about it depends on that.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Obstacle {
-    /// A right is missing, or a filter, a security module or a limit stands before it.
-    Forbidden,
-    /// The build, the kernel or the driver does not have it.
-    Absent,
-    /// Somebody else has the interface or its queue.
-    Taken,
-    /// What was asked for does not fit this interface: no such interface or queue, an MTU above the chunk.
-    Unfit,
-}
-
-/// Why there is no AF_XDP here: what was tried, on what, the error, the cause and the cure.
-#[derive(Debug)]
-pub struct Refusal {
-    obstacle: Obstacle,
-    operation: String,
-    error: io::Error,
-    cause: String,
-}
-
 /// What was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
 pub(super) enum Step {
     /// To ask for the number, the MTU or the address of an interface.
     Ask,
@@ -72,59 +49,18 @@ impl Step {
     }
 }
 
-#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
 impl Refusal {
     /// The refusal of a step on `subject`, an interface or a queue of one.
     pub(super) fn of(step: Step, subject: &str, error: io::Error) -> Refusal {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let switch = std::fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled").ok();
         let (obstacle, cause) = cause(step, error.raw_os_error(), capabilities(&status), switch.as_deref());
-        Refusal { obstacle, operation: format!("{} on {subject}", step.name()), error, cause }
+        Refusal::new(obstacle, format!("{} on {subject}", step.name()), error, cause)
     }
 
     /// The refusal of something that does not fit, found without the kernel.
-    pub(super) fn unfit(operation: String, cause: String) -> Refusal {
-        Refusal { obstacle: Obstacle::Unfit, operation, error: io::ErrorKind::InvalidInput.into(), cause }
-    }
-
-    /// The refusal of a build without the engine.
-    #[cfg_attr(feature = "af_xdp", allow(dead_code))]
-    pub(super) fn not_built() -> Refusal {
-        let cause = "this program is built without the engine; build the crate mmsg with its feature af_xdp".to_owned();
-        let (operation, error) = ("AF_XDP".to_owned(), io::ErrorKind::Unsupported.into());
-        Refusal { obstacle: Obstacle::Absent, operation, error, cause }
-    }
-}
-
-impl Refusal {
-    /// What kind of obstacle it is.
-    pub fn obstacle(&self) -> Obstacle {
-        self.obstacle
-    }
-
-    /// The error of the kernel; of kind `InvalidInput` where it was not asked because what was wanted cannot be, and of
-    /// kind `Unsupported` where the crate is built without the engine.
-    pub fn error(&self) -> &io::Error {
-        &self.error
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {}; {}", self.operation, self.error, self.cause)
-    }
-}
-
-/// An error of the same kind that holds the refusal, and says what it says.
-impl From<Refusal> for io::Error {
-    fn from(refusal: Refusal) -> io::Error {
-        io::Error::new(refusal.error.kind(), refusal)
-    }
-}
-
-impl std::error::Error for Refusal {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
+    pub(super) fn unfit(operation: String, cause: impl Into<String>) -> Refusal {
+        Refusal::new(Obstacle::Unfit, operation, io::ErrorKind::InvalidInput.into(), cause)
     }
 }
 
@@ -283,14 +219,5 @@ mod tests {
         assert!(text(Step::Socket, 0).starts_with("CAP_NET_RAW is missing"));
         let all = right(CAP_SYS_ADMIN) | right(CAP_NET_ADMIN);
         assert!(text(Step::AttachNative, all).contains("does not count"), "CAP_SYS_ADMIN stands for CAP_BPF");
-    }
-
-    #[test]
-    fn a_build_without_the_engine_says_how_to_get_it() {
-        let error = io::Error::from(Refusal::not_built());
-        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
-        let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>()).expect("it is in there");
-        assert_eq!(refusal.obstacle(), Obstacle::Absent);
-        assert!(refusal.to_string().contains("feature af_xdp"), "{refusal}");
     }
 }

@@ -10,12 +10,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use crate::sys;
-
-use super::counter::{self, Counted, Counter};
-use super::refusal::{Refusal, Step};
+use super::refusal::Step;
 use super::rings::{FillRing, Filled, Offsets, ReceiveRing};
 use super::umem::Umem;
+use crate::refusal::Refusal;
+use crate::sys;
 
 /// `AF_XDP`, which not every C library has.
 const FAMILY: libc::c_int = 44;
@@ -95,11 +94,6 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// Whether the device writes the frames itself.
-    pub(super) fn is_zero_copy(&self) -> bool {
-        self.zero_copy
-    }
-
     /// Gives the kernel the chunks that were put on the fill ring, and calls it if it does not look by itself.
     pub(super) fn publish(&mut self) -> io::Result<()> {
         self.fill.publish();
@@ -138,8 +132,8 @@ impl XdpSocket {
     }
 
     /// What the kernel has counted.
-    pub(super) fn counted(&self) -> io::Result<Counted> {
-        counter::read(self.fd.as_fd())
+    pub(super) fn statistics(&self) -> io::Result<Statistics> {
+        Statistics::read(self.fd.as_fd(), self.zero_copy)
     }
 
     /// What reads the same from elsewhere.
@@ -172,7 +166,7 @@ fn offsets(fd: BorrowedFd<'_>) -> io::Result<[Offsets; 4]> {
         // Linux before 5.4 has no flags in its rings.
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
-    let numbers: [u64; 16] = counter::doubles(&words);
+    let numbers: [u64; 16] = doubles(&words);
     Ok(std::array::from_fn(|ring| {
         let number = |field: usize| numbers[4 * ring + field] as usize;
         Offsets { producer: number(0), consumer: number(1), entries: number(2), flags: number(3) }
@@ -197,5 +191,89 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: exactly what `of` got, and the ring over it goes first. Should the kernel refuse, it stays mapped.
         let _ = unsafe { sys::munmap(self.base, self.bytes) };
+    }
+}
+
+/// What the kernel has counted of a queue since its engine was made (`struct xdp_statistics`).
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Whether the device writes the frames itself; otherwise the kernel copies them.
+    pub zero_copy: bool,
+    /// Frames for which the kernel had no chunk, or none as long as the frame (`rx_dropped`).
+    pub rx_dropped: u64,
+    /// Frames for which the receive ring had no room (`rx_ring_full`). It has room for every chunk, so this stays 0.
+    pub rx_ring_full: u64,
+    /// How often a chunk was wanted and the fill ring empty. Where the kernel copies, each of these is in `rx_dropped`
+    /// as well: never add the two. Where the device writes, it is attempts and not frames.
+    pub rx_fill_ring_empty_descs: u64,
+    /// Entries of the rings that the kernel refused; stays 0.
+    pub rx_invalid_descs: u64,
+}
+
+impl Statistics {
+    /// Frames that were handed over and lost before they were in the ring. `None` where the device writes them by
+    /// itself: then what the device counts for the queue tells, and nothing here.
+    #[must_use]
+    pub fn lost(&self) -> Option<u64> {
+        (!self.zero_copy).then_some(self.rx_dropped + self.rx_ring_full)
+    }
+
+    /// Asks the kernel about a socket.
+    pub(super) fn read(socket: BorrowedFd<'_>, zero_copy: bool) -> io::Result<Statistics> {
+        let mut words = [0; 12];
+        let written = sys::get_option(socket, libc::SOL_XDP, libc::XDP_STATISTICS, &mut words)?;
+        if written < words.len() {
+            // Before Linux 5.9 some of the numbers are sums of others.
+            return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT));
+        }
+        let [rx_dropped, rx_invalid_descs, _, rx_ring_full, rx_fill_ring_empty_descs, _] = doubles(&words);
+        Ok(Statistics { zero_copy, rx_dropped, rx_ring_full, rx_fill_ring_empty_descs, rx_invalid_descs })
+    }
+}
+
+/// Reads what the kernel has lost of an engine's queue, on any thread.
+///
+/// It keeps the engine's socket open: another socket gets the queue only after both are dropped.
+#[derive(Debug)]
+pub struct Counter {
+    pub(super) fd: OwnedFd,
+    pub(super) zero_copy: bool,
+}
+
+impl Counter {
+    /// See [`Statistics::lost`].
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn lost(&self) -> io::Result<Option<u64>> {
+        Statistics::read(self.fd.as_fd(), self.zero_copy).map(|statistics| statistics.lost())
+    }
+
+    /// Whether the device writes the frames itself.
+    pub fn is_zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+}
+
+/// Numbers of 64 bits, from halves as they lie in memory.
+pub(super) fn doubles<const N: usize>(words: &[u32]) -> [u64; N] {
+    std::array::from_fn(|place| {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&words[2 * place].to_ne_bytes());
+        bytes[4..].copy_from_slice(&words[2 * place + 1].to_ne_bytes());
+        u64::from_ne_bytes(bytes)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_64_bits_is_read_as_it_lies_in_memory() {
+        let bytes = 0x0123_4567_89ab_cdef_u64.to_ne_bytes();
+        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        assert_eq!(doubles::<1>(&[word(0), word(4)]), [0x0123_4567_89ab_cdef]);
     }
 }

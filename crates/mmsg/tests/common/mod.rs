@@ -1,4 +1,4 @@
-//! What the tests share: sockets on loopback, random bytes that are the same on every run, and receiving with a
+//! What the tests share: sockets on loopback, random bytes, and receiving with a
 //! deadline, so that a lost datagram fails a test instead of hanging it.
 #![allow(dead_code)] // each test binary uses its part of it
 
@@ -165,27 +165,7 @@ fn is_asleep(name: &str) -> bool {
     })
 }
 
-/// A xorshift generator.
-pub(crate) struct Noise(u64);
-
-impl Noise {
-    pub(crate) fn new(seed: u64) -> Noise {
-        Noise(seed | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// A number from `low` to `high`, both included.
-    pub(crate) fn between(&mut self, low: usize, high: usize) -> usize {
-        low + usize::try_from(self.next() >> 33).expect("31 bits fit") % (high - low + 1)
-    }
-
-    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next().to_le_bytes()[3]).collect()
-    }
+/// So many random bytes.
+pub(crate) fn bytes(random: &mut fastrand::Rng, count: usize) -> Vec<u8> {
+    std::iter::repeat_with(|| random.u8(..)).take(count).collect()
 }
