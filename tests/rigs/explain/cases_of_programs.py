@@ -4,7 +4,8 @@ import socket
 import sys
 import time
 
-from findings import Failed, cure, first, nothing
+from lib.check import Failed
+from lib.findings import cure, first, nothing
 from scene import HERE, Skipped, apply, far_less, paced
 
 # A buffer of 39 short datagrams.

@@ -7,7 +7,8 @@ import subprocess
 import time
 from collections import Counter
 
-from findings import Failed, cure, first, nothing
+from lib.check import Failed
+from lib.findings import cure, first, nothing
 from scene import HERE, Skipped, apply, paced
 
 

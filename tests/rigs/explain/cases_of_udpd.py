@@ -5,7 +5,8 @@ import subprocess
 import threading
 import time
 
-from findings import Failed, cure, first, nothing
+from lib.check import Failed
+from lib.findings import cure, first, nothing
 from scene import HERE, Skipped, bursts, change, listening, nothing_at, paced, stalled
 
 

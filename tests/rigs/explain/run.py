@@ -11,7 +11,7 @@ import traceback
 import cases_of_programs
 import cases_of_the_host
 import cases_of_udpd
-from findings import Failed
+from lib.check import Failed
 from scene import Scene, Skipped
 
 

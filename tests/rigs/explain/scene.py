@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from findings import Failed
+from lib.check import Failed
 
 HERE = "10.9.0.1"
 UDP_SEGMENT = 103

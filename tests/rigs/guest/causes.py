@@ -11,7 +11,8 @@ import subprocess
 import time
 
 import senders
-from findings import Failed, cure, first, nothing
+from lib.check import Failed
+from lib.findings import cure, first, nothing
 
 UDP_SEGMENT = 103
 LISTENER = 5140

@@ -17,7 +17,7 @@ import time
 
 import causes
 from causes import UDP_SEGMENT, Scene
-from findings import Failed
+from lib.check import Failed
 
 SINKS = ["kept", "slow"]
 NARROW, WIDE, LIMITED, CLOSED = 5140, 5141, 5142, 5999

@@ -2,19 +2,17 @@
 
 What is missing is computed here from the datagrams that were left out, and not from sequence numbers: by the count in a
 NetFlow 5 header, by datagrams, or by the records in the sets of an IPFIX message."""
-import json
-import os
 import random
-import signal
-import socket
 import struct
 import subprocess
-import sys
 import time
 
-UDPD, WORK = sys.argv[1:]
+from lib import net, packets
+from lib.check import main, passed, same
+from lib.daemon import NULL, WORK, Daemon, listening
+from lib.load import send
+
 FLOWS = 6000
-SO_RCVBUFFORCE = 33
 
 
 def capture(path, start):
@@ -22,11 +20,9 @@ def capture(path, start):
     with open(path, "wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
         for flow in range(FLOWS):
-            payload = b"x" * 20
-            addresses = struct.pack(">II", 0x0A000001 + flow // 1000, 0x0A010001)
-            ip = struct.pack(">BBHHHBBH", 0x45, 0, 48, flow & 0xFFFF, 0, 64, 17, 0) + addresses
-            udp = struct.pack(">HHHH", 1024 + flow % 50000, 53, 28, 0)
-            frame = b"\2" * 6 + b"\4" * 6 + b"\x08\x00" + ip + udp + payload
+            source, destination = f"10.0.0.{flow // 1000}", "10.1.0.1"
+            body = packets.udp(source, destination, 53, b"x" * 20, 0, 1024 + flow % 50000)
+            frame = packets.frame(b"\2" * 6, packets.ip(source, destination, body, number=flow))
             # Ten seconds of traffic.
             file.write(struct.pack("<IIII", start + flow // 600, flow % 600 * 1000, len(frame), len(frame)) + frame)
 
@@ -34,9 +30,7 @@ def capture(path, start):
 def exported(version, start):
     """The datagrams that softflowd makes of a capture."""
     capture(f"{WORK}/flows.pcap", start)
-    relay = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    relay.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
-    relay.bind(("127.0.0.1", 0))
+    relay = net.udp_socket("127.0.0.1", buffer=64 << 20)
     to = f"127.0.0.1:{relay.getsockname()[1]}"
     command = ["softflowd", "-r", f"{WORK}/flows.pcap", "-n", to, "-v", str(version), "-d",
                "-p", f"{WORK}/pid", "-c", "none"]
@@ -96,7 +90,7 @@ def made(kind, count):
 
 def carried(datagrams, sizes, lost_percent, seed):
     """What arrives, in which order, and how much of it is lost and repeated. The first and the last three arrive as
-    they were sent, so that nothing is lost where nobody could see it."""
+    they were sent, so that nothing is lost where no number after it could tell."""
     choice = random.Random(seed)
     places, lost, repeated = [], 0, 0
     for place, size in enumerate(sizes):
@@ -115,46 +109,14 @@ def carried(datagrams, sizes, lost_percent, seed):
     return [datagrams[place] for place in first + middle + last], lost, repeated
 
 
-def told(kind, lives, count):
+def told(kind, datagrams):
     """What udpd says of these datagrams."""
-    config, ledger = f"{WORK}/udpd.toml", f"{WORK}/ledger.json"
-    with open(config, "w") as file:
-        file.write(f'[daemon]\ncontrol_socket = "{WORK}/control.sock"\nmetrics_address = ""\n'
-                   f'stats_on_exit = "{ledger}"\n[[listener]]\nname = "in"\naddress = "127.0.0.1:9995"\n'
-                   f'sequence = "{kind}"\nreceive_buffer = "64MiB"\nsinks = ["out"]\n[sink.out]\ntype = "null"\n')
-    with open(f"{WORK}/log", "w") as log:
-        daemon = subprocess.Popen([UDPD, "run", "-c", config], stderr=log)
-    try:
-        until(lambda: "ready:" in open(f"{WORK}/log").read(), "udpd is not ready")
-        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        for datagram in (datagram for life in lives for datagram in life):
-            sender.sendto(datagram, ("127.0.0.1", 9995))
-            count -= 1
-        assert count == 0
-        total = sum(len(life) for life in lives)
-        until(lambda: arrived() == total, "not everything arrived")
-        daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(20) == 0
-    finally:
-        if daemon.poll() is None:
-            daemon.kill()
-    return json.load(open(ledger))["listeners"][0]["upstream"]
+    daemon = Daemon(listening(f'address = "127.0.0.1:9995"\nsequence = "{kind}"\nreceive_buffer = "64MiB"', out=NULL))
+    daemon.await_arrived(send(9995, datagrams))
+    return daemon.end()["upstream"]
 
 
-def arrived():
-    command = [UDPD, "stats", "--json", "--socket", f"{WORK}/control.sock"]
-    return json.loads(subprocess.check_output(command))["listeners"][0]["arrived"]
-
-
-def until(is_so, why):
-    for _ in range(400):
-        if is_so():
-            return
-        time.sleep(0.05)
-    sys.exit(f"FAILED: {why}\n{open(f'{WORK}/log').read()}")
-
-
-def main():
+def all_protocols():
     versions = {"netflow5": 5, "netflow9": 9, "ipfix": 10}
     for kind in ["netflow5", "netflow9", "ipfix", "sflow", "rtp"]:
         if kind in versions:
@@ -168,14 +130,12 @@ def main():
         for lost_percent in [0, 5, 20]:
             each = [carried(life, size, lost_percent, 7) for life, size in zip(lives, sizes)]
             lost, repeated = sum(one[1] for one in each), sum(one[2] for one in each)
-            upstream = told(kind, [one[0] for one in each], sum(len(one[0]) for one in each))
-            expected = (lost, repeated, len(lives) - 1, 0, 0)
+            upstream = told(kind, [datagram for one in each for datagram in one[0]])
             said = tuple(upstream[key] for key in ["missing", "duplicate", "restarts", "late", "unnumbered"])
-            if said != expected:
-                sys.exit(f"FAILED: {kind}, {lost_percent} % lost: missing, duplicate, restarts, late, unnumbered are "
-                         f"{expected}, and udpd says {said}: {upstream}")
-            print(f"passed: {kind}, {lost_percent} % lost: {sum(map(sum, sizes))} {upstream['unit']} sent, "
-                  f"{lost} missing, {repeated} repeated, {len(lives) - 1} restarts")
+            same(said, (lost, repeated, len(lives) - 1, 0, 0), f"{kind}, {lost_percent} % lost: missing, duplicate, "
+                 f"restarts, late, unnumbered: {upstream}")
+            passed(f"{kind}, {lost_percent} % lost: {sum(map(sum, sizes))} {upstream['unit']} sent, "
+                   f"{lost} missing, {repeated} repeated, {len(lives) - 1} restarts")
 
 
-main()
+main(all_protocols)

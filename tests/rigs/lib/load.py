@@ -1,0 +1,63 @@
+"""Senders: `udpd bench send`, which numbers its datagrams, and plain sockets."""
+import json
+import signal
+import socket
+import subprocess
+import time
+
+from lib.check import check
+from lib.daemon import PATIENCE, UDPD, start
+from lib.net import at, udp_socket
+
+
+def free_port(kind=socket.SOCK_DGRAM):
+    """A port of loopback that was free a moment ago."""
+    with socket.socket(socket.AF_INET, kind) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def bench_command(to, *arguments, program=(UDPD,), place=None):
+    return at(place, *program, "bench", "send", "--json", "--to", to, *arguments)
+
+
+def bench(to, *arguments, **where):
+    """Sends until it is done; the report."""
+    done = subprocess.run(bench_command(to, *arguments, **where), capture_output=True, text=True, check=False)
+    check(done.returncode == 0, lambda: f"bench send: {done.stderr}")
+    return json.loads(done.stdout)["report"]
+
+
+class Bench:
+    """`udpd bench send` beside the rig, until it is told to end."""
+
+    def __init__(self, to, rate, *arguments, seconds=3600, size=64, **where):
+        command = bench_command(to, "--rate", rate, "--seconds", seconds, "--size", size, *arguments, **where)
+        self.child = start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+    def end(self, is_told=True, may_be_refused=False):
+        """The report; what the kernel refused to send is a failure unless it may be."""
+        if is_told:
+            self.child.send_signal(signal.SIGINT)
+        text, _ = self.child.communicate(timeout=PATIENCE if is_told else None)
+        report = json.loads(text)["report"]
+        check(may_be_refused or not sum(report["refused"].values()), lambda: f"the kernel refused the sender: {report['refused']}")
+        return report
+
+
+def numbers_sent(report):
+    """All that a sender sent, as pairs of flow and number."""
+    return {(flow["flow"], number) for flow in report["flows"] for number in range(flow["sequences"])}
+
+
+def send(port, payloads, address="127.0.0.1", pause=0.001, at_once=50, sender=None):
+    """Sends payloads, with a pause after so many, for a receiver that gets its core now and then; how many it sent."""
+    own = sender or udp_socket()
+    count = 0
+    for count, payload in enumerate(payloads, 1):
+        own.sendto(payload, (address, port))
+        if count % at_once == 0:
+            time.sleep(pause)
+    if own is not sender:
+        own.close()
+    return count
