@@ -97,7 +97,8 @@ def dnsdist_receives():
     same(dropped_at(listener), 0, "what the listener dropped")
 
     def noted():
-        found = [re.match(r"Packet from (\S+):(\d+) for (\S+?)\.example\. ", line) for line in open(note, encoding="ascii")]
+        pattern = r"Packet from (\S+):(\d+) for (\S+?)\.example\. "
+        found = [re.match(pattern, line) for line in open(note, encoding="ascii")]
         return {one[3]: (one[1].strip("[]"), int(one[2])) for one in found}
 
     until(lambda: f"{asked} are noted: {noted()}", lambda: noted() == asked, 30)

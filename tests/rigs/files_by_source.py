@@ -32,7 +32,8 @@ def run():
 
 
 def arguments(network, flows):
-    return ["--engine", "packet", "--interface", "card0", "--sources", network, "--flows", flows, "--mix", "round-robin"]
+    return ["--engine", "packet", "--interface", "card0", "--sources", network, "--flows", flows, "--mix",
+            "round-robin"]
 
 
 def send(network, flows, rate, seconds):
@@ -76,15 +77,16 @@ def senders():
     check(files >= SOURCES * 0.9, f"only {files} sources")
     lost = one["kernel_dropped"] + sink["offered"] - sink["delivered"]
     check(not LONG or not lost, f"{lost} lost of {one['arrived']}")
-    passed(f"{files} files, {lines} lines, each in its own; {lost} lost of {one['arrived']} at {RATE}/s for {SECONDS} s")
+    passed(f"{files} files, {lines} lines, each in its own; {lost} lost of {one['arrived']} at {RATE}/s for "
+           f"{SECONDS} s")
     # Senders that do not exist.
     send("198.19.0.0/16", 60_000, 20_000, 4)
     two, sink = settled(daemon)
     same((*read_files(), sink["files"]["sources"], two["residual"]), (12_001, sink["delivered"], 12_000, 0),
          "files, lines, sources, residual")
     after = daemon.status("VmRSS") / 1024
-    passed(f"60,000 invented: 12,000 files and one for {sink['files']['overflow']} datagrams; resident {before:.1f} MiB, "
-           f"then {after:.1f}; check says up to {bound:.1f} MiB in sinks")
+    passed(f"60,000 invented: 12,000 files and one for {sink['files']['overflow']} datagrams; resident {before:.1f} "
+           f"MiB, then {after:.1f}; check says up to {bound:.1f} MiB in sinks")
     check(after - before <= bound + 8, "it has grown by more than check printed")
     # Killed while it writes.
     sender = Bench(TO, "20k", *arguments("198.18.0.0/16", SOURCES), seconds=3)

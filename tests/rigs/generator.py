@@ -9,7 +9,7 @@ from lib import net
 from lib.check import check, main, passed, skipped, until
 from lib.daemon import UDPD, start
 from lib.load import bench_command
-from lib.net import NOBODY, OTHER, gro, ip, set_proc
+from lib.net import UNPRIVILEGED, OTHER, gro, ip, set_proc
 
 PORT = 5140
 V4, V6 = f"10.8.0.1:{PORT}", f"[2001:db8::1]:{PORT}"
@@ -49,7 +49,8 @@ def counted(engine, to, count, *arguments):
     until(f"{count} are counted", lambda: grown(where) >= report["sent"], 20)
     # One more would still be under way.
     time.sleep(0.05)
-    arrived, bad = grown(where), [grown(name) for name in (wrong, "Ip:InHdrErrors", "Ip:InAddrErrors", "Ip6InHdrErrors")]
+    arrived = grown(where)
+    bad = [grown(name) for name in (wrong, "Ip:InHdrErrors", "Ip:InAddrErrors", "Ip6InHdrErrors")]
     check(arrived == report["sent"] and not any(bad),
           f"{engine} {to} {arguments}: {report['sent']} sent, {arrived} counted, bad {bad}")
     check(report["interface"]["packets"] >= report["sent"],
@@ -59,8 +60,8 @@ def counted(engine, to, count, *arguments):
 
 def in_order(engine, to, flows, count, *arguments):
     """`bench recv` finds each flow's sequences without a gap that no layer answers for."""
-    receiver = start([UDPD, "bench", "recv", "--json", "--listen", to, "--lanes", "1", "--flows", flows, "--expect", count],
-                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    receiver = start([UDPD, "bench", "recv", "--json", "--listen", to, "--lanes", "1", "--flows", flows, "--expect",
+                      count], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while "receiving on" not in (line := receiver.stderr.readline()):
         check(line, "bench recv has ended before it received")
     sent = send(to, "--engine", engine, "--interface", "card1", "--flows", flows, "--count", count, *arguments)
@@ -94,8 +95,8 @@ def refuses(words, engine, *arguments, code, to=V4, prefix=()):
 def what_may_not_be_used():
     refuses("is not known on card1", "packet", *SHORT, code=69)
     resolve_addresses()
-    refuses("CAP_NET_RAW", "packet", *SHORT, code=77, prefix=NOBODY)
-    refuses("CAP_BPF and CAP_NET_ADMIN", "xdp", *SHORT, code=77, prefix=NOBODY)
+    refuses("CAP_NET_RAW", "packet", *SHORT, code=77, prefix=UNPRIVILEGED)
+    refuses("CAP_BPF and CAP_NET_ADMIN", "xdp", *SHORT, code=77, prefix=UNPRIVILEGED)
     refuses("loopback", "xdp", "--count", "1", "--interface", "lo", code=2)
     refuses("there is no card9", "xdp", "--count", "1", "--interface", "card9", code=69)
     refuses("write 1472 or less", "xdp", *SHORT, "--size", "1473", code=2)
@@ -146,8 +147,8 @@ def frames_that_are_refused():
 
 def nothing_stays():
     """However it ends, nothing stays attached."""
-    child = start(bench_command(V4, "--engine", "xdp", "--interface", "card1", "--rate", "10k", "--flows", "1M", place=OTHER),
-                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = bench_command(V4, "--engine", "xdp", "--interface", "card1", "--rate", "10k", "--flows", "1M", place=OTHER)
+    child = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     before = net.udp_counters()["Udp:NoPorts"]
     until("it sends", lambda: net.udp_counters()["Udp:NoPorts"] > before or child.poll() is not None)
     check(child.poll() is None, f"it has ended with {child.returncode}")

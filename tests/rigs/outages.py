@@ -67,7 +67,7 @@ def outages(what, keys, away, back):
     sender = Bench(f"{ADDRESS}:{PORT}", RATE, "--flows", FLOWS, place=OTHER)
 
     def hears(more_than, seconds=60):
-        daemon.await_listener(f"more than {more_than} arrive", lambda listener: listener["arrived"] > more_than, seconds)
+        daemon.await_listener(f"more than {more_than} arrive", lambda now: now["arrived"] > more_than, seconds)
 
     hears(RATE // 2)
     longest = 0
@@ -90,14 +90,14 @@ def outages(what, keys, away, back):
 def judge(what, report, listener, counted, found, longest):
     most, in_file, flows = found
     full, nowhere, sent = counted["RcvbufErrors"], counted["NoPorts"], report["sent"]
-    same((listener["received"], listener["sinks"][0]["delivered"], listener["kernel_dropped"]), (in_file, in_file, full),
-         lambda: f"{what}: received, delivered, dropped by the kernel: {counted}, {json.dumps(listener)}")
+    told = (listener["received"], listener["sinks"][0]["delivered"], listener["kernel_dropped"])
+    same(told, (in_file, in_file, full), lambda: f"{what}: received, delivered, dropped by the kernel: {counted}, {json.dumps(listener)}")
     same((counted["InDatagrams"], counted["InErrors"]), (in_file, full), f"{what}: the kernel's own counts")
     # One hole an outage; a machine that is too slow for its receive buffers makes more, and the kernel counts those.
     check(most <= TURNS or full, f"{what}: the numbers of a flow have {most} holes, {TURNS} outages made them")
     check(flows == FLOWS and sent >= in_file, f"{what}: {flows} of {FLOWS} flows, {in_file} of {sent} sent")
-    passed(f"{what}, {TURNS} times: receives again after {1000 * longest:.0f} ms at the most; {in_file} in the file are "
-           f"what the kernel delivered; {full} found the socket full, {nowhere} none; the other "
+    passed(f"{what}, {TURNS} times: receives again after {1000 * longest:.0f} ms at the most; {in_file} in the file "
+           f"are what the kernel delivered; {full} found the socket full, {nowhere} none; the other "
            f"{sent - in_file - full - nowhere} of {sent} were sent while there was no way")
 
 

@@ -9,7 +9,7 @@ import time
 from lib import net
 from lib.check import check, main, passed, same, until
 from lib.daemon import NULL, Daemon, all_delivered, engines, file_sink, listening
-from lib.net import NOBODY, OTHER, ip
+from lib.net import UNPRIVILEGED, OTHER, ip
 
 PORT = 5140
 V4, V4B, V6, V6B = "10.8.0.2", "10.8.0.3", "2001:db8::2", "2001:db8::3"
@@ -200,13 +200,13 @@ def what_others_have_joined():
 def all_cases():
     a_cable_that_is_cut()
     cut_and_laid_again("by recvmmsg", 'engine = "recvmmsg"')
-    cut_and_laid_again("without any capability", 'engine = "recvmmsg"', NOBODY)
+    cut_and_laid_again("without any capability", 'engine = "recvmmsg"', UNPRIVILEGED)
     if "io_uring" in engines():
         cut_and_laid_again("by io_uring that lets gather", 'engine = "io_uring"\ngather = "1ms"')
     cut_and_laid_again("spread at random, which is a program of the group", 'spread = "random"')
     all_of_multicast()
     busy_poll([], "busy_poll has nothing to poll")
-    busy_poll(NOBODY, "works only in part: receivers")
+    busy_poll(UNPRIVILEGED, "works only in part: receivers")
     what_others_have_joined()
 
 

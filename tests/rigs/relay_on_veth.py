@@ -9,7 +9,7 @@ import time
 from lib import net
 from lib.check import check, main, passed, same, skipped, until
 from lib.daemon import Daemon, dropped_at, listening
-from lib.net import NOBODY, ip
+from lib.net import UNPRIVILEGED, ip
 
 RECEIVER, SENDER = os.environ["RECEIVER"], net.OTHER
 PORT, RELAYED = 5140, 6000
@@ -28,7 +28,8 @@ def lay():
     ip("route add 10.8.2.0/24 via 10.8.1.1", RECEIVER)
     ip("route add 2001:db8:2::/64 via 2001:db8:1::1", RECEIVER)
     ip("link set lo up", RECEIVER)
-    for here, there, place, far, near in (("out0", "out1", RECEIVER, [TO4, TO6], ["10.8.1.1", "2001:db8:1::1", "10.8.1.7"]),
+    relayed = ["10.8.1.1", "2001:db8:1::1", "10.8.1.7"]
+    for here, there, place, far, near in (("out0", "out1", RECEIVER, [TO4, TO6], relayed),
                                           ("in0", "in1", SENDER, [FROM4, FROM6], [AT4, AT6])):
         for address in far:
             net.introduce(address, here, None, there, place)
@@ -216,7 +217,8 @@ def no_host(distribute):
     daemon.finish(total)
     lines = daemon.warnings(absent)
     check(1 <= len(lines) <= 3, f"not said once: {lines}")
-    passed(f"an address that no host has, distribute = {distribute}: {sent} taken, {failed} failed there, none elsewhere")
+    passed(f"an address that no host has, distribute = {distribute}: {sent} taken, {failed} failed there, none "
+           "elsewhere")
 
 
 def slow_device(rate):
@@ -288,7 +290,7 @@ def another_address():
 
 
 def unprivileged():
-    Relay([TO4], "keep_source = true", before=NOBODY, owner=65534, wait=False).wait(
+    Relay([TO4], "keep_source = true", before=UNPRIVILEGED, owner=65534, wait=False).wait(
         77, "AmbientCapabilities=CAP_NET_RAW")
     passed("without the right to keep sources it does not start")
 

@@ -89,13 +89,13 @@ class Daemon:
 
     numbers = itertools.count(1)
 
-    def __init__(self, text, *, daemon="", directory=None, program=UDPD, before=(), run=("run",), owner=None,
-                 wait=True, **options):
+    def __init__(self, text, *, daemon="", directory=None, socket=None, program=UDPD, before=(), run=("run",),
+                 owner=None, wait=True, **options):
         self.directory = str(directory or f"{WORK}/{next(Daemon.numbers)}")
         os.makedirs(self.directory, exist_ok=True)
         if owner is not None:
             os.chown(self.directory, owner, owner)
-        self.socket, self.config = f"{self.directory}/control.sock", f"{self.directory}/udpd.toml"
+        self.socket, self.config = socket or f"{self.directory}/control.sock", f"{self.directory}/udpd.toml"
         self.log_path, self.ledger_path = f"{self.directory}/log", f"{self.directory}/ledger.json"
         if os.path.exists(self.ledger_path):
             os.unlink(self.ledger_path)
@@ -110,8 +110,9 @@ class Daemon:
 
     def configure(self, text):
         """Writes its file anew."""
-        usual = {"control_socket": f'"{self.socket}"', "metrics_address": '""', "stats_on_exit": f'"{self.ledger_path}"'}
-        lines = [f"{key} = {value}" for key, value in usual.items() if not re.search(rf"^{key}\b", self.daemon_keys, re.M)]
+        usual = {"control_socket": self.socket, "metrics_address": "", "stats_on_exit": self.ledger_path}
+        lines = [f'{key} = "{value}"' for key, value in usual.items()
+                 if not re.search(rf"^{key}\b", self.daemon_keys, re.M)]
         whole = "\n".join(["[daemon]", *lines, self.daemon_keys, text])
         with open(self.config, "w", encoding="utf-8") as file:
             file.write(whole.replace("DIR", self.directory))

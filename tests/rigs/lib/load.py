@@ -41,7 +41,8 @@ class Bench:
             self.child.send_signal(signal.SIGINT)
         text, _ = self.child.communicate(timeout=PATIENCE if is_told else None)
         report = json.loads(text)["report"]
-        check(may_be_refused or not sum(report["refused"].values()), lambda: f"the kernel refused the sender: {report['refused']}")
+        refused = report["refused"]
+        check(may_be_refused or not sum(refused.values()), f"the kernel refused the sender: {refused}")
         return report
 
 

@@ -1,5 +1,5 @@
 """What is in the files of udpd, read by nothing of udpd: payloads byte for byte, and the numbers that `udpd bench send`
-put into them. docs/operating.md and docs/jsonl.md have the formats, crates/udpd/commands/bench/payload.rs the numbers.
+put into them. docs/lines.md and docs/jsonl.md have the formats, payload.rs of the bench has the numbers.
 """
 import base64
 import json
