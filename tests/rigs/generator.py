@@ -147,7 +147,8 @@ def frames_that_are_refused():
 
 def nothing_stays():
     """However it ends, nothing stays attached."""
-    command = bench_command(V4, "--engine", "xdp", "--interface", "card1", "--rate", "10k", "--flows", "1M", place=OTHER)
+    command = bench_command(V4, "--engine", "xdp", "--interface", "card1", "--rate", "10k", "--flows", "1M",
+                            place=OTHER)
     child = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     before = net.udp_counters()["Udp:NoPorts"]
     until("it sends", lambda: net.udp_counters()["Udp:NoPorts"] > before or child.poll() is not None)

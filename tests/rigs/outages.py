@@ -91,7 +91,8 @@ def judge(what, report, listener, counted, found, longest):
     most, in_file, flows = found
     full, nowhere, sent = counted["RcvbufErrors"], counted["NoPorts"], report["sent"]
     told = (listener["received"], listener["sinks"][0]["delivered"], listener["kernel_dropped"])
-    same(told, (in_file, in_file, full), lambda: f"{what}: received, delivered, dropped by the kernel: {counted}, {json.dumps(listener)}")
+    same(told, (in_file, in_file, full),
+         lambda: f"{what}: received, delivered, dropped by the kernel: {counted}, {json.dumps(listener)}")
     same((counted["InDatagrams"], counted["InErrors"]), (in_file, full), f"{what}: the kernel's own counts")
     # One hole an outage; a machine that is too slow for its receive buffers makes more, and the kernel counts those.
     check(most <= TURNS or full, f"{what}: the numbers of a flow have {most} holes, {TURNS} outages made them")

@@ -15,8 +15,9 @@ def low_port():
     if first <= 514:
         skipped(f"this host lets every user bind port 514 (net.ipv4.ip_unprivileged_port_start = {first})")
         return
-    done = subprocess.run([*UNPRIVILEGED, "env", "-i", f"XDG_RUNTIME_DIR={WORK}", UDPD, "run", "--listen", "127.0.0.1:514",
-                           "--to", "null:"], capture_output=True, text=True, check=False)
+    command = [*UNPRIVILEGED, "env", "-i", f"XDG_RUNTIME_DIR={WORK}", UDPD, "run", "--listen", "127.0.0.1:514", "--to",
+               "null:"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     check(done.returncode == 77 and "AmbientCapabilities=CAP_NET_BIND_SERVICE" in done.stderr, str(done))
     passed("a low port without the capability is exit 77 and names the cure")
 

@@ -1,37 +1,33 @@
-#!/usr/bin/env python3
 """Random reloads while a sink hangs: a stream whose peer never reads, in most of the files, now and then with other
 settings, another peer, or gone. Listeners and sinks come, change and go beside it. Every reload is to be in force
-within a second, and what that means is judged by the files, by the socket behind a relay and by who may bind a port:
-never by what udpd says of itself. Its ledger is compared in the end with what was sent.
+within a second, and what that means is judged by the files, by the socket behind a relay and by which ports can be
+bound: never by what udpd says of itself. Its ledger is compared in the end with what was sent.
 
-    hanging.py --program UDPD [--reloads 40] [--seed N]
+    hanging.py hanging|healthy    with such a sink, or without
 """
-
-import argparse
-import json
 import os
 import random
 import select
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 
+from lib import net
+from lib.check import LONG, Failed, check, main, passed, same, setting, until
+from lib.daemon import WORK, Daemon, closed, dropped_at
+from lib.load import free_port
+
+IS_HEALTHY = sys.argv[1] == "healthy"
+# On a machine that others use as well an answer may take longer.
+RELOADS, LIMIT_S = (400, 1) if LONG else (25, 5)
+SEED = setting("SEED", random.randrange(1 << 32))
 LISTENERS = ["alpha", "beta", "gamma"]
 FILES = ["log0", "log1", "log2"]
-PAYLOAD = 1000
-PER_ROUND = 40
-PATIENCE = 20.0
+PAYLOAD, PER_ROUND = 1000, 40
+PATIENCE = 20
 # What may be resident at the end beyond what was at the start.
-SLACK_MIB = 16
-
-
-def free_port():
-    with socket.socket(type=socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+SLACK_KIB = 16 << 10
 
 
 def without_stuck(listeners):
@@ -40,37 +36,29 @@ def without_stuck(listeners):
 
 
 class Campaign:
-    def __init__(self, options):
-        self.options = options
-        self.random = random.Random(options.seed)
-        self.directory = tempfile.mkdtemp(prefix="hanging-")
+    def __init__(self):
+        self.random = random.Random(SEED)
+        self.directory = f"{WORK}/{sys.argv[1]}"
+        os.mkdir(self.directory)
         self.ports = {name: free_port() for name in LISTENERS}
-        self.sent = {name: 0 for name in LISTENERS}
-        self.number = 0
+        self.sent = dict.fromkeys(LISTENERS, 0)
+        self.number = self.most_threads = self.named = 0
         # By file, the numbers that have to be in it.
-        self.expected = {}
-        self.at_relay = set()
-        self.expected_at_relay = set()
-        self.sender = socket.socket(type=socket.SOCK_DGRAM)
-        self.behind = socket.socket(type=socket.SOCK_DGRAM)
+        self.expected, self.at_relay, self.expected_at_relay = {}, set(), set()
+        self.sender, self.behind = net.udp_socket(), net.udp_socket("127.0.0.1")
         self.behind.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        self.behind.bind(("127.0.0.1", 0))
-        self.peers = []
+        self.peers, self.answers = [], []
         for place in range(2):
             peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             peer.bind(f"{self.directory}/peer{place}")
             peer.listen(512)
             self.peers.append(peer)
-        self.answers = []
-        self.most_threads = 0
-        self.named = 0
 
     def draw(self):
         """A configuration: which sinks there are, and which of them each listener feeds."""
         draw = self.random
         sinks = {name: f"{name}-{draw.randrange(2)}.log" for name in FILES if draw.random() < 0.6}
-        has_relay = draw.random() < 0.6
-        has_stuck = not self.options.healthy and draw.random() < 0.9
+        has_relay, has_stuck = draw.random() < 0.6, not IS_HEALTHY and draw.random() < 0.9
         stuck = (draw.randrange(2) if draw.random() < 0.2 else 0, draw.choice(["1MiB", "1MiB", "1MiB", "2MiB"]))
         names = list(sinks) + ["relay"] * has_relay + ["stuck"] * has_stuck
         if not names:
@@ -91,13 +79,12 @@ class Campaign:
             "sync": draw.choice(["1s", "never"]),
         }
 
-    def write(self, drawn):
-        text = [f'[daemon]\ncontrol_socket = "{self.directory}/control.sock"\nmetrics_address = ""',
-                f'stats_on_exit = "{self.directory}/ledger.json"\npool_bytes = "96MiB"']
+    def text(self, drawn):
+        text = []
         for name, (lanes, fed) in drawn["listeners"].items():
             sinks = ", ".join(f'"{sink}"' for sink in fed)
             text.append(f'[[listener]]\nname = "{name}"\naddress = "127.0.0.1:{self.ports[name]}"\nlanes = {lanes}\n'
-                        f'max_length = 1200\nsinks = [{sinks}]')
+                        f"max_length = 1200\nsinks = [{sinks}]")
         for sink, file in drawn["files"].items():
             text.append(f'[sink.{sink}]\ntype = "file"\npath = "{self.directory}/{file}"\nsync = "{drawn["sync"]}"')
         if drawn["relay"]:
@@ -107,20 +94,13 @@ class Campaign:
             place, queue = drawn["stuck"]
             text.append(f'[sink.stuck]\ntype = "unix"\nsocket = "stream"\npath = "{self.directory}/peer{place}"\n'
                         f'queue_bytes = "{queue}"')
-        with open(f"{self.directory}/udpd.toml", "w") as file:
-            file.write("\n".join(text) + "\n")
+        return "\n".join(text)
 
-    def reload(self):
+    def reload(self, drawn):
         begun = time.monotonic()
-        done = subprocess.run([self.options.program, "reload", "--socket", f"{self.directory}/control.sock"],
-                              capture_output=True, text=True, timeout=60)
-        took = time.monotonic() - begun
-        self.answers.append(took)
-        said = done.stdout + done.stderr
-        if done.returncode != 0:
-            self.fail(f"refused with {done.returncode}: {said}")
-        if took > self.options.limit:
-            self.fail(f"answered after {took:.2f} s: {said}")
+        said = self.daemon.reload(self.text(drawn))
+        self.answers.append(time.monotonic() - begun)
+        check(self.answers[-1] <= LIMIT_S, f"answered after {self.answers[-1]:.2f} s: {said}")
         return said
 
     def send(self, drawn):
@@ -138,118 +118,79 @@ class Campaign:
     def hear(self, wait):
         while select.select([self.behind], [], [], wait)[0]:
             number = int(self.behind.recv(2000)[:9])
-            if number in self.at_relay:
-                self.fail(f"{number} came twice out of the relay")
+            check(number not in self.at_relay, f"{number} came twice out of the relay")
             self.at_relay.add(number)
             wait = 0
 
     def in_file(self, file):
-        with open(f"{self.directory}/{file}") as written:
-            lines = written.read().split("\n")[:-1]
-        numbers = [int(line[:9]) for line in lines]
-        if len(set(numbers)) != len(numbers):
-            self.fail(f"{file} has {len(numbers) - len(set(numbers))} datagrams twice")
+        if not os.path.exists(f"{self.directory}/{file}"):
+            return set()
+        with open(f"{self.directory}/{file}", encoding="ascii") as written:
+            numbers = [int(line[:9]) for line in written.read().split("\n")[:-1]]
+        same(len(set(numbers)), len(numbers), f"{file} has datagrams twice")
         return set(numbers)
+
+    def missing(self, files):
+        """By file and at the relay, how many have not come yet."""
+        self.hear(0.002)
+        lacks = {file: len(self.expected.get(file, set()) - self.in_file(file)) for file in files}
+        lacks["the relay"] = len(self.expected_at_relay - self.at_relay)
+        return {place: count for place, count in lacks.items() if count}
 
     def await_delivery(self, drawn):
         """Every file and the relay of this configuration have what was sent to them, and nothing else."""
-        deadline = time.monotonic() + PATIENCE
         files = set(drawn["files"].values())
-        while True:
-            self.hear(0.002)
-            missing = {file: self.expected.get(file, set()) - self.in_file(file) for file in files}
-            if self.expected_at_relay <= self.at_relay and not any(missing.values()):
-                break
-            if time.monotonic() > deadline:
-                lacks = {file: len(numbers) for file, numbers in missing.items()}
-                self.fail(f"not in force: {lacks} missing in files, "
-                          f"{len(self.expected_at_relay - self.at_relay)} at the relay")
+        until(lambda: f"it is in force, missing: {self.missing(files)}", lambda: not self.missing(files), PATIENCE)
         for file in files:
-            if beyond := self.in_file(file) - self.expected.get(file, set()):
-                self.fail(f"{file} has {len(beyond)} datagrams of listeners that do not feed it")
-        if beyond := self.at_relay - self.expected_at_relay:
-            self.fail(f"the relay sent {len(beyond)} datagrams of listeners that do not feed it")
+            same(self.in_file(file) - self.expected.get(file, set()), set(), f"of listeners that do not feed {file}")
+        same(self.at_relay - self.expected_at_relay, set(), "of listeners that do not feed the relay")
 
     def bind_what_is_free(self, drawn):
         for name in set(LISTENERS) - set(drawn["listeners"]):
-            with socket.socket(type=socket.SOCK_DGRAM) as other:
-                try:
-                    other.bind(("127.0.0.1", self.ports[name]))
-                except OSError as error:
-                    self.fail(f"the port of the removed listener {name} is not free: {error}")
-
-    def status(self, key):
-        with open(f"/proc/{self.daemon.pid}/status") as lines:
-            return next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))
-
-    def fail(self, why):
-        print(f"round {self.round}, seed {self.options.seed}: {why}")
-        print("".join(open(f"{self.directory}/log").readlines()[-15:]))
-        self.daemon.kill()
-        sys.exit(1)
+            try:
+                net.udp_socket("127.0.0.1", self.ports[name]).close()
+            except OSError as error:
+                raise Failed(f"the port of the removed listener {name} is not free: {error}") from error
 
     def run(self):
         first = self.draw()
         while not without_stuck(first["listeners"]):
             first = self.draw()
         drawn = first
-        self.write(drawn)
-        log = open(f"{self.directory}/log", "w")
-        self.daemon = subprocess.Popen([self.options.program, "run", "-c", f"{self.directory}/udpd.toml"], stderr=log)
-        self.round = 0
-        while "ready:" not in open(f"{self.directory}/log").read():
-            if self.daemon.poll() is not None:
-                self.fail("it does not start")
-            time.sleep(0.02)
-        begun_with = self.status("VmRSS")
-        for self.round in range(1, self.options.reloads + 1):
+        self.daemon = Daemon(self.text(drawn), daemon='pool_bytes = "96MiB"')
+        begun_with = self.daemon.status("VmRSS")
+        for _ in range(RELOADS):
             self.send(drawn)
             self.await_delivery(drawn)
             hangs = self.hangs()
             drawn = self.draw()
-            self.write(drawn)
-            said = self.reload()
-            if hangs and "stuck" not in said:
-                self.fail(f"the answer does not name the sink that hangs: {said}")
+            said = self.reload(drawn)
+            check(not hangs or "stuck" in said, f"the answer does not name the sink that hangs: {said}")
             self.named += hangs
             self.bind_what_is_free(drawn)
-            self.most_threads = max(self.most_threads, self.status("Threads"))
-            if self.options.memory and self.round % self.options.memory == 0:
-                print(f"round {self.round}: {self.status('VmRSS')} kB, {self.status('Threads')} threads", flush=True)
+            self.most_threads = max(self.most_threads, self.daemon.status("Threads"))
         self.send(drawn)
         self.await_delivery(drawn)
         # Two pipelines may keep their memory for what hangs, and are given up by those that come then.
         listeners = without_stuck(first["listeners"])
         for more in [1, 0, 1, 0]:
             of_this = {name: (lanes + more, fed) for name, (lanes, fed) in listeners.items()}
-            self.write({**first, "stuck": None, "listeners": of_this})
-            self.reload()
-        ended_with = self.await_memory(begun_with)
-        if self.options.hold:
-            print(f"pid {self.daemon.pid}", flush=True)
-            time.sleep(self.options.hold)
-        begun = time.monotonic()
-        self.daemon.send_signal(signal.SIGTERM)
-        self.daemon.wait(60)
-        took = time.monotonic() - begun
-        self.judge(begun_with, ended_with, took)
-
-    def await_memory(self, begun_with):
-        """Back at the first file, it has little more than at its start."""
-        deadline = time.monotonic() + PATIENCE
-        while (now := self.status("VmRSS")) > begun_with + (SLACK_MIB << 10):
-            if time.monotonic() > deadline:
-                self.fail(f"{begun_with >> 10} MiB were resident at the start, and {now >> 10} are now")
-            time.sleep(0.1)
-        return now
+            self.reload({**first, "stuck": None, "listeners": of_this})
+        # Back at the first file, it has little more than at its start.
+        until(lambda: f"{begun_with} KiB were resident at the start, and {self.daemon.status('VmRSS')} are now",
+              lambda: self.daemon.status("VmRSS") <= begun_with + SLACK_KIB, PATIENCE)
+        ended_with, begun = self.daemon.status("VmRSS"), time.monotonic()
+        self.daemon.child.send_signal(signal.SIGTERM)
+        self.daemon.wait()
+        self.judge(begun_with >> 10, ended_with >> 10, time.monotonic() - begun)
 
     def hangs(self):
         """Whether a consumer waits in a call for a peer that does not read, as the kernel sees it."""
-        threads = f"/proc/{self.daemon.pid}/task"
+        threads = f"/proc/{self.daemon.child.pid}/task"
         for thread in os.listdir(threads):
             try:
-                name = open(f"{threads}/{thread}/comm").read().strip()
-                waits_in = open(f"{threads}/{thread}/wchan").read()
+                name = open(f"{threads}/{thread}/comm", encoding="utf-8").read().strip()
+                waits_in = open(f"{threads}/{thread}/wchan", encoding="utf-8").read()
             except OSError:
                 continue
             if name.endswith("-stuck") and waits_in.startswith("sock_alloc_send"):
@@ -257,49 +198,26 @@ class Campaign:
         return False
 
     def judge(self, begun_with, ended_with, took):
-        ledger = json.load(open(f"{self.directory}/ledger.json"))
+        ledger = self.daemon.last()
+        closed(ledger)
         self.hear(0.2)
-        arrived = {listener["name"]: listener for listener in ledger["listeners"]}
-        given_up = 0
-        answers = sorted(self.answers)
-        for name, sent in self.sent.items():
-            own = arrived.get(name)
-            if own is None:
-                assert sent == 0, f"{name} is not in the ledger"
-                continue
-            assert own["residual"] == 0, f"{name}: residual {own['residual']}"
-            assert own["arrived"] == sent, f"{name}: {sent} sent, {own['arrived']} arrived"
-            assert own["kernel_dropped"] == 0, own["kernel_dropped"]
-            for sink in own["sinks"]:
-                dropped = sink["dropped"]
-                assert sink["in_flight"] == 0, sink
-                assert sink["offered"] == sink["delivered"] + sum(dropped.values()), sink
-                if sink["name"] == "stuck":
-                    given_up += sum(dropped.values())
-                else:
-                    assert sum(dropped.values()) == 0, sink
+        told = {listener["name"]: listener for listener in ledger["listeners"]}
+        counts = {name: (own["arrived"], own["kernel_dropped"]) for name, own in told.items()}
+        same(counts, {name: (sent, 0) for name, sent in self.sent.items() if sent or name in told}, "arrived and dropped")
+        sinks = [sink for own in told.values() for sink in own["sinks"]]
+        check(not any(sink["in_flight"] for sink in sinks), f"under way: {sinks}")
+        check(not any(dropped_at(sink) for sink in sinks if sink["name"] != "stuck"), f"dropped: {sinks}")
         for file, numbers in self.expected.items():
-            assert self.in_file(file) == numbers, file
-        assert self.at_relay == self.expected_at_relay
-        assert self.most_threads < 60, f"{self.most_threads} threads"
-        what = "no sink that hangs" if self.options.healthy else "a sink that hangs"
-        print(f"{self.options.reloads} random reloads with {what}, seed {self.options.seed}: "
-              f"{sum(self.sent.values())} datagrams sent, all in their files and at the relay, {given_up} dropped by "
-              f"the sink that hangs and counted; named in {self.named} answers; an answer took "
-              f"{answers[len(answers) // 2]:.2f} s in the middle and {answers[-1]:.2f} s at most; "
-              f"at most {self.most_threads} threads; resident {begun_with >> 10} MiB at the start, "
-              f"{ended_with >> 10} at the end; ended within {took:.1f} s")
+            same(self.in_file(file), numbers, file)
+        same(self.at_relay, self.expected_at_relay, "at the relay")
+        check(self.most_threads < 60, f"{self.most_threads} threads")
+        answers = sorted(self.answers)
+        what = "no sink that hangs" if IS_HEALTHY else "a sink that hangs"
+        passed(f"{RELOADS} random reloads with {what}, SEED={SEED}: {sum(self.sent.values())} datagrams sent, all in "
+               f"their files and at the relay, {sum(map(dropped_at, sinks))} dropped by the sink that hangs and counted; "
+               f"named in {self.named} answers; an answer took {answers[len(answers) // 2]:.2f} s in the middle and "
+               f"{answers[-1]:.2f} s at most; at most {self.most_threads} threads; resident {begun_with} MiB at the "
+               f"start, {ended_with} at the end; ended within {took:.1f} s")
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--program", required=True)
-parser.add_argument("--reloads", type=int, default=40)
-parser.add_argument("--seed", type=int, default=None)
-parser.add_argument("--limit", type=float, default=1.0, help="seconds that an answer may take")
-parser.add_argument("--memory", type=int, default=0, help="print the resident memory after so many rounds")
-parser.add_argument("--healthy", action="store_true", help="no sink hangs")
-parser.add_argument("--hold", type=float, default=0, help="wait so many seconds before the end")
-options = parser.parse_args()
-if options.seed is None:
-    options.seed = random.randrange(1 << 32)
-Campaign(options).run()
+main(Campaign().run)

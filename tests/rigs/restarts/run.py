@@ -82,7 +82,8 @@ def judge(service, times, allowed=0, note=""):
                           f"for {service.stall_ms} ms")
     rate = service.report["rate"]
     passed(f"{service.what}, {times} times at {rate:.0f}/s: {in_files} of {sent} in the files, none twice, lost "
-           f"{lost}, dropped by the kernel {dropped}; from end to ready {middle:.0f} ms, the longest {longest:.0f} ms{note}")
+           f"{lost}, dropped by the kernel {dropped}; from end to ready {middle:.0f} ms, the longest {longest:.0f} "
+           f"ms{note}")
     ROWS.append((service.what, times, int(rate), sent, in_files, lost, allowed, dropped, int(middle), int(longest)))
     service.close()
     shutil.rmtree(service.directory)
@@ -199,8 +200,8 @@ def record(path, rate):
         load = file.read().strip()
     page = ["# Restarts, kills and upgrades under load", "",
             f"{host(UDPD)} `tests/rigs/restarts.sh --record`.",
-            f"Payloads of 64 bytes, {FLOWS} flows, {rate}/s asked for. The sender, the kernel and udpd share the machine,",
-            f"with {os.cpu_count()} cores and at the end a load of {load}.",
+            f"Payloads of 64 bytes, {FLOWS} flows, {rate}/s asked for. The sender, the kernel and udpd share the",
+            f"machine, with {os.cpu_count()} cores and at the end a load of {load}.",
             "Lost: in no file and not counted by the kernel at a socket. The gap is from the signal to READY of the",
             f"next process; its bar is {GAP_BAR_MS} ms.", "", *markdown_table(head, ROWS)]
     with open(path, "w", encoding="utf-8") as file:

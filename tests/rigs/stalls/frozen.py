@@ -1,132 +1,86 @@
-#!/usr/bin/env python3
 """A file system that stands still for longer than any queue: the log names the sink and says when it goes on, and
 reloads go on meanwhile. Each is answered within seconds and is in force, whether the sink that hangs stays as it is,
-gets other settings or goes; what it cannot take is counted, and what it takes is written once and in order.
-
-    frozen.py --program UDPD --directory DIR --disk MOUNT
-"""
-
-import argparse
-import json
+gets other settings or goes; what it cannot take is counted, and what it takes is written once and in order."""
 import os
-import signal
-import socket
-import subprocess
-import sys
 import time
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--program", required=True)
-parser.add_argument("--directory", required=True)
-parser.add_argument("--disk", required=True)
-options = parser.parse_args()
-directory = os.path.join(options.directory, "frozen")
-os.makedirs(directory, exist_ok=True)
-on_disk = f"{options.disk}/frozen.log"
+from lib.check import Skipped, check, main, passed, same, until
+from lib.daemon import WORK, Daemon, all_delivered, dropped_at, listening
+from lib.disks import LoopDisk, NoDisk
+from lib.load import free_port, send
 
-with socket.socket(type=socket.SOCK_DGRAM) as probe:
-    probe.bind(("127.0.0.1", 0))
-    port = probe.getsockname()[1]
-sender = socket.socket(type=socket.SOCK_DGRAM)
-sent = 0
+PORT = free_port()
 
 
-def write(lanes, frozen, guest):
-    sinks = ["frozen"] * (frozen is not None) + ["guest"]
-    text = f"""
-[daemon]
-control_socket = "{directory}/control.sock"
-metrics_address = ""
-stats_on_exit = "{directory}/ledger.json"
-pool_bytes = "64MiB"
-[[listener]]
-name = "in"
-address = "127.0.0.1:{port}"
-lanes = {lanes}
-sinks = {json.dumps(sinks)}
-[sink.guest]
-type = "file"
-path = "{directory}/guest{guest}.log"
-"""
-    if frozen is not None:
-        text += f'[sink.frozen]\ntype = "file"\npath = "{on_disk}"\nsync = "{frozen}"\n'
-    with open(f"{directory}/udpd.toml", "w") as file:
-        file.write(text)
+def numbers(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="ascii") as file:
+        return [int(line[:9]) for line in file.read().split("\n")[:-1]]
 
 
-def send(count):
-    global sent
-    for _ in range(count):
-        sender.sendto(b"%09d" % sent + b"x" * 400, ("127.0.0.1", port))
-        sent += 1
-        if sent % 100 == 0:
-            time.sleep(0.005)
+class Frozen:
+    def __init__(self, disk):
+        self.on_disk, self.sent = f"{disk.place}/frozen.log", 0
+        self.daemon = Daemon(self.text(1, "1s", 0), daemon='pool_bytes = "64MiB"')
+
+    def text(self, lanes, frozen, guest):
+        """`frozen` is how the sink on the disk is synced; None is without it."""
+        sinks = {} if frozen is None else {"frozen": f'type = "file"\npath = "{self.on_disk}"\nsync = "{frozen}"'}
+        return listening(f'address = "127.0.0.1:{PORT}"\nlanes = {lanes}', **sinks,
+                         guest=f'type = "file"\npath = "DIR/guest{guest}.log"')
+
+    def send(self, count):
+        send(PORT, (b"%09d" % number + b"x" * 400 for number in range(self.sent, self.sent + count)), pause=0.005,
+             at_once=100)
+        self.sent += count
+
+    def reload(self, *configuration):
+        begun = time.monotonic()
+        return self.daemon.reload(self.text(*configuration)), time.monotonic() - begun
 
 
-def log():
-    return open(f"{directory}/log").read()
+def frozen(disk):
+    it, slowest = Frozen(disk), 0.0
+    it.send(100)
+    until("what was sent before", lambda: len(numbers(it.on_disk)) == 100)
+    disk.freeze()
+    try:
+        it.send(5000)
+        it.daemon.await_log("sink frozen: has handed on nothing for")
+        for number in range(1, 13):
+            # As it is, with other settings, and gone.
+            said, took = it.reload(1 + number % 2, [None, "1s", "2s", "2s"][number % 4], number)
+            slowest = max(slowest, took)
+            check("sinks frozen" in said, f"{number}: {said}")
+            it.send(50)
+            path = f"{it.daemon.directory}/guest{number}.log"
+            until(f"reload {number} is in force", lambda where=path: len(numbers(where)) == 50)
+        threads = it.daemon.status("Threads")
+        check(threads < 30, f"{threads} threads")
+    finally:
+        disk.thaw()
+    it.daemon.await_log("sink frozen: hands on again")
+    it.reload(1, "1s", 13)
+    it.send(10)
+    until("what was sent in the end", lambda: numbers(it.on_disk)[-1:] == [it.sent - 1])
+    own = it.daemon.end()
+    all_delivered(own | {"sinks": []}, it.sent)
+    sink = next(sink for sink in own["sinks"] if sink["name"] == "frozen")
+    written = numbers(it.on_disk)
+    check(written == sorted(set(written)), "out of order, or twice")
+    same((sink["in_flight"], sink["delivered"]), (0, len(written)), "under way and delivered")
+    passed(f"a frozen disk through 12 reloads: {it.sent} sent, {len(written)} written once and in order, "
+           f"{dropped_at(sink)} counted as dropped, {threads} threads at most; an answer took {slowest:.2f} s at most; "
+           "the log named the sink once it stood for some seconds")
 
 
-def until(what, enough, limit=40):
-    deadline = time.monotonic() + limit
-    while not enough():
-        if time.monotonic() > deadline:
-            print(f"{what} did not come\n{log()[-3000:]}")
-            sys.exit(1)
-        time.sleep(0.05)
+def on_a_disk():
+    try:
+        with LoopDisk(f"{WORK}/frozen-image", f"{WORK}/frozen-disk", "512M") as disk:
+            frozen(disk)
+    except NoDisk as why:
+        raise Skipped(f"needs {why}") from why
 
 
-def lines(path):
-    return open(path).read().split("\n")[:-1] if os.path.exists(path) else []
-
-
-def reload():
-    begun = time.monotonic()
-    done = subprocess.run([options.program, "reload", "--socket", f"{directory}/control.sock"], capture_output=True,
-                          text=True, timeout=60)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    return time.monotonic() - begun, said
-
-
-write(1, "1s", 0)
-daemon = subprocess.Popen([options.program, "run", "-c", f"{directory}/udpd.toml"],
-                          stderr=open(f"{directory}/log", "w"))
-until("its start", lambda: "ready:" in log())
-send(100)
-until("what was sent before", lambda: len(lines(on_disk)) == 100)
-subprocess.run(["fsfreeze", "-f", options.disk], check=True)
-slowest = 0.0
-try:
-    send(5000)
-    until("the line about a sink that takes nothing", lambda: "sink frozen: has handed on nothing for" in log())
-    for number in range(1, 13):
-        # As it is, with other settings, and gone.
-        write(1 + number % 2, [None, "1s", "2s", "2s"][number % 4], number)
-        took, said = reload()
-        slowest = max(slowest, took)
-        assert "sinks frozen" in said, f"{number}: {said}"
-        send(50)
-        until(f"reload {number}", lambda: len(lines(f"{directory}/guest{number}.log")) == 50)
-    with open(f"/proc/{daemon.pid}/status") as status:
-        threads = next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
-    assert threads < 30, f"{threads} threads"
-finally:
-    subprocess.run(["fsfreeze", "-u", options.disk], check=True)
-until("the line that it is over", lambda: "sink frozen: hands on again" in log())
-write(1, "1s", 13)
-reload()
-send(10)
-until("what was sent in the end", lambda: lines(on_disk)[-1:] and int(lines(on_disk)[-1][:9]) == sent - 1)
-daemon.send_signal(signal.SIGTERM)
-daemon.wait(30)
-own = json.load(open(f"{directory}/ledger.json"))["listeners"][0]
-assert own["residual"] == 0 and own["arrived"] == sent and own["kernel_dropped"] == 0, own
-frozen = next(sink for sink in own["sinks"] if sink["name"] == "frozen")
-written = [int(line[:9]) for line in lines(on_disk)]
-assert written == sorted(set(written)), "out of order, or twice"
-assert frozen["in_flight"] == 0 and frozen["delivered"] == len(written), (frozen, len(written))
-assert frozen["offered"] == frozen["delivered"] + sum(frozen["dropped"].values()), frozen
-print(f"a frozen disk through 12 reloads: {sent} sent, {len(written)} written once and in order, "
-      f"{sum(frozen['dropped'].values())} counted as dropped, {threads} threads at most; "
-      f"an answer took {slowest:.2f} s at most; the log named the sink once it stood for some seconds")
+main(on_a_disk)

@@ -1,4 +1,4 @@
-"""The far ends of the sinks: who reads what udpd delivers, how fast, and what was read.
+"""The far ends of sinks: how fast a reader takes what udpd delivers, and what it has read.
 
 A reader knows nothing of the ledger. It checks each record as it comes: a datagram that was sent, whole, and of each
 source a higher number than the one before. So no number is there twice and none has overtaken another.
@@ -11,6 +11,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from lib.net import SO_RCVBUFFORCE
+
 HEADER = re.compile(rb"^([0-9]) ([0-9]{9}) (x*)$")
 SO_MEMINFO, MEMINFO_DROPS = 55, 8
 SLOW_BYTES, SLOW_SECONDS = 4096, 0.004
@@ -22,7 +24,7 @@ def payload(source, number, length):
 
 
 @dataclass
-class Books:
+class Account:
     """What came out of one sink."""
     length: int
     records: int = 0
@@ -32,7 +34,7 @@ class Books:
     def take(self, record):
         found = HEADER.match(record)
         if not found or len(record) != self.length:
-            return self.blame(f"a record that nobody sent: {record[:40]!r}, {len(record)} bytes")
+            return self.blame(f"a record that was not sent: {record[:40]!r}, {len(record)} bytes")
         self.records += 1
         source, number = int(found[1]), int(found[2])
         if number <= self.last.get(source, -1):
@@ -49,7 +51,7 @@ class Reader:
     dead one reads what is there when the daemon has ended."""
 
     def __init__(self, manner, length):
-        self.manner, self.books = manner, Books(length)
+        self.manner, self.account, self.is_released = manner, Account(length), False
         self.may_read, self.has_ended = threading.Event(), threading.Event()
         if manner in ("steady", "slow"):
             self.may_read.set()
@@ -67,8 +69,6 @@ class Reader:
         if self.manner == "slow" and not self.is_released:
             time.sleep(SLOW_SECONDS)
 
-    is_released = False
-
     def release(self):
         self.is_released = True
         if self.manner != "dead":
@@ -81,8 +81,8 @@ class Reader:
         self.may_read.set()
         self.thread.join(30)
         if self.thread.is_alive():
-            self.books.blame("the reader does not come to an end")
-        return self.books
+            self.account.blame("the reader does not come to an end")
+        return self.account
 
 
 class Stream(Reader):
@@ -100,11 +100,11 @@ class Stream(Reader):
                 break
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                self.books.take(line)
+                self.account.take(line)
             self.pause()
         # A record that its reader never takes may be left in the middle; it counts as failed.
         if rest and self.manner != "dead":
-            self.books.blame(f"the stream ends within a record: {rest[:40]!r}")
+            self.account.blame(f"the stream ends within a record: {rest[:40]!r}")
         os.close(self.descriptor)
 
 
@@ -119,7 +119,7 @@ class Messages(Reader):
     def read_all(self):
         while True:
             try:
-                self.books.take(self.socket.recv(1 << 16))
+                self.account.take(self.socket.recv(1 << 16))
             except TimeoutError:
                 if self.has_ended.is_set():
                     break
@@ -140,7 +140,7 @@ def unix_reader(manner, length, path):
 
 def udp_reader(manner, length):
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    for option in (socket.SO_RCVBUF, 33):     # SO_RCVBUFFORCE, for root
+    for option in (socket.SO_RCVBUF, SO_RCVBUFFORCE):     # the second one for root
         try:
             bound.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
         except OSError:
@@ -153,7 +153,7 @@ class File:
     """A file is read at the end. Its disk takes everything."""
 
     def __init__(self, length, path):
-        self.books, self.path, self.manner = Books(length), path, "steady"
+        self.account, self.path, self.manner = Account(length), path, "steady"
 
     def start(self):
         pass
@@ -165,7 +165,7 @@ class File:
         with open(self.path, "rb") as file:
             *lines, rest = file.read().split(b"\n")
         for line in lines:
-            self.books.take(line)
+            self.account.take(line)
         if rest:
-            self.books.blame(f"the file ends within a record: {rest[:40]!r}")
-        return self.books
+            self.account.blame(f"the file ends within a record: {rest[:40]!r}")
+        return self.account

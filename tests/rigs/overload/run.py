@@ -1,6 +1,6 @@
 """More than can be taken, in every mixture, and whether the ledger says of each datagram what became of it.
 
-    campaign.py --program UDPD --directory SCRATCH --runs N [--only NUMBER,...] [--jobs N] [--record DIRECTORY]
+    run.py [--runs N] [--only NUMBER,...] [--jobs N] [--record DIRECTORY]
 
 Run number n is the same mixture every time. A run is right when for each sink the records that came out are whole, in
 order for each source, none twice, and as many as the ledger calls delivered; when what was sent is delivered plus every
@@ -9,19 +9,15 @@ reason why something was not; and when the residual is 0.
 import argparse
 import concurrent.futures
 import copy
-import csv
-import datetime
 import multiprocessing
-import platform
 import random
-import subprocess
-import sys
 import time
-from pathlib import Path
 
-from trial import TRAIN, Mix, SinkChoice, Trial
+from lib.check import Failed, check, main, passed, setting
+from lib.daemon import UDPD, dropped_at, engines
+from lib.report import host, markdown_table, record
+from trial import TRAIN, Mix, SinkChoice, run
 
-ENGINES = ("recvmmsg", "io_uring")
 POLICIES = ("drop_newest", "drop_oldest", "block")
 TRAFFIC = ("lone", "bursts", "flood")
 LENGTHS = ((20, False), (200, False), (1400, False), (9000, False), (1000, True))
@@ -30,7 +26,7 @@ FIELDS = ("number engine lanes sinks traffic length sent delivered queue_full si
           "detail").split()
 
 
-def mix_of(number, engines):
+def mix_of(number, allowed):
     """The mixture of a run: the axes that matter most go round, the others are drawn."""
     dice = random.Random(number)
     length, is_train = LENGTHS[number // 2 % len(LENGTHS)]
@@ -46,7 +42,7 @@ def mix_of(number, engines):
     datagrams = {"lone": 4_000, "bursts": 16_000, "flood": 48_000}[traffic]
     datagrams = max(1_000, min(datagrams, (48 << 20) // length))
     queue = dice.choice(["64KiB", "256KiB", "1MiB"])
-    return Mix(number, engines[number % len(engines)], 1 + number // 5 % 2, tuple(chosen), traffic, length, is_train,
+    return Mix(number, allowed[number % len(allowed)], 1 + number // 5 % 2, tuple(chosen), traffic, length, is_train,
                datagrams, queue)
 
 
@@ -55,26 +51,26 @@ def judge(outcome):
     ledger, mix = outcome.ledger, outcome.mix
     if outcome.wrong:
         return outcome.wrong
-    if outcome.exit_code != 0 or "panicked" in outcome.log:
-        return f"exit {outcome.exit_code}: {outcome.log[-300:]!r}"
+    if "panicked" in outcome.log:
+        return f"a panic: {outcome.log[-300:]!r}"
     if ledger["residual"] != 0:
         return f"residual {ledger['residual']}"
     # Of a train that finds no room the kernel counts the buffer; all trains here are of one length.
     dropped_by_kernel = ledger["kernel_dropped"] * (TRAIN if mix.is_train else 1)
-    received, refused = ledger["received"], sum(ledger["dropped"].values())
+    received, refused = ledger["received"], dropped_at(ledger)
     if received + dropped_by_kernel != outcome.sent:
         return f"sent {outcome.sent}, received {received}, dropped by the kernel {dropped_by_kernel}"
-    for at, (choice, books, lost) in enumerate(zip(mix.sinks, outcome.books, outcome.lost_in_sockets)):
+    for at, (choice, read, lost) in enumerate(zip(mix.sinks, outcome.read, outcome.lost_in_sockets)):
         sink, who = ledger["sinks"][at], f"sink {at} ({choice.kind}, {choice.manner}, {choice.when_full})"
-        if books.wrong:
-            return f"{who}: {'; '.join(books.wrong)}"
+        if read.wrong:
+            return f"{who}: {'; '.join(read.wrong)}"
         # What a write that never came back had handed over by then, the daemon cannot know; it counts as failed.
         unknown = sink["dropped"]["sink_error"] if choice.manner == "dead" else 0
-        if not 0 <= books.records + lost - sink["delivered"] <= unknown:
-            return f"{who}: delivered {sink['delivered']}, came out {books.records}, lost behind it {lost}"
+        if not 0 <= read.records + lost - sink["delivered"] <= unknown:
+            return f"{who}: delivered {sink['delivered']}, came out {read.records}, lost behind it {lost}"
         if sink["offered"] + refused != received:
             return f"{who}: received {received}, offered {sink['offered']}, refused {refused}"
-        if sink["delivered"] + sum(sink["dropped"].values()) != sink["offered"] or sink["in_flight"]:
+        if sink["delivered"] + dropped_at(sink) != sink["offered"] or sink["in_flight"]:
             return f"{who}: offered {sink['offered']}, delivered {sink['delivered']}, {sink['dropped']}"
         if choice.when_full == "block" and sink["dropped"]["queue_full"]:
             return f"{who}: a receiver that waits has dropped {sink['dropped']}"
@@ -82,7 +78,7 @@ def judge(outcome):
         is_held_up = any(sink.manner == "dead" and sink.when_full == "block" for sink in mix.sinks)
         is_read = choice.manner != "dead" and not is_held_up
         if is_read and sink["dropped"]["sink_error"] and choice.kind != "udp":
-            return f"{who}: {sink['dropped']} although somebody reads"
+            return f"{who}: {sink['dropped']} although its reader reads"
     return ""
 
 
@@ -97,18 +93,17 @@ def check_judge(outcome):
         where[name] += 1
 
     wrong = {
-        "a record is missing": lambda it: setattr(it.books[0], "records", it.books[0].records - 1),
-        "a record is there twice": lambda it: it.books[0].wrong.append("twice"),
+        "a record is missing": lambda it: setattr(it.read[0], "records", it.read[0].records - 1),
+        "a record is there twice": lambda it: it.read[0].wrong.append("twice"),
         "one was sent and is nowhere": lambda it: setattr(it, "sent", it.sent + 1),
         "one is counted twice": lambda it: one_more(it.ledger["sinks"][0]["dropped"], "queue_full"),
         "one is under way for ever": lambda it: one_more(it.ledger["sinks"][0], "in_flight"),
         "one was not offered": lambda it: one_more(it.ledger, "received"),
         "a residual": lambda it: one_more(it.ledger, "residual"),
-        "an exit code": lambda it: setattr(it, "exit_code", 1),
+        "a panic": lambda it: setattr(it, "log", "thread 'main' panicked"),
     }
-    passed = [what for what, change in wrong.items() if not judge(changed(change))]
-    if passed:
-        sys.exit(f"FAILED: the judge lets pass: {', '.join(passed)}")
+    missed = [what for what, change in wrong.items() if not judge(changed(change))]
+    check(not missed, f"the judge lets pass: {', '.join(missed)}")
 
 
 def row_of(outcome):
@@ -123,60 +118,36 @@ def row_of(outcome):
                 good=not wrong, detail=wrong)
 
 
-def table(rows, settings, seconds):
+def page(rows, seconds):
     """The dated summary."""
     bad = sum(not row["good"] for row in rows)
-    version = subprocess.run([settings.program, "--version"], capture_output=True, text=True).stdout.strip()
-    lines = ["# Overload in every mixture", "",
-             f"{datetime.date.today()}, {platform.machine()}, Linux {platform.release()}, {version}. "
-             f"`RUNS={len(rows)} tests/rigs/overload.sh`: {len(rows)} runs in {seconds:.0f} s, "
-             f"{bad} wrong.", "",
-             "A run is right when each sink gave out whole records, in order for each source, none twice, as many as",
-             "the ledger calls delivered; and when what was sent is delivered plus every reason. Each run is a line of",
-             "overload.csv.", "",
-             "| engine | traffic | runs | wrong | sent | with `queue_full` | with kernel drops |",
-             "|---|---|---|---|---|---|---|"]
-    for engine in ENGINES:
-        for traffic in TRAFFIC:
-            some = [row for row in rows if (row["engine"], row["traffic"]) == (engine, traffic)]
-            if some:
-                lines.append(f"| {engine} | {traffic} | {len(some)} | {sum(not row['good'] for row in some)} | "
-                             f"{sum(row['sent'] for row in some):,} | {sum(row['queue_full'] > 0 for row in some)} | "
-                             f"{sum(row['kernel_dropped'] > 0 for row in some)} |")
-    return "\n".join(lines) + "\n"
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["engine"], row["traffic"]), []).append(row)
+    cells = [[*group, len(some), sum(not row["good"] for row in some), f"{sum(row['sent'] for row in some):,}",
+              sum(row["queue_full"] > 0 for row in some), sum(row["kernel_dropped"] > 0 for row in some)]
+             for group, some in sorted(groups.items())]
+    return ["# Overload in every mixture", "",
+            f"{host(UDPD)} `RUNS={len(rows)} tests/rigs/overload.sh`: {len(rows)} runs in {seconds:.0f} s, {bad} wrong.", "",
+            "A run is right when each sink gave out whole records, in order for each source, none twice, as many as",
+            "the ledger calls delivered; and when what was sent is delivered plus every reason. Each run is a line of",
+            "overload.csv.", "",
+            *markdown_table("| engine | traffic | runs | wrong | sent | with `queue_full` | with kernel drops |", cells)]
 
 
-def has_io_uring(program, directory):
-    """Whether this host lets it be used; `check` says so without opening anything."""
-    file = Path(directory) / "ring.toml"
-    file.write_text('[[listener]]\nname = "in"\naddress = "127.0.0.1:5179"\nengine = "io_uring"\nsinks = ["n"]\n'
-                    '[sink.n]\ntype = "null"\n')
-    return subprocess.run([program, "check", "-c", file], capture_output=True).returncode == 0
-
-
-def one(arguments):
-    program, directory, mix = arguments
-    return Trial(program, directory, mix).run()
-
-
-def main():
+def campaign():
     parser = argparse.ArgumentParser()
-    for name in ("--program", "--directory", "--record"):
-        parser.add_argument(name)
-    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--record")
+    parser.add_argument("--runs", type=int, default=setting("RUNS", 10))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", type=lambda text: [int(number) for number in text.split(",")])
     settings = parser.parse_args()
-    engines = ENGINES
-    if not has_io_uring(settings.program, settings.directory):
-        print("SKIPPED overload.sh: the runs with io_uring, which this host refuses", flush=True)
-        engines = ENGINES[:1]
+    allowed = engines()
     # Spread over all mixtures also where there are few runs.
     numbers = settings.only or [at * 7 % 211 for at in range(settings.runs)]
-    work = [(settings.program, settings.directory, mix_of(number, engines)) for number in numbers]
     began, rows, judged = time.monotonic(), [], False
     with concurrent.futures.ProcessPoolExecutor(settings.jobs, multiprocessing.get_context("fork")) as pool:
-        for outcome in pool.map(one, work):
+        for outcome in pool.map(run, [mix_of(number, allowed) for number in numbers]):
             # Of a dead sink's records the judge knows a bound only.
             if not judged and not judge(outcome) and outcome.mix.sinks[0].manner != "dead":
                 check_judge(outcome)
@@ -187,23 +158,16 @@ def main():
                       "{detail}".format(**rows[-1]), flush=True)
     seconds = time.monotonic() - began
     if settings.record:
-        folder = Path(settings.record)
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "overload.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
-        (folder / "overload.md").write_text(table(rows, settings, seconds))
-    bad = sum(not row["good"] for row in rows)
-    full = sum(row["queue_full"] > 0 for row in rows)
-    if not judged and not bad and not settings.only:
-        sys.exit("FAILED: the judge was never given wrong books: this shows nothing")
-    if not full and not settings.only:
-        sys.exit("FAILED: no queue was ever full: this shows nothing")
-    print(f"{'FAILED' if bad else 'passed'}: {len(rows)} runs in {seconds:.0f} s, {bad} wrong; {full} with a full "
-          f"queue, {sum(row['kernel_dropped'] > 0 for row in rows)} with kernel drops")
-    sys.exit(bool(bad))
+        record(settings.record, "overload", FIELDS, rows, page(rows, seconds))
+    bad, full = sum(not row["good"] for row in rows), sum(row["queue_full"] > 0 for row in rows)
+    if not settings.only:
+        check(judged or bad, "the judge was never given a wrong account: this shows nothing")
+        check(full, "no queue was ever full: this shows nothing")
+    told = (f"{len(rows)} runs in {seconds:.0f} s, {bad} wrong; {full} with a full queue, "
+            f"{sum(row['kernel_dropped'] > 0 for row in rows)} with kernel drops")
+    if bad:
+        raise Failed(told)
+    passed(told)
 
 
-if __name__ == "__main__":
-    main()
+main(campaign)
