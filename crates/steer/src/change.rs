@@ -5,8 +5,8 @@ use std::fmt;
 use crate::host::ReadError;
 use crate::journal::JournalError;
 use crate::plan::PlanError;
+use crate::setting::is_same;
 use crate::setting::{Setting, SettingError};
-use crate::settings::is_same;
 
 /// One setting that was changed, or is about to be.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,10 +2,8 @@
 //! are processed. Needs no privileges and changes nothing.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fmt, fs, io};
 
 use crate::corelist::parse_core_list;
 use crate::device::Device;
@@ -296,6 +294,40 @@ fn known<T>(answer: Answer<T>) -> Known<T> {
         Err(EthtoolError::NotSupported) => Known::NotSupported,
         Err(error) => Known::Unknown(error.to_string()),
     }
+}
+
+// Some settings show what was, for a moment. On some machines an interrupt moves only when it fires the next time:
+// while it does, `smp_affinity_list` shows what it was before, and until then `effective_affinity_list` shows where it
+// still is. The kernel announces neither. So what looks wrong is read again, a bounded number of times, before it is
+// reported.
+
+/// How often to look.
+pub(crate) const LOOKS: usize = 10;
+
+/// Waits a little until the next look: all of them together take a tenth of a second.
+#[cfg(not(test))]
+pub(crate) fn pause() {
+    std::thread::sleep(std::time::Duration::from_millis(10));
+}
+
+#[cfg(test)]
+type Meanwhile = (usize, Option<Box<dyn FnMut(usize)>>);
+
+#[cfg(test)]
+thread_local! {
+    /// What happens while a test's thread waits, instead of time passing: called with the number of pauses before.
+    pub(crate) static MEANWHILE: std::cell::RefCell<Meanwhile> =
+        const { std::cell::RefCell::new((0, None)) };
+}
+
+#[cfg(test)]
+pub(crate) fn pause() {
+    MEANWHILE.with_borrow_mut(|(pauses, happens)| {
+        if let Some(happens) = happens {
+            happens(*pauses);
+        }
+        *pauses += 1;
+    });
 }
 
 #[cfg(test)]

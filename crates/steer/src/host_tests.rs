@@ -1,10 +1,10 @@
 //! Tests of reading a host, on machines that are described in tests/trees. What is read of each is shown as a text that
 //! a person has reviewed; the tests below it say what must not be got wrong.
 
+use super::{BusyPoll, ReadError};
 use std::fmt::Write as _;
 
 use crate::corelist::format_core_list;
-use crate::host::{BusyPoll, ReadError};
 use crate::model::{Host, Kind, Known, Source, WorkBy};
 use crate::testing::{Machine, all_machines, assert_reviewed};
 

@@ -13,8 +13,8 @@ use std::os::unix::fs::MetadataExt;
 use crate::device::Device;
 use crate::ethtool::EthtoolError;
 use crate::host::Reader;
-use crate::links::Link;
-use crate::patience::pause;
+use crate::host::pause;
+use crate::netdev::Link;
 
 /// Interfaces come and go while they are listed; so often both lists are read until they agree.
 const READINGS: usize = 5;
@@ -200,7 +200,7 @@ fn difference(shown: &[Link], told: &[Link]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::patience::MEANWHILE;
+    use crate::host::MEANWHILE;
     use crate::testing::Machine;
 
     #[test]

@@ -2,14 +2,14 @@
 //! list with ours added, because its command replaces the whole list. irqbalance is never stopped or killed: the rest
 //! of the host needs it.
 
-use std::fmt;
-use std::fs;
 use std::io::{self, IoSlice, Read};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fmt, fs};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -17,6 +17,8 @@ use nix::sys::socket::{
     sendmsg, socket, sockopt,
 };
 use nix::unistd::geteuid;
+
+use crate::topology::{read_if_any, try_numbered};
 
 /// It answers at once; this only keeps a surprise, as one that was stopped, from becoming a hang.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -268,6 +270,95 @@ fn list(interrupts: &[u32]) -> String {
     }
     let (first, others): (Vec<u32>, Vec<u32>) = interrupts.iter().partition(|&&number| number == 0);
     first.iter().take(1).chain(&others).map(u32::to_string).collect::<Vec<_>>().join(" ")
+}
+
+// Whether irqbalance runs is read from its process and from its sockets: a /proc that hides the processes of other
+// users, or that of a container, says nothing of them, and "it does not run" would then be a guess.
+
+/// Whether irqbalance runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// It does: this one.
+    Runs(Irqbalance),
+    /// It does not.
+    #[default]
+    Absent,
+    /// Nobody can say: the reason.
+    Unknown(String),
+}
+
+/// What `/proc/self/ns/pid` is for whoever sees all processes of the machine: the kernel gives its first namespace
+/// this number (`PROC_PID_INIT_INO`).
+const FIRST_NAMESPACE: &str = "pid:[4026531836]";
+
+impl Irqbalance {
+    /// Looks for it below `root`, which is `/` on a live machine. After a restart the answer is another one: what was
+    /// asked of the earlier one is forgotten.
+    pub fn find(root: &Path) -> Presence {
+        let proc = root.join("proc");
+        let processes = match fs::metadata(&proc).and_then(|folder| by_process(&proc, folder.uid())) {
+            Ok(processes) => processes,
+            Err(error) => return Presence::Unknown(error.to_string()),
+        };
+        let listeners = by_listener(&proc);
+        // One that only has the name does not listen. An old irqbalance listens without a name, so it need not.
+        let listens = processes.iter().find(|pid| listeners.contains(pid));
+        if let Some(pid) = listens.or(processes.first()).or(listeners.first()) {
+            return Presence::Runs(Self::new(*pid));
+        }
+        if sees_all_processes(&proc) {
+            return Presence::Absent;
+        }
+        let sockets = root.join("run/irqbalance");
+        let has_socket = fs::read_dir(&sockets)
+            .is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(|entry| pid_in(&entry.path()).is_some())));
+        Presence::Unknown(if has_socket {
+            let sockets = sockets.display();
+            format!("{sockets} has a socket of it, and /proc does not show whether its process still runs")
+        } else {
+            "/proc does not show the processes of others here".to_owned()
+        })
+    }
+}
+
+/// Every process of this user, which is root on a live machine, that shows its name. Anybody may give it to his own.
+fn by_process(proc: &Path, user: u32) -> io::Result<Vec<u32>> {
+    let is_it = |pid: &usize| {
+        let folder = proc.join(pid.to_string());
+        fs::read_to_string(folder.join("comm")).is_ok_and(|name| name.trim() == "irqbalance")
+            && fs::metadata(&folder).is_ok_and(|folder| folder.uid() == user)
+    };
+    Ok(try_numbered(proc, "")?.into_iter().filter(is_it).filter_map(|pid| u32::try_from(pid).ok()).collect())
+}
+
+/// The kernel lists every socket that has a name, whoever owns it: a path, or "@" and an abstract name.
+fn by_listener(proc: &Path) -> Vec<u32> {
+    let table = read_if_any(&proc.join("net/unix")).ok().flatten().unwrap_or_default();
+    let names = table.lines().filter_map(|line| line.split_ascii_whitespace().nth(NAME_COLUMN));
+    let pid = |name: &str| {
+        let name = name.trim_matches('@');
+        pid_in(Path::new(name)).filter(|_| name.starts_with("/run/irqbalance/") || !name.contains('/'))
+    };
+    names.filter_map(pid).collect()
+}
+
+/// Num RefCount Protocol Flags Type St Inode Path.
+const NAME_COLUMN: usize = 7;
+
+/// The process id in "irqbalance77.sock".
+fn pid_in(socket: &Path) -> Option<u32> {
+    let digits = socket.file_name()?.to_str()?.strip_prefix("irqbalance")?.strip_suffix(".sock")?;
+    digits.parse().ok()
+}
+
+/// False where processes of others are hidden (`hidepid`), or where a container sees its own alone.
+fn sees_all_processes(proc: &Path) -> bool {
+    let is_first = match fs::read_link(proc.join("self/ns/pid")) {
+        Ok(namespace) => namespace.as_os_str() == FIRST_NAMESPACE,
+        // A kernel without such namespaces has no such link.
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    is_first && fs::read_to_string(proc.join("1/comm")).is_ok()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use nix::sys::socket::{Backlog, bind, listen};
 
 use super::*;
+use crate::testing::Machine;
 
 /// Answers like irqbalance: `setup` from its list, and `settings ban irqs` replaces that list, as far as its buffer
 /// holds the numbers. Tells every command that it got.
@@ -155,4 +156,56 @@ fn one_that_was_stopped_and_takes_no_more_connections_is_not_waited_for_for_ever
     }
     let error = ours(&folder).balances(&[43]).expect_err("nobody answers").to_string();
     assert!(error.contains("it takes no connection within 2 s, as if it was stopped"), "{error}");
+}
+
+fn find(tree: &str) -> Presence {
+    Irqbalance::find(Machine::unpack(tree).root.path())
+}
+
+#[test]
+fn it_is_found_by_its_process_and_absent_only_where_all_processes_are_seen() {
+    assert_eq!(find("proc/1/comm = systemd\nproc/345/comm = irqbalance"), Presence::Runs(Irqbalance::new(345)));
+    assert_eq!(find("proc/1/comm = systemd\nproc/345/comm = sshd"), Presence::Absent);
+    assert_eq!(
+        find("proc/1/comm = systemd\nproc/self/ns/pid -> pid:[4026531836]"),
+        Presence::Absent,
+        "the first namespace sees all"
+    );
+}
+
+#[test]
+fn a_process_of_the_name_is_not_it_when_another_user_started_it_or_another_one_listens() {
+    let machine = Machine::unpack("proc/1/comm = systemd\nproc/345/comm = irqbalance");
+    let proc = machine.root.path().join("proc");
+    let root = fs::metadata(&proc).expect("a folder").uid();
+    assert_eq!(by_process(&proc, root).expect("a folder"), [345]);
+    assert_eq!(by_process(&proc, root + 1).expect("a folder"), [0; 0], "somebody else's");
+    let line = "0000000000000000: 00000002 00000000 00010000 0001 01 2048 /run/irqbalance/irqbalance400.sock";
+    let two = format!("proc/345/comm = irqbalance\nproc/400/comm = irqbalance\nproc/net/unix = {line}");
+    assert_eq!(find(&two), Presence::Runs(Irqbalance::new(400)));
+}
+
+#[test]
+fn what_proc_hides_is_unknown_and_never_absent() {
+    let unknown = |tree: &str| match find(tree) {
+        Presence::Unknown(why) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(unknown("proc/345/comm = sshd"), "/proc does not show the processes of others here");
+    let container = "proc/1/comm = sh\nproc/self/ns/pid -> pid:[4026532001]";
+    assert_eq!(unknown(container), "/proc does not show the processes of others here");
+    let why = unknown("proc/345/comm = sshd\nrun/irqbalance/irqbalance77.sock = x");
+    assert!(why.contains("run/irqbalance has a socket of it"), "{why}");
+}
+
+#[test]
+fn with_a_hidden_proc_it_is_found_by_its_socket() {
+    let header = "proc/net/unix = Num       RefCount Protocol Flags    Type St Inode Path";
+    let line = "0000000000000000: 00000002 00000000 00010000 0001 01 2048";
+    for name in ["/run/irqbalance/irqbalance77.sock", "@irqbalance77.sock", "@irqbalance77.sock@@@@@@@@"] {
+        let tree = format!("{header}\\n{line} /run/dbus/socket\\n{line}\\n{line} {name}");
+        assert_eq!(find(&tree), Presence::Runs(Irqbalance::new(77)), "{name}");
+    }
+    let other = format!("{header}\\n{line} /home/mallory/irqbalance77.sock");
+    assert!(matches!(find(&other), Presence::Unknown(_)), "a file of somebody's");
 }

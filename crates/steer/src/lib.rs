@@ -46,58 +46,49 @@
 //!
 //! - `export`: a plan as files for systemd, udev and the shell (`/sys/class/net/IF/addr_assign_type` for
 //!   `NET_ADDR_PERM`)
-//! - `status`: what differs from a plan, and of what nobody can say
-//! - `doubts`: what could not be read, or was asked for and cannot be had
+//! - `status`: what differs from a plan, what could not be read, and what was asked for and cannot be had
 //! - `restore`: puts back what was saved
-//! - `apply_rules`: adds rules to those of others, and removes ours
-//! - `apply`: makes changes, and saves before (`CAP_NET_ADMIN` in `/proc/self/status`)
+//! - `apply`: makes changes, and saves before; adds rules to those of others (`CAP_NET_ADMIN` in `/proc/self/status`)
 //! - `change`: what is reported of a change
-//! - `journal/mod`, `journal/folder`, `journal/record`, `journal/error`: what was before it, on disk; under a lock
-//!   (`flock`), in files that nobody else can have made (`openat` with `O_NOFOLLOW`)
-//! - `rivals`: who else sets what we set (systemd's `.link` files)
-//! - `settings`, `sorting`: settings read and written (`/proc/irq/N/smp_affinity_list`, `rps_cpus` and `xps_cpus` below
+//! - `journal/mod`, `journal/folder`: what was before it, on disk; under a lock (`flock`), in files that only root can
+//!   have made (`openat` with `O_NOFOLLOW`)
+//! - `rivals`: which other programs set what we set (systemd's `.link` files)
+//! - `rules`, `setting`: settings read and written (`/proc/irq/N/smp_affinity_list`, `rps_cpus` and `xps_cpus` below
 //!   `/sys/class/net/IF/queues`, and the driver); rules added to those of others and removed again
-//! - `setting`: one setting, and its name
 //! - `identity`: which interface it is, and whether it is gone (`/proc/thread-self/ns/net`)
-//! - `plan/mod`, `plan/decide`, `plan/sharing`, `plan/sending`, `plan/show`: what should be, setting by setting; which
-//!   queue gets which datagrams; which send queue a core uses; as a table
-//! - `plan/seats`, `plan/reasons`, `plan/balance`: which cores; why, in words; how evenly flows will spread
-//! - `plan/seated`, `plan/party`: receivers that run already; one interface while it is being seated
+//! - `plan/mod`, `plan/decide`, `plan/flows`: what should be, setting by setting; which queue gets which datagrams and
+//!   which send queue a core uses
+//! - `plan/reasons`, `plan/seats`: why these cores, in words; which cores
 //! - `plan/cores`: the cores that are dealt out, and which is the best for the next
-//! - `plan/request`, `plan/parts`, `plan/note`: what is asked of a plan; what it consists of; what cannot be
+//! - `plan/parts`: what is asked of a plan, what it consists of, and what cannot be
 //! - `host`: reads a host; the only file that asks all of those below
-//! - `interrupts`, `names`: which interrupt belongs to a queue, by number or by the driver's name for it
+//! - `interrupts`: which interrupt belongs to a queue, by number or by the driver's name for it
 //!   (`/sys/kernel/irq/N/actions`, `/proc/irq/N/effective_affinity_list`)
 //! - `device`: one interface and its device (`/sys/class/net/IF`: `ifindex`, `type` for `ARPHRD_LOOPBACK`, `flags` for
 //!   `IFF_UP`, `device`, `queues`, `threaded`)
-//! - `netdev`: queues, polling contexts, their interrupts and threads, from Linux 6.8 on (`NETDEV_CMD_QUEUE_GET`,
-//!   `NETDEV_CMD_NAPI_GET`)
+//! - `netdev`: the interfaces as the kernel lists them (`if_nameindex`, `getifaddrs`), and their queues, polling
+//!   contexts, interrupts and threads, from Linux 6.8 on (`NETDEV_CMD_QUEUE_GET`, `NETDEV_CMD_NAPI_GET`)
 //! - `statistics`: what interfaces and queues have received and lost (`RTM_GETLINK`, `RTM_GETSTATS`,
 //!   `NETDEV_CMD_QSTATS_GET`)
-//! - `events`: what the kernel says of interfaces by itself (`RTM_NEWLINK`, `RTM_DELLINK`, `ETHTOOL_MSG_*_NTF`)
-//! - `links`: the interfaces as the kernel lists them (`if_nameindex`, `getifaddrs`)
+//! - `events`: notifications of the kernel about interfaces (`RTM_NEWLINK`, `RTM_DELLINK`, `ETHTOOL_MSG_*_NTF`)
 //! - `model`: what was read, as plain data
-//! - `ethtool/mod`, `ethtool/sorting`, `ethtool/statistics`, `ethtool/ioctl`: the running kernel's answer for a driver
+//! - `ethtool/mod`, `ethtool/ioctl`: the running kernel's answer for a driver
 //! - `sys` `!`: the one call that takes a pointer (`SIOCETHTOOL`)
-//! - `ethtool/wire_rules`, `ethtool/wire`, `ethtool/command`: requests and answers as bytes (`ETHTOOL_GDRVINFO`,
-//!   `ETHTOOL_[GS]CHANNELS`, `ETHTOOL_[GS]RINGPARAM`, `ETHTOOL_[GS]COALESCE`, `ETHTOOL_[GS]RSSH`,
-//!   `ETHTOOL_[GS]RXFHINDIR`, `ETHTOOL_[GS]RXFH`, `ETHTOOL_[GS]FEATURES`, `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`,
-//!   `ETHTOOL_GSTATS`, `ETHTOOL_GRXCLSRLCNT`, `ETHTOOL_GRXCLSRLALL`, `ETHTOOL_GRXCLSRULE`, `ETHTOOL_SRXCLSRLINS`,
-//!   `ETHTOOL_SRXCLSRLDEL`); what an administrator would type for a change
+//! - `ethtool/wire`, `ethtool/command`: requests and answers as bytes (`ETHTOOL_GDRVINFO`, `ETHTOOL_[GS]CHANNELS`,
+//!   `ETHTOOL_[GS]RINGPARAM`, `ETHTOOL_[GS]COALESCE`, `ETHTOOL_[GS]RSSH`, `ETHTOOL_[GS]RXFHINDIR`, `ETHTOOL_[GS]RXFH`,
+//!   `ETHTOOL_[GS]FEATURES`, `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GSTATS`, `ETHTOOL_GRXCLSRLCNT`,
+//!   `ETHTOOL_GRXCLSRLALL`, `ETHTOOL_GRXCLSRULE`, `ETHTOOL_SRXCLSRLINS`, `ETHTOOL_SRXCLSRLDEL`); what an administrator
+//!   would type for a change
 //! - `ethtool/driver`: the questions to a driver as a trait, the answers as plain data, the `RXH_` bits of a hash
-//! - `presence`: whether irqbalance runs (`/proc/PID/comm`, `/proc/net/unix`)
-//! - `patience`: looks again at what the kernel may not show yet
-//! - `irqbalance`: asks irqbalance, over its socket, to leave interrupts alone
-//! - `place`, `thread`: cores without a plan; pinning (`sched_setaffinity`)
+//! - `irqbalance`: finds irqbalance (`/proc/PID/comm`, `/proc/net/unix`), and asks it to leave interrupts alone
+//! - `place`: cores without a plan; pinning (`sched_setaffinity`)
 //! - `topology`: cores, siblings, caches, memory nodes (`/sys/devices/system/cpu`, `/sys/devices/system/node`)
 //! - `corelist`: lists of cores as the kernel writes them
 
 mod apply;
-mod apply_rules;
 mod change;
 mod corelist;
 mod device;
-mod doubts;
 pub mod ethtool;
 mod events;
 mod export;
@@ -106,50 +97,40 @@ mod identity;
 mod interrupts;
 mod irqbalance;
 mod journal;
-mod links;
 pub mod model;
-mod names;
 mod netdev;
-mod patience;
 mod place;
 pub mod plan;
-mod presence;
 mod restore;
 mod rivals;
+mod rules;
 mod setting;
-mod settings;
-mod sorting;
 mod statistics;
 mod status;
-#[cfg(test)]
-mod steering_rig;
 mod sys;
 #[cfg(test)]
 mod testing;
-mod thread;
 mod topology;
 
 pub use apply::Steering;
 pub use change::{ApplyError, ApplyFailure, Change, Restored};
 pub use corelist::{CoreListError, format_core_list, parse_core_list};
 pub use device::receive_queues;
-pub use doubts::Unknown;
 pub use events::{LinkChange, LinkEvent, LinkEvents};
 pub use export::{Export, ExportError};
 pub use host::{BusyPoll, ReadError, Reader};
 pub use identity::{Identity, Namespace};
-pub use irqbalance::{Irqbalance, IrqbalanceError};
+pub use irqbalance::{Irqbalance, IrqbalanceError, Presence};
 pub use journal::{Entry, Journal, JournalError, LockedJournal, Saved};
-pub use links::Link;
-pub use netdev::{Netdev, NetdevQueue, Netlink};
-pub use place::{Seat, Seating, place};
-pub use presence::Presence;
+pub use netdev::{Link, Netdev, NetdevQueue, Netlink};
+pub use place::{
+    Seat, Seating, allowed_cores, confine_current_thread, confine_thread, cores_of_thread, pin_current_thread, place,
+};
 pub use restore::RestoreWish;
 pub use rivals::{Rival, Rivals};
 pub use setting::{Setting, SettingError};
 pub use statistics::{LinkStatistics, ListedLink, QueueStatistics, Statistics};
-pub use status::{Comparison, Drift, Verdict};
-pub use thread::{allowed_cores, confine_current_thread, confine_thread, cores_of_thread, pin_current_thread};
+pub use status::{Comparison, Drift, Unknown, Verdict};
 pub use topology::Topology;
 
 #[cfg(doctest)]

@@ -9,8 +9,8 @@ use std::io;
 
 use netlink::generic::{Family, HEADER_BYTES};
 use netlink::{Attributes, Protocol, Socket};
-
-use crate::links::{self, Link};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::if_nameindex;
 
 /// What the kernel says of one receive queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Netdev for Netlink {
     }
 
     fn links(&self) -> io::Result<Vec<Link>> {
-        links::links()
+        links()
     }
 }
 
@@ -99,6 +99,37 @@ fn join(queues: &[Vec<u8>], contexts: &[Vec<u8>]) -> Vec<NetdevQueue> {
     }
     found.sort_by_key(|queue| queue.queue);
     found
+}
+
+/// One interface of this network namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Link {
+    /// Its number.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its hardware address, where it has one of six bytes.
+    pub address: Option<String>,
+}
+
+/// Asks the kernel, in the network namespace of this thread.
+pub(crate) fn links() -> io::Result<Vec<Link>> {
+    let mut addresses = BTreeMap::new();
+    for interface in getifaddrs()? {
+        let link = interface.address.as_ref().and_then(|address| address.as_link_addr());
+        if let Some(bytes) = link.and_then(|link| link.addr()) {
+            let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            addresses.insert(interface.interface_name, bytes.join(":"));
+        }
+    }
+    let mut links: Vec<Link> = Vec::new();
+    for interface in &if_nameindex()? {
+        let name = interface.name().to_string_lossy().into_owned();
+        let address = addresses.get(&name).cloned();
+        links.push(Link { index: interface.index(), name, address });
+    }
+    links.sort();
+    Ok(links)
 }
 
 #[cfg(test)]
@@ -128,5 +159,12 @@ mod tests {
         // Loopback has no polling contexts; a kernel without the family answers with nothing at all.
         let queues = Netlink.receive_queues(1).expect("an answer or none");
         assert!(queues.iter().all(|queue| queue.napi.is_none() && queue.interrupt.is_none()), "{queues:?}");
+    }
+
+    #[test]
+    fn the_kernel_lists_the_loopback_with_its_number() {
+        let links = links().expect("the kernel answers");
+        let loopback = links.iter().find(|link| link.name == "lo").expect("every namespace has one");
+        assert_eq!(loopback.index, 1);
     }
 }

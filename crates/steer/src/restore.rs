@@ -13,9 +13,8 @@ use crate::device::Device;
 use crate::ethtool::Coalescing;
 use crate::identity::Whereabouts;
 use crate::journal::{Entry, JournalError, LockedJournal, Saved};
-use crate::setting::{Setting, SettingError};
-use crate::settings::{is_same, parse_coalescing, parse_table};
-use crate::sorting::{Added, rules_while_off, value_saved};
+use crate::rules::{Added, rules_while_off, value_saved};
+use crate::setting::{Setting, SettingError, is_same, parse_coalescing, parse_table};
 
 /// What is to be restored, and how.
 pub struct RestoreWish<'a> {
@@ -244,11 +243,3 @@ impl Steering<'_> {
 #[cfg(test)]
 #[path = "restore_tests.rs"]
 mod tests;
-
-#[cfg(test)]
-#[path = "restore_attacks.rs"]
-mod attacks;
-
-#[cfg(test)]
-#[path = "restore_races.rs"]
-mod races;

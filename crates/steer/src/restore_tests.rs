@@ -1,11 +1,21 @@
 //! Tests of restoring, on unpacked machines that tests have changed meanwhile.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::*;
+use crate::ethtool::Ethtool;
 use crate::host::Reader;
+use crate::netdev::Link;
 use crate::plan::{Amount, Request};
-use crate::steering_rig::{Rig, machines, request, state};
+use crate::testing::driver::STEP;
+use crate::testing::rig::{Rig, machines, request, state};
+use crate::testing::{Machine, Random};
 
 #[test]
 fn restoring_brings_everything_back_byte_for_byte() {
@@ -78,7 +88,7 @@ fn an_interrupt_that_an_interface_has_given_back_while_it_is_down_stays_saved() 
 #[test]
 fn a_table_that_names_queues_that_are_gone_becomes_the_drivers_own() {
     let mut rig = Rig::new("two-socket-smt-ixgbe");
-    let device = |rig: &Rig, change: fn(&mut crate::ethtool::fake::State)| {
+    let device = |rig: &Rig, change: fn(&mut crate::testing::driver::State)| {
         change(rig.machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device"));
     };
     // As after `ethtool -L eth0 combined 2` on a driver that keeps its default table, and refuses it from others.
@@ -318,4 +328,274 @@ fn killed_between_any_two_changes_everything_is_put_back() {
         assert_eq!(state(&rig.machine), before, "after {step} changes");
         assert!(rig.saved().is_empty());
     }
+}
+
+/// What a file or a link is and holds, without following it.
+fn remains(path: &Path) -> (u32, Vec<u8>) {
+    let status = fs::symlink_metadata(path).expect("it is kept");
+    let content = match fs::read_link(path) {
+        Ok(target) => target.into_os_string().into_encoded_bytes(),
+        Err(_) => fs::read(path).unwrap_or_default(),
+    };
+    (status.permissions().mode(), content)
+}
+
+type Attack = (&'static str, fn(&Rig, &Path, usize) -> &'static str);
+
+/// Each with what is said of it.
+const ATTACKS: [Attack; 19] = [
+    ("sysfs is not mounted", |rig, _, _| {
+        fs::rename(rig.machine.sys(), rig.machine.root.path().join("away")).expect("renamed");
+        "cannot list the interfaces"
+    }),
+    ("sysfs is empty", |rig, _, _| {
+        fs::rename(rig.machine.sys(), rig.machine.root.path().join("away")).expect("renamed");
+        fs::create_dir(rig.machine.sys()).expect("a directory");
+        "cannot list the interfaces"
+    }),
+    ("sysfs lists nothing", |rig, _, _| {
+        fs::remove_dir_all(rig.machine.sys().join("class/net")).expect("removed");
+        fs::create_dir(rig.machine.sys().join("class/net")).expect("a directory");
+        "which it does not show"
+    }),
+    ("sysfs is of another namespace, where the number is another's", |rig, _, _| {
+        let other = Link { index: 2, name: "veth0".to_owned(), address: None };
+        *rig.machine.netdev.links.lock().expect("no thread panicked") = vec![other];
+        "which the kernel does not have"
+    }),
+    ("sysfs is of another namespace, where names and numbers are the same", |rig, _, _| {
+        for link in rig.machine.netdev.links.lock().expect("no thread panicked").iter_mut() {
+            link.address = link.address.as_ref().map(|_| "02:00:00:00:00:07".to_owned());
+        }
+        "which the kernel does not have"
+    }),
+    ("another namespace", |rig, _, _| {
+        let file = rig.machine.proc().join("thread-self/ns/net");
+        fs::rename(&file, file.with_extension("then")).expect("renamed");
+        fs::write(&file, "").expect("another inode");
+        "belongs to the network namespace"
+    }),
+    ("procfs is not mounted", |rig, _, _| {
+        fs::remove_dir_all(rig.machine.proc().join("thread-self")).expect("removed");
+        "cannot tell the network namespace"
+    }),
+    ("another address, where no bus tells that it is the same device", |rig, _, _| {
+        fs::remove_file(rig.machine.sys().join("class/net/eth0/device")).expect("removed");
+        fs::write(rig.machine.sys().join("class/net/eth0/address"), "02:00:00:00:00:09\n").expect("a file");
+        rig.machine.kernel_sees_what_sysfs_shows();
+        "and what was saved is of interface"
+    }),
+    ("another bus", |rig, _, _| {
+        let device = rig.machine.sys().join("class/net/eth0/device");
+        let now = fs::canonicalize(&device).expect("a device");
+        let other = rig.machine.sys().join("devices/pci/0000:7f:00.0");
+        fs::create_dir_all(&other).expect("directories");
+        for file in ["uevent", "config"] {
+            fs::write(other.join(file), "x").expect("a file");
+        }
+        assert_ne!(now, other);
+        fs::remove_file(&device).expect("removed");
+        symlink(&other, &device).expect("a link");
+        "and what was saved is of interface"
+    }),
+    ("gone", |rig, _, _| {
+        fs::remove_dir_all(rig.machine.sys().join("class/net/eth0")).expect("removed");
+        rig.machine.ethtool.states.borrow_mut().remove("eth0");
+        rig.machine.kernel_sees_what_sysfs_shows();
+        "is gone"
+    }),
+    ("no list has it, and its driver answers", |rig, _, _| {
+        fs::remove_dir_all(rig.machine.sys().join("class/net/eth0")).expect("removed");
+        rig.machine.kernel_sees_what_sysfs_shows();
+        assert!(rig.machine.ethtool.driver("eth0").is_ok());
+        "a driver answers for it"
+    }),
+    ("cut off", |_, file, random| {
+        let bytes = fs::read(file).expect("a file");
+        fs::write(file, &bytes[..random % bytes.len()]).expect("a file");
+        "is damaged"
+    }),
+    ("forged", |_, file, random| {
+        let text = fs::read_to_string(file).expect("a file");
+        let [from, to] = [["index\t2\n", "index\t3\n"], ["name\teth0\n", "name\tlo\n"]][random % 2];
+        assert!(text.contains(from), "{text}");
+        fs::write(file, text.replace(from, to)).expect("a file");
+        "is damaged"
+    }),
+    ("a symbolic link", |rig, file, _| {
+        let outside = rig.journal.folder().join("forged");
+        fs::rename(file, &outside).expect("renamed");
+        symlink(&outside, file).expect("a link");
+        "is a symbolic link"
+    }),
+    ("a hard link", |rig, file, _| {
+        fs::hard_link(file, rig.journal.folder().join("hard")).expect("a link");
+        "has 2 names"
+    }),
+    ("writable by others", |_, file, random| {
+        let mode = [0o620, 0o602, 0o666][random % 3];
+        fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("ours");
+        "is writable by others"
+    }),
+    ("foreign-owned, where the test may give it away", |_, file, _| {
+        if chown(file, Some(65_534), None).is_ok() {
+            return "belongs to user 65534";
+        }
+        fs::set_permissions(file, fs::Permissions::from_mode(0o606)).expect("ours");
+        "is writable by others"
+    }),
+    ("a folder that others may write to", |_, file, _| {
+        fs::set_permissions(file.parent().expect("a folder"), fs::Permissions::from_mode(0o777)).expect("ours");
+        "is writable by others"
+    }),
+    ("a driver that refuses", |rig, _, _| {
+        *rig.machine.ethtool.settings_left.borrow_mut() = Some(0);
+        // Nobody can write to a directory, as nobody can to a file system that is read-only.
+        for entry in fs::read_dir(rig.machine.proc().join("irq")).expect("interrupts").flatten() {
+            fs::remove_file(entry.path().join("smp_affinity_list")).expect("removed");
+            symlink("/proc/version", entry.path().join("smp_affinity_list")).expect("a link to what is read-only");
+        }
+        for entry in fs::read_dir(rig.machine.sys().join("class/net/eth0/queues")).expect("queues").flatten() {
+            let mask = entry.path().join("xps_cpus");
+            if mask.exists() {
+                fs::remove_file(&mask).expect("removed");
+                symlink("/proc/version", &mask).expect("a link to what is read-only");
+            }
+        }
+        "cannot put "
+    }),
+];
+
+/// Everything that can happen to what was saved, or to the host around it, a hundred times at random: what was saved is
+/// kept, nothing is written that was not ours, and the cause is named.
+#[test]
+fn of_a_hundred_attacks_a_hundred_keep_what_was_saved_and_write_nothing() {
+    let mut random = Random::default();
+    let mut next = |below: usize| random.below(below);
+    let (names, mut kinds, mut kept) = (machines(), BTreeSet::new(), 0);
+    while kept < 100 {
+        let rig = Rig::new(&names[next(names.len())]);
+        if !rig.apply(&request()).is_ok_and(|changes| !changes.is_empty()) {
+            continue;
+        }
+        // Every kind once, and then any.
+        let (kind, attack) = ATTACKS[if kept < ATTACKS.len() { kept } else { next(ATTACKS.len()) }];
+        let file = rig.file();
+        let said = attack(&rig, &file, next(1 << 20));
+        let (saved, before) = (remains(&file), state(&rig.machine));
+        let told = match rig.try_restore(&[], false) {
+            Ok(restored) => {
+                assert!(!restored.failures.is_empty(), "{kind}: {restored:?}");
+                restored.failures.join("\n")
+            }
+            Err(error) => error.to_string(),
+        };
+        assert!(told.contains(said), "{kind}: {told}");
+        assert_eq!((remains(&file), state(&rig.machine)), (saved, before), "{kind}");
+        kinds.insert(kind);
+        kept += 1;
+    }
+    assert_eq!((kept, kinds.len()), (100, ATTACKS.len()));
+}
+
+const ROUNDS: usize = if cfg!(debug_assertions) { 40 } else { 200 };
+
+/// Decides what happens to each of several threads at each of its steps.
+struct Interruptions(Mutex<Random>);
+
+impl Interruptions {
+    fn below(&self, limit: usize) -> usize {
+        self.0.lock().expect("no thread panics in here").below(limit)
+    }
+
+    /// Goes on, or stops this thread for a while in which the others go on, or kills it.
+    fn step(&self) {
+        match self.below(400) {
+            0 => panic!("killed, for the test"),
+            1..40 => std::thread::sleep(Duration::from_micros(self.below(1500) as u64)),
+            _ => {}
+        }
+    }
+}
+
+/// Each setting with its value, those of the device field by field.
+fn settings(machine: &Machine) -> BTreeSet<String> {
+    let (files, _) = state(machine);
+    let states = machine.ethtool.states.borrow();
+    let device = &states["eth0"];
+    let fields = [
+        format!("{:?}", device.channels),
+        format!("{:?}", device.rings),
+        format!("{:?}", device.rss),
+        format!("IPv4 {:?}", device.hash_v4),
+        format!("IPv6 {:?}", device.hash_v6),
+        format!("{:?}", device.coalescing),
+        format!("ntuple {:?}", device.ntuple),
+    ];
+    let rules = device.rules.iter().flat_map(|rules| &rules.taken).map(|(_, rule)| format!("{rule:?}"));
+    files.into_iter().map(|(path, value)| format!("{path} {value}")).chain(fields).chain(rules).collect()
+}
+
+/// The shares of the driver's own table, which is set for a moment before another one is: whoever is killed then leaves
+/// it behind, and a journal that says what was.
+fn own_shares(machine: &Machine) -> String {
+    let device = &machine.ethtool;
+    let kept = device.states.borrow().clone();
+    device.set_indirection("eth0", None).expect("the device has a table");
+    let shares = format!("{:?}", device.states.borrow()["eth0"].rss);
+    *device.states.borrow_mut() = kept;
+    shares
+}
+
+/// Applies or restores as another process would, until it is done or killed.
+fn run(is_apply: bool, rig: &Rig, interruptions: &Arc<Interruptions>) {
+    let (step, patience) = (Arc::clone(interruptions), Duration::from_secs(10 * interruptions.below(2) as u64));
+    STEP.set(Some(Box::new(move || step.step())));
+    // One that is refused the lock, or is killed, has done what it could.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        let Ok(mut journal) = rig.journal.lock("a test", patience, |_| ()) else { return };
+        rig.with(&request(), |steering| {
+            if is_apply {
+                let _ = steering.apply(&["eth0".to_owned()], &mut journal, |_| interruptions.step());
+            } else {
+                let wish = RestoreWish { interfaces: &[], forget: false, unban: &mut |_| Ok(()) };
+                let _ = steering.restore(wish, &mut journal, |_| interruptions.step());
+            }
+        });
+    }));
+}
+
+/// Two applies and a restore at once, each stopped, continued and now and then killed at any of its steps. Every
+/// setting is what it was, what the plan wants or what comes between, and where anything is changed a journal says so.
+#[test]
+fn two_applies_and_a_restore_at_once_leave_nothing_of_which_no_journal_says_what_it_was() {
+    let interruptions = Arc::new(Interruptions(Mutex::default()));
+    let rig = Rig::new("two-socket-smt-ixgbe");
+    let original = settings(&rig.machine);
+    let mut in_between = BTreeSet::from([own_shares(&rig.machine)]);
+    rig.apply(&request()).expect("applied");
+    let planned = settings(&rig.machine);
+    in_between.insert(own_shares(&rig.machine));
+    assert!(planned.difference(&original).count() >= 3, "the plan changes something");
+    assert_eq!(rig.restore().failures, Vec::<String>::new());
+    let (mut changed, mut untouched) = (0, 0);
+    for round in 0..ROUNDS {
+        std::thread::scope(|scope| {
+            for is_apply in [true, false, true] {
+                let (rig, interruptions) = (&rig, &interruptions);
+                scope.spawn(move || run(is_apply, rig, interruptions));
+            }
+        });
+        let now = settings(&rig.machine);
+        let known = [&original, &planned, &in_between];
+        let foreign: Vec<&String> = now.iter().filter(|it| known.iter().all(|set| !set.contains(*it))).collect();
+        assert!(foreign.is_empty(), "round {round}: {foreign:?}");
+        assert!(now == original || rig.saved() == ["eth0"], "round {round}: changed, and no journal says so");
+        changed += usize::from(now != original);
+        untouched += usize::from(now == original);
+        assert_eq!(rig.restore().failures, Vec::<String>::new(), "round {round}");
+        assert_eq!(settings(&rig.machine), original, "round {round}");
+        assert!(rig.saved().is_empty(), "round {round}");
+    }
+    assert!(changed > 0 && untouched > 0, "both happen: {changed} and {untouched}");
 }

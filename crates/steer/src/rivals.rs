@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::corelist::format_core_list;
 use crate::irqbalance::Irqbalance;
-use crate::presence::Presence;
+use crate::irqbalance::Presence;
 use crate::setting::Setting;
 
 /// Who is likely to have changed a setting.

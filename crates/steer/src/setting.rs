@@ -3,10 +3,15 @@
 //! Values are texts, exactly as the kernel shows them where it shows texts, so that "as it was before" can mean byte
 //! for byte.
 
-use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
+use std::{fmt, fs, io};
 
-use crate::ethtool::{EthtoolError, Family};
+use crate::corelist::parse_core_list;
+use crate::device::{Device, has_no_mask, parse_mask};
+use crate::ethtool::{Channels, Coalescing, EthtoolError, Family, FlowHash, NTUPLE, Rings, command};
+use crate::host::{LOOKS, Reader, pause};
+use crate::topology::read_if_any;
 
 /// What can be set. The order is the order of application: most drivers forget the later ones when an earlier one
 /// changes.
@@ -150,38 +155,289 @@ impl From<EthtoolError> for SettingError {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+// Writing returns what the setting is afterwards, because drivers round, clamp and sometimes ignore.
 
-    #[test]
-    fn every_setting_is_read_back_by_the_name_that_it_shows() {
-        let rule = |family, destination| Setting::Rule { family, destination, port: 514 };
-        let settings = [
-            Setting::Channels,
-            Setting::Rings,
-            Setting::Coalescing,
-            Setting::Ntuple,
-            rule(Family::V4, None),
-            rule(Family::V4, Some(IpAddr::from([192, 0, 2, 1]))),
-            rule(Family::V6, None),
-            rule(Family::V6, Some(IpAddr::from([7; 16]))),
-            Setting::Indirection,
-            Setting::HashKey,
-            Setting::FlowHashV4,
-            Setting::FlowHashV6,
-            Setting::Interrupt { number: 38, name: "eth0-TxRx-0 (old)".to_owned() },
-            Setting::Rps(3),
-            Setting::Xps(4),
-            Setting::Threaded,
-        ];
-        for setting in &settings {
-            assert_eq!(Setting::parse(&setting.to_string()).as_ref(), Some(setting));
+impl Reader<'_> {
+    /// What a setting of an interface is now.
+    pub fn get(&self, interface: &str, setting: &Setting) -> Result<String, SettingError> {
+        Ok(match setting {
+            Setting::Channels => show_channels(&self.ethtool.channels(interface)?),
+            Setting::Rings => self.ethtool.rings(interface).map(|rings| format!("{} {}", rings.rx, rings.tx))?,
+            Setting::Coalescing => show_coalescing(&self.ethtool.coalescing(interface)?),
+            Setting::Ntuple => on_off(self.ethtool.feature(interface, NTUPLE)?.is_on).to_owned(),
+            Setting::Rule { .. } => self.rule(interface, setting)?,
+            Setting::Indirection => match self.ethtool.rss(interface)?.indirection {
+                table if table.is_empty() => return Err(SettingError::NotSupported),
+                table => show_table(&table),
+            },
+            Setting::HashKey => match self.ethtool.rss(interface)?.key {
+                key if key.is_empty() => return Err(SettingError::NotSupported),
+                key => key.iter().map(|byte| format!("{byte:02x}")).collect(),
+            },
+            Setting::FlowHashV4 => self.ethtool.flow_hash(interface, Family::V4)?.expressible()?.letters(),
+            Setting::FlowHashV6 => self.ethtool.flow_hash(interface, Family::V6)?.expressible()?.letters(),
+            Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
+                let path = self.path(interface, setting)?;
+                match fs::read_to_string(&path) {
+                    Ok(text) => text.trim().to_owned(),
+                    Err(error) if has_no_mask(&error) && !matches!(setting, Setting::Interrupt { .. }) => {
+                        return Err(SettingError::NotSupported);
+                    }
+                    Err(error) => return Err(SettingError::Failed(format!("cannot read {}: {error}", path.display()))),
+                }
+            }
+        })
+    }
+
+    /// Sets it, and returns the value read back.
+    pub fn set(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
+        let damaged = || SettingError::Failed(format!("{value:?} is not a value of {setting}"));
+        match setting {
+            Setting::Channels => {
+                let [rx, tx, other, combined] = numbers(value).ok_or_else(damaged)?;
+                let channels = Channels { rx, tx, other, combined, ..self.ethtool.channels(interface)? };
+                self.make_room_in_table(interface, &channels)?;
+                self.ethtool.set_channels(interface, &channels)?;
+            }
+            Setting::Rings => {
+                let [rx, tx] = numbers(value).ok_or_else(damaged)?;
+                self.ethtool.set_rings(interface, &Rings { rx, tx, ..self.ethtool.rings(interface)? })?;
+            }
+            Setting::Coalescing => {
+                self.ethtool.set_coalescing(interface, &parse_coalescing(value).ok_or_else(damaged)?)?;
+            }
+            Setting::Ntuple => {
+                self.ethtool.set_feature(interface, NTUPLE, parse_on_off(value).ok_or_else(damaged)?)?;
+            }
+            Setting::Rule { .. } => {
+                return Err(SettingError::Failed(format!("{setting} is added to the rules of a device, not set")));
+            }
+            Setting::Indirection => {
+                self.ethtool.set_indirection(interface, Some(&parse_table(value).ok_or_else(damaged)?))?;
+            }
+            Setting::HashKey => self.ethtool.set_rss_key(interface, &parse_key(value).ok_or_else(damaged)?)?,
+            Setting::FlowHashV4 => {
+                self.ethtool.set_flow_hash(
+                    interface,
+                    Family::V4,
+                    FlowHash::from_letters(value).ok_or_else(damaged)?,
+                )?;
+            }
+            Setting::FlowHashV6 => {
+                self.ethtool.set_flow_hash(
+                    interface,
+                    Family::V6,
+                    FlowHash::from_letters(value).ok_or_else(damaged)?,
+                )?;
+            }
+            Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
+                let path = self.path(interface, setting)?;
+                fs::write(&path, format!("{value}\n")).map_err(|error| write_error(setting, &path, value, &error))?;
+            }
         }
-        assert!(settings.is_sorted(), "the order in which they are applied");
-        for wrong in ["", "rule", "rule udp4 any", "rule udp4 ::1 514", "rule udp6 any 70000", "coalescing 1", "rps x"]
-        {
-            assert_eq!(Setting::parse(wrong), None, "{wrong:?}");
+        self.settled(interface, setting, value)
+    }
+
+    /// What it is after it was set. An interrupt that moves shows for a moment where it was.
+    fn settled(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
+        let mut now = self.get(interface, setting)?;
+        for _ in 1..LOOKS {
+            if !matches!(setting, Setting::Interrupt { .. }) || is_same(setting, &now, value) {
+                break;
+            }
+            pause();
+            now = self.get(interface, setting)?;
         }
+        Ok(now)
+    }
+
+    /// The kernel refuses to take away a queue that a table still names: the driver's own table is put there first.
+    fn make_room_in_table(&self, interface: &str, channels: &Channels) -> Result<(), SettingError> {
+        let highest = self.ethtool.rss(interface).ok().and_then(|rss| rss.indirection.into_iter().max());
+        if highest.is_some_and(|highest| highest >= channels.receiving()) {
+            self.ethtool.set_indirection(interface, None)?;
+        }
+        Ok(())
+    }
+
+    /// The command that sets it by hand.
+    pub(crate) fn command(&self, interface: &str, setting: &Setting, value: &str) -> String {
+        let by_hand = || -> Option<String> {
+            Some(match setting {
+                Setting::Channels => {
+                    let [rx, tx, other, combined] = numbers(value)?;
+                    let channels = self.ethtool.channels(interface).ok()?;
+                    command::set_channels(interface, &Channels { rx, tx, other, combined, ..channels })
+                }
+                Setting::Rings => {
+                    let [rx, tx] = numbers(value)?;
+                    command::set_rings(interface, &Rings { rx, tx, ..Rings::default() })
+                }
+                Setting::Coalescing => command::set_coalescing(interface, &parse_coalescing(value)?),
+                Setting::Ntuple => format!("ethtool -K {interface} ntuple {value}"),
+                Setting::Rule { .. } => self.rule_command(interface, setting, value)?,
+                Setting::Indirection => command::set_indirection(interface, &parse_table(value)?),
+                Setting::HashKey => {
+                    let bytes: Vec<String> = parse_key(value)?.iter().map(|byte| format!("{byte:02x}")).collect();
+                    format!("ethtool -X {interface} hkey {}", bytes.join(":"))
+                }
+                Setting::FlowHashV4 => command::set_flow_hash(interface, Family::V4, FlowHash::from_letters(value)?),
+                Setting::FlowHashV6 => command::set_flow_hash(interface, Family::V6, FlowHash::from_letters(value)?),
+                Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
+                    command::write_file(&self.path(interface, setting).ok()?.display().to_string(), value)
+                }
+            })
+        };
+        by_hand().unwrap_or_else(|| format!("set {setting} of {interface} to {value}"))
+    }
+
+    /// Whether a setting that is a file may be written, without writing.
+    pub(crate) fn check_writable(&self, interface: &str, setting: &Setting) -> Result<(), SettingError> {
+        if !matches!(setting, Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded) {
+            return Ok(());
+        }
+        let path = self.path(interface, setting)?;
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map(drop)
+            .map_err(|error| write_error(setting, &path, "a core list", &error))
+    }
+
+    /// The file of a setting that is one. An interrupt is where its name is: drivers that reset ask for new numbers.
+    fn path(&self, interface: &str, setting: &Setting) -> Result<PathBuf, SettingError> {
+        let folder = self.sys_root.join("class/net").join(interface);
+        let queues = folder.join("queues");
+        let of_queue = |queue: String, file: &str| match queues.join(&queue).try_exists() {
+            Ok(false) if queues.exists() => Err(SettingError::Gone(format!("the queue {queue} is gone"))),
+            _ => Ok(queues.join(queue).join(file)),
+        };
+        Ok(match setting {
+            Setting::Threaded => folder.join("threaded"),
+            Setting::Rps(queue) => of_queue(format!("rx-{queue}"), "rps_cpus")?,
+            Setting::Xps(queue) => of_queue(format!("tx-{queue}"), "xps_cpus")?,
+            Setting::Interrupt { number, name } => {
+                let found = self.find_interrupt(interface, *number, name);
+                let found = found.map_err(|error| SettingError::Failed(error.to_string()))?;
+                let gone = || SettingError::Gone(format!("the interrupt {name} is gone; its number was {number}"));
+                let number = found.ok_or_else(gone)?;
+                self.proc_root.join(format!("irq/{number}/smp_affinity_list"))
+            }
+            _ => return Err(SettingError::Failed(format!("{setting} is not a file"))),
+        })
+    }
+
+    /// Searched among the device's own, because a name that a rename left behind can be that of another device by now.
+    /// A line that several devices share has several names, and a setting has one of them or all. One that the driver
+    /// has let go of has none, and is still the device's own.
+    fn find_interrupt(&self, interface: &str, number: u32, name: &str) -> io::Result<Option<u32>> {
+        let is_named = |actions: &str| actions.split(',').any(|action| name.split(',').any(|name| name == action));
+        let named: Vec<(u32, String)> = self.all_interrupts(interface)?;
+        let with_name = || named.iter().filter(|(_, action)| is_named(action)).map(|(number, _)| *number);
+        let own = Device::find(self.sys_root, interface)?.map_or(Ok(Vec::new()), |device| device.vectors())?;
+        let is_let_go = name.is_empty() || !named.iter().any(|(other, _)| *other == number);
+        let folder = self.sys_root.join("kernel/irq").join(number.to_string());
+        if with_name().any(|found| found == number) || (is_let_go && own.contains(&number) && folder.exists()) {
+            return Ok(Some(number));
+        }
+        if let Some(found) = with_name().next() {
+            return Ok(Some(found));
+        }
+        let actions = read_if_any(&folder.join("actions"))?.unwrap_or_default();
+        Ok(Some(number).filter(|_| !name.is_empty() && is_named(actions.trim())))
     }
 }
+
+fn write_error(setting: &Setting, path: &std::path::Path, value: &str, error: &io::Error) -> SettingError {
+    let text = format!("cannot write {value} to {}: {error}", path.display());
+    let is_interrupt = matches!(setting, Setting::Interrupt { .. });
+    match error.raw_os_error() {
+        Some(libc::EACCES) => SettingError::Permission(format!("{text}; root is needed")),
+        Some(libc::EROFS) => SettingError::Permission(format!("{text}; in a container, apply on the host instead")),
+        // How kernels say it of an interrupt that they manage themselves: the older ones with EIO.
+        Some(libc::EPERM | libc::EIO) if is_interrupt => {
+            SettingError::Failed(format!("{text}; the kernel manages this interrupt itself"))
+        }
+        Some(libc::EPERM) => SettingError::Permission(format!("{text}; it needs CAP_NET_ADMIN")),
+        Some(libc::ENOSPC) if is_interrupt => {
+            SettingError::Failed(format!("{text}; that core has no interrupt vector left"))
+        }
+        _ => SettingError::Failed(text),
+    }
+}
+
+/// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front, lists of cores in
+/// how they write a range, rules in their place. While a driver adapts the coalescing, some show what it is at the
+/// moment.
+pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
+    let mean_the_same = match setting {
+        Setting::Rps(_) | Setting::Xps(_) => parse_mask(one).is_some_and(|one| Some(one) == parse_mask(other)),
+        Setting::Interrupt { .. } => parse_core_list(one).is_ok_and(|one| parse_core_list(other) == Ok(one)),
+        Setting::Rule { .. } => without_place(one) == without_place(other),
+        Setting::Coalescing => {
+            let adapts = |text: &str| parse_coalescing(text).is_some_and(|coalescing| coalescing.adaptive_rx);
+            adapts(one) && adapts(other)
+        }
+        _ => false,
+    };
+    one == other || mean_the_same
+}
+
+/// What a rule does, without its place.
+fn without_place(value: &str) -> &str {
+    value.split([';']).next().unwrap_or_default().split(" at ").next().unwrap_or_default()
+}
+
+/// The counts in use.
+pub(crate) fn show_channels(channels: &Channels) -> String {
+    format!("{} {} {} {}", channels.rx, channels.tx, channels.other, channels.combined)
+}
+
+pub(crate) fn show_coalescing(coalescing: &Coalescing) -> String {
+    let Coalescing { rx_usecs, rx_frames, adaptive_rx } = coalescing;
+    format!("adaptive-rx {} rx-usecs {rx_usecs} rx-frames {rx_frames}", on_off(*adaptive_rx))
+}
+
+pub(crate) fn parse_coalescing(text: &str) -> Option<Coalescing> {
+    let ["adaptive-rx", adaptive, "rx-usecs", usecs, "rx-frames", frames] = text.split(' ').collect::<Vec<_>>()[..]
+    else {
+        return None;
+    };
+    let (rx_usecs, rx_frames) = (usecs.parse().ok()?, frames.parse().ok()?);
+    Some(Coalescing { rx_usecs, rx_frames, adaptive_rx: parse_on_off(adaptive)? })
+}
+
+pub(crate) fn on_off(is_on: bool) -> &'static str {
+    if is_on { "on" } else { "off" }
+}
+
+fn parse_on_off(text: &str) -> Option<bool> {
+    match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+pub(crate) fn show_table(table: &[u32]) -> String {
+    table.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+pub(crate) fn parse_table(text: &str) -> Option<Vec<u32>> {
+    text.split(',').map(|entry| entry.parse().ok()).collect()
+}
+
+fn parse_key(text: &str) -> Option<Vec<u8>> {
+    let is_hexadecimal = text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hexadecimal
+        .then(|| (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect())?
+}
+
+fn numbers<const COUNT: usize>(text: &str) -> Option<[u32; COUNT]> {
+    let numbers: Vec<u32> = text.split(' ').map(|number| number.parse().ok()).collect::<Option<_>>()?;
+    numbers.try_into().ok()
+}
+
+#[cfg(test)]
+#[path = "setting_tests.rs"]
+mod tests;

@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::ethtool::FlowHash;
-use crate::ethtool::fake::State;
-use crate::host::BusyPoll;
-use crate::irqbalance::Irqbalance;
-use crate::patience::MEANWHILE;
+use crate::host::{BusyPoll, MEANWHILE};
+use crate::irqbalance::{Irqbalance, Presence};
 use crate::plan::{Amount, Request};
-use crate::presence::Presence;
 use crate::testing::Machine;
+use crate::testing::driver::State;
 
 fn with<T>(machine: &Machine, request: &Request, polls: &[BusyPoll], body: impl FnOnce(Steering<'_>) -> T) -> T {
     let (sys, proc) = (machine.sys(), machine.proc());
@@ -123,7 +121,7 @@ fn whichever_question_to_the_driver_fails_it_is_never_as_planned() {
     for readings in 0..40 {
         *machine.ethtool.readings_left.borrow_mut() = Some(readings);
         let verdict = compare(&machine, &request).verdict();
-        let has_failed = machine.ethtool.readings_left.take().is_none();
+        let has_failed = machine.ethtool.readings_left.borrow_mut().take().is_none();
         assert_eq!(verdict, if has_failed { Verdict::Unknown } else { Verdict::AsPlanned }, "after {readings}");
         failed += usize::from(has_failed);
     }

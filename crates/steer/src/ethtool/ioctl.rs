@@ -288,6 +288,161 @@ impl Ioctl {
     }
 }
 
+// Rules and features take several calls each: a table is counted before it is listed, and a feature is a bit whose
+// place changes from kernel to kernel, so its name is looked up every time.
+
+/// How often a table of rules is listed that changes while it is listed.
+const LISTINGS: usize = 5;
+
+impl Ioctl {
+    pub(super) fn list_rules(&self, interface: &str) -> Answer<Rules> {
+        'listing: for _ in 0..LISTINGS {
+            let counted = self.ask(interface, command::COUNT_RULES, wire::RXNFC_BYTES, "the number of rules")?;
+            let count = bounded(wire::rule_count(counted.bytes()), wire::RULES_MAX, "rules", interface)?;
+            let bytes = (wire::PLACES_AT + 4 * count as usize).max(wire::RXNFC_BYTES);
+            let mut request = new_request(command::LIST_RULES, bytes)?;
+            wire::put_rule_count(request.bytes_mut(), count);
+            match sys::ethtool(self.socket().as_fd(), interface, &mut request) {
+                // More rules than there is room for: one came in between.
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => continue,
+                result => result.map_err(|cause| explain(cause, || format!("list the rules of {interface}")))?,
+            }
+            let listed = wire::rule_count(request.bytes()).min(count) as usize;
+            let mut taken = Vec::with_capacity(listed);
+            for place in wire::table(request.bytes(), wire::PLACES_AT, listed) {
+                match self.rule_at(interface, place)? {
+                    Some(rule) => taken.push((place, rule)),
+                    None => continue 'listing,
+                }
+            }
+            taken.sort_by_key(|(place, _)| *place);
+            // Some drivers tell the number of places with the count, some with the list, some never.
+            let told = [counted.bytes(), request.bytes()].map(|bytes| wire::u64_at(bytes, wire::DATA_AT));
+            let places = told.map(|data| data & !wire::DRIVER_CHOOSES);
+            let places = places.into_iter().find(|&places| places > 0).and_then(|places| u32::try_from(places).ok());
+            let driver_chooses = told.iter().any(|data| data & wire::DRIVER_CHOOSES != 0);
+            return Ok(Rules { places, driver_chooses, taken });
+        }
+        Err(EthtoolError::Failed {
+            operation: format!("list the rules of {interface}"),
+            cause: std::io::Error::other(format!("they changed {LISTINGS} times while they were listed")),
+        })
+    }
+
+    /// What is at a place: `None` when nothing is any more, `Some(None)` when a [`Rule`] cannot express it. Drivers say
+    /// either of two things of a place where nothing is: ixgbe that the question is wrong.
+    fn rule_at(&self, interface: &str, place: u32) -> Answer<Option<Option<Rule>>> {
+        let mut request = new_request(command::GET_RULE, wire::RXNFC_BYTES)?;
+        wire::put_place(request.bytes_mut(), place);
+        match self.call(interface, &mut request, || format!("read the rule at place {place} of {interface}")) {
+            Err(EthtoolError::Failed { cause, .. })
+                if matches!(cause.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) =>
+            {
+                Ok(None)
+            }
+            result => result.map(|()| Some(wire::rule(request.bytes()))),
+        }
+    }
+
+    pub(super) fn add_rule(&self, interface: &str, rule: &Rule, place: Option<u32>) -> Answer<u32> {
+        let mut request = new_request(command::INSERT_RULE, wire::RXNFC_BYTES)?;
+        wire::put_rule(request.bytes_mut(), rule, place);
+        let doing = || {
+            let Rule { family, port, queue, .. } = rule;
+            format!("let {interface} send UDP over {family} to port {port} to queue {queue}")
+        };
+        self.call(interface, &mut request, doing)?;
+        Ok(wire::place(request.bytes()))
+    }
+
+    pub(super) fn remove_rule(&self, interface: &str, place: u32) -> Answer<()> {
+        let mut request = new_request(command::DELETE_RULE, wire::RXNFC_BYTES)?;
+        wire::put_place(request.bytes_mut(), place);
+        self.call(interface, &mut request, || format!("delete the rule at place {place} of {interface}"))
+    }
+
+    /// The bit of a feature and how many words hold all of them.
+    fn find_feature(&self, interface: &str, name: &str) -> Answer<(usize, usize)> {
+        let (names, count) = self.names(interface, wire::FEATURE_NAMES, wire::FEATURES_MAX, "features")?;
+        let bit = wire::bit_named(names.bytes(), name).ok_or(EthtoolError::NotSupported)?;
+        Ok((bit, wire::feature_words(count)))
+    }
+
+    /// The names of a set, as the driver answers them, and how many they are.
+    pub(super) fn names(&self, interface: &str, set: u32, most: u32, what: &str) -> Answer<(Guarded, u32)> {
+        let mut sets = new_request(command::COUNT_STRINGS, wire::STRING_COUNT_BYTES)?;
+        wire::put_string_set(sets.bytes_mut(), set);
+        self.call(interface, &mut sets, || format!("count the {what} of {interface}"))?;
+        let count = bounded(wire::string_count(sets.bytes(), set), most, what, interface)?;
+        let mut names = new_request(command::GET_STRINGS, wire::names_bytes(count))?;
+        wire::put_name_count(names.bytes_mut(), set, count);
+        self.call(interface, &mut names, || format!("read the names of the {what} of {interface}"))?;
+        Ok((names, count))
+    }
+
+    pub(super) fn read_feature(&self, interface: &str, name: &str) -> Answer<Feature> {
+        let (bit, words) = self.find_feature(interface, name)?;
+        let bytes = wire::FEATURES_HEADER_BYTES + wire::GET_BLOCK_BYTES * words;
+        let mut request = new_request(command::GET_FEATURES, bytes)?;
+        wire::put_feature_words(request.bytes_mut(), words);
+        self.call(interface, &mut request, || format!("read the features of {interface}"))?;
+        Ok(wire::feature(request.bytes(), bit))
+    }
+
+    pub(super) fn write_feature(&self, interface: &str, name: &str, on: bool) -> Answer<()> {
+        let (bit, words) = self.find_feature(interface, name)?;
+        let bytes = wire::FEATURES_HEADER_BYTES + wire::SET_BLOCK_BYTES * words;
+        let mut request = new_request(command::SET_FEATURES, bytes)?;
+        wire::put_feature_words(request.bytes_mut(), words);
+        wire::put_feature(request.bytes_mut(), bit, on);
+        let doing = || format!("turn {name} of {interface} {}", if on { "on" } else { "off" });
+        // The kernel answers a wish that the driver does not follow with a flag and no error; reading it back tells.
+        self.call(interface, &mut request, doing)
+    }
+}
+
+/// More counters than any driver has.
+const STATISTICS_MAX: u32 = 65_536;
+
+/// The counters of one driver for one interface.
+#[derive(Debug)]
+pub struct DriverStatistics {
+    interface: String,
+    names: Vec<String>,
+    request: Guarded,
+}
+
+impl DriverStatistics {
+    /// Asks for the names. A driver without counters is not supported.
+    pub fn new(ioctl: &Ioctl, interface: &str) -> Answer<Self> {
+        let (names, count) = ioctl.names(interface, wire::STATISTIC_NAMES, STATISTICS_MAX, "counters")?;
+        let names: Vec<String> = wire::names(names.bytes()).take(count as usize).collect();
+        let request = new_request(command::GET_STATISTICS, wire::STATISTICS_HEADER_BYTES + 8 * count as usize)?;
+        Ok(Self { interface: interface.to_owned(), names, request })
+    }
+
+    /// In the order of the driver, without spaces around them.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Asks for the values. False when the driver has another number of counters by now.
+    pub fn read(&mut self, ioctl: &Ioctl) -> Answer<bool> {
+        let count = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        wire::put_u32(self.request.bytes_mut(), wire::COMMAND_AT, command::GET_STATISTICS);
+        wire::put_u32(self.request.bytes_mut(), wire::STATISTICS_COUNT_AT, count);
+        let interface = &self.interface;
+        ioctl.call(interface, &mut self.request, || format!("read the counters of the driver of {interface}"))?;
+        // A kernel that knows better than to write more than there is room for says 0.
+        Ok(wire::u32_at(self.request.bytes(), wire::STATISTICS_COUNT_AT) == count)
+    }
+
+    /// The value of the counter at this place, as last read.
+    pub fn value(&self, place: usize) -> u64 {
+        wire::u64_at(self.request.bytes(), wire::STATISTICS_HEADER_BYTES + 8 * place)
+    }
+}
+
 #[cfg(test)]
 #[path = "ioctl_tests.rs"]
 mod tests;

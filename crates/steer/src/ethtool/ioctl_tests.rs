@@ -1,12 +1,13 @@
 //! Tests of the ioctls against the running kernel: on loopback, which answers little, and on a virtual cable in a
 //! network namespace of the test's own, which can be changed without touching anything real.
 
+use std::io;
 use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
 
 use super::*;
-use crate::ethtool::NTUPLE;
+use crate::ethtool::{EthtoolError, NTUPLE};
 use crate::sys::seam;
 
 /// Runs `body` on a thread of its own in a new network namespace with a cable of 4 queues, or says why it cannot.
@@ -162,4 +163,92 @@ fn rule() -> Rule {
 fn skip(reason: &str) {
     use std::io::Write as _;
     let _ = writeln!(io::stderr(), "SKIPPED: {reason}");
+}
+
+/// A driver with rules at places 3 and 5, of which the one at 5 goes at this reading of a rule, with this answer.
+fn driver_that_loses_a_rule(reading: usize, errno: i32) -> seam::Driver {
+    let (mut readings, mut is_there) = (0, true);
+    Box::new(move |request| {
+        match wire::u32_at(request, wire::COMMAND_AT) {
+            command::COUNT_RULES => wire::put_rule_count(request, if is_there { 2 } else { 1 }),
+            command::LIST_RULES => {
+                wire::put_rule_count(request, if is_there { 2 } else { 1 });
+                wire::put_u32(request, wire::PLACES_AT, 3);
+                if is_there {
+                    wire::put_u32(request, wire::PLACES_AT + 4, 5);
+                }
+            }
+            command::GET_RULE => {
+                readings += 1;
+                is_there &= readings != reading;
+                if wire::place(request) == 5 && readings >= reading {
+                    return Err(io::Error::from_raw_os_error(errno));
+                }
+            }
+            other => panic!("{other:#x} was not to be asked"),
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_rule_that_goes_while_the_rules_are_read_makes_them_be_listed_again() {
+    for errno in [libc::ENOENT, libc::EINVAL] {
+        let ioctl = Ioctl::new().expect("a socket");
+        seam::DRIVER.set(Some(driver_that_loses_a_rule(2, errno)));
+        assert_eq!(ioctl.list_rules("any0").expect("listed again").taken, [(3, None)]);
+    }
+    let ioctl = Ioctl::new().expect("a socket");
+    seam::DRIVER.set(Some(driver_that_loses_a_rule(0, libc::EINVAL)));
+    let error = ioctl.list_rules("any0").expect_err("not for ever").to_string();
+    assert!(error.contains("they changed 5 times while they were listed"), "{error}");
+    seam::DRIVER.set(Some(driver_that_loses_a_rule(2, libc::EIO)));
+    let error = ioctl.list_rules("any0").expect_err("another error").to_string();
+    assert!(error.contains("read the rule at place 5 of any0"), "{error}");
+}
+
+/// A driver with these counters, whose values are 1000 and up, until it has one more.
+fn driver(names: &'static [&'static str], grows_at: usize) -> seam::Driver {
+    let mut readings = 0;
+    Box::new(move |request| {
+        match wire::u32_at(request, wire::COMMAND_AT) {
+            command::COUNT_STRINGS => {
+                wire::put_u32(request, 16, u32::try_from(names.len()).expect("few"));
+            }
+            command::GET_STRINGS => {
+                for (place, name) in names.iter().enumerate() {
+                    request[12 + 32 * place..][..name.len()].copy_from_slice(name.as_bytes());
+                }
+            }
+            command::GET_STATISTICS => {
+                readings += 1;
+                if readings == grows_at {
+                    wire::put_u32(request, 4, 0);
+                }
+                for (place, value) in (0..names.len()).zip(1000..) {
+                    wire::put_u64(request, 8 + 8 * place, value);
+                }
+            }
+            other => panic!("{other:#x} was not to be asked"),
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn counters_keep_their_order_and_a_driver_that_has_more_of_them_is_noticed() {
+    let ioctl = Ioctl::new().expect("a socket");
+    seam::DRIVER.set(Some(driver(&["Rx Queue#", "  pkts rx OOB", "  pkts rx OOB"], 2)));
+    let mut statistics = DriverStatistics::new(&ioctl, "any0").expect("counters");
+    assert_eq!(statistics.names(), ["Rx Queue#", "pkts rx OOB", "pkts rx OOB"]);
+    assert!(statistics.read(&ioctl).expect("values"));
+    assert_eq!([0, 1, 2].map(|place| statistics.value(place)), [1000, 1001, 1002]);
+    assert!(!statistics.read(&ioctl).expect("an answer"), "it has another number of counters by now");
+}
+
+#[test]
+fn what_has_no_counters_says_so() {
+    let ioctl = Ioctl::new().expect("a socket");
+    let error = DriverStatistics::new(&ioctl, "lo").expect_err("loopback has no driver");
+    assert!(matches!(error, EthtoolError::NotSupported), "{error}");
 }

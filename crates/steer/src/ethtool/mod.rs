@@ -5,17 +5,11 @@
 
 pub(crate) mod command;
 mod driver;
-#[cfg(test)]
-pub(crate) mod fake;
 mod ioctl;
-mod sorting;
-mod statistics;
 mod wire;
-mod wire_rules;
 
 pub use driver::{
     Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, NTUPLE, Rings, Rss,
     Rule, Rules,
 };
-pub use ioctl::Ioctl;
-pub use statistics::DriverStatistics;
+pub use ioctl::{DriverStatistics, Ioctl};

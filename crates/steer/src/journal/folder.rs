@@ -4,6 +4,7 @@
 //! whoever may write somewhere on the way could otherwise point root at a file of his choice, to be read or to be
 //! overwritten.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -15,8 +16,6 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
-
-use super::error::JournalError;
 
 /// What was of an interface with a thousand queues is a tenth of it.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -184,3 +183,42 @@ impl Folder {
         Ok(nix::unistd::fsync(&self.descriptor)?)
     }
 }
+
+/// Why what was cannot be saved, read or removed. A file that is unusable needs a person to look at it; any other error
+/// may pass.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// A file or the folder cannot be read or written.
+    Io {
+        /// What was attempted.
+        doing: String,
+        /// Why it failed.
+        cause: io::Error,
+    },
+    /// There is something that is not used: it is damaged, or somebody else may have put it there.
+    Unusable(String),
+    /// Another process holds the lock.
+    Busy(String),
+}
+
+impl JournalError {
+    pub(super) fn io(doing: String, error: Errno) -> Self {
+        Self::Io { doing, cause: error.into() }
+    }
+
+    pub(super) fn damaged(path: &Path) -> Self {
+        Self::Unusable(format!("{} is damaged: nothing is restored from it", path.display()))
+    }
+}
+
+impl fmt::Display for JournalError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { doing, cause } => write!(formatter, "cannot {doing}: {cause}"),
+            Self::Unusable(what) | Self::Busy(what) => formatter.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for JournalError {}

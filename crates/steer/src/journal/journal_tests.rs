@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::identity::Namespace;
-use crate::setting::Setting;
+use crate::testing::mutate;
 
 struct Place {
     journal: Journal,
@@ -33,10 +33,6 @@ impl Place {
             Err(error) => panic!("{error}"),
         }
     }
-}
-
-fn saved() -> Saved {
-    record::tests::saved()
 }
 
 #[test]
@@ -210,4 +206,54 @@ fn a_file_that_is_not_what_its_name_says_is_damaged() {
     assert!(place.why_unusable().ends_with("is damaged: nothing is restored from it"));
     fs::write(&file, vec![b'x'; 2 << 20]).expect("a file");
     assert!(place.why_unusable().ends_with("is damaged: nothing is restored from it"));
+}
+
+fn saved() -> Saved {
+    let interrupt =
+        |number: u32| Setting::Interrupt { number, name: format!("virtio2-input.{}", number.saturating_sub(38)) };
+    let values = vec![
+        (Setting::Channels, "0 0 0 4".to_owned()),
+        (Setting::Indirection, "0,1,2,3".to_owned()),
+        (interrupt(38), "0-1".to_owned()),
+        (Setting::Rps(0), "00000000".to_owned()),
+    ];
+    let identity = Identity {
+        name: "eth0".to_owned(),
+        index: 2,
+        namespace: Namespace { device: 4, inode: 4_026_531_840 },
+        address: Some("52:54:00:12:34:56".to_owned()),
+        bus: Some("0000:00:03.0".to_owned()),
+    };
+    Saved { identity, banned: vec![38, 39], values, later: vec![(interrupt(39), "0-3".to_owned())] }
+}
+
+#[test]
+fn what_is_shown_is_parsed_again() {
+    let bare = Identity { address: None, bus: None, ..saved().identity };
+    for saved in [saved(), Saved { identity: bare, banned: Vec::new(), later: Vec::new(), ..saved() }] {
+        assert_eq!(parse(&show(&saved)), Some(saved));
+    }
+}
+
+#[test]
+fn an_interrupt_is_known_by_its_name_and_without_one_by_its_number() {
+    let interrupt = |number: u32, name: &str| Setting::Interrupt { number, name: name.to_owned() };
+    assert!(saved().covers(&interrupt(77, "virtio2-input.0")), "a new number under the old name");
+    assert!(saved().covers(&interrupt(38, "virtio2-input.0,uhci_hcd")), "a line that is shared");
+    assert!(saved().covers(&interrupt(38, "")), "the driver has let go of it");
+    assert!(!saved().covers(&interrupt(38, "virtio2-input.7")), "a new name on an old number");
+    assert!(!saved().covers(&Setting::Rps(1)));
+}
+
+#[test]
+fn a_file_that_was_cut_at_any_byte_is_never_taken_for_a_whole_one() {
+    let text = show(&saved());
+    for length in 0..text.len() {
+        assert_eq!(parse(&text[..length]), None, "{length}");
+    }
+}
+
+#[test]
+fn no_file_makes_the_parser_panic() {
+    mutate(show(&saved()).as_bytes(), |bytes| drop(parse(&String::from_utf8_lossy(bytes))));
 }

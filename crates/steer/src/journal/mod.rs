@@ -10,9 +10,7 @@
 //! It belongs below /run, into a folder of root's alone: a reboot puts all these settings back by itself, and the files
 //! go with them.
 
-mod error;
 mod folder;
-mod record;
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -23,11 +21,10 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use self::folder::Folder;
-use self::record::{parse, show};
-use crate::identity::Identity;
+use crate::identity::{Identity, Namespace};
+use crate::setting::Setting;
 
-pub use self::error::JournalError;
-pub use self::record::Saved;
+pub use self::folder::JournalError;
 
 const ENDING: &str = ".saved";
 const LOCK: &str = "lock";
@@ -211,6 +208,86 @@ fn read(folder: &Folder, file: &str) -> Result<Saved, JournalError> {
     let Identity { name, index, namespace, .. } = &saved.identity;
     // Somebody may have renamed or copied it.
     if file == format!("{name}.{index}.{}{ENDING}", namespace.inode) { Ok(saved) } else { Err(damaged()) }
+}
+
+// The text of a file has a first and a last line, so that half of it is never taken for the whole.
+
+const FIRST_LINE: &str = "steering journal 2: what was, before it was changed";
+const LAST_LINE: &str = "end";
+
+/// What an interface was like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Saved {
+    /// Which interface.
+    pub identity: Identity,
+    /// The interrupts that irqbalance was asked to leave alone, and would not have otherwise.
+    pub banned: Vec<u32>,
+    /// Every setting that a change could disturb, with its value, in the order of application.
+    pub values: Vec<(Setting, String)>,
+    /// The same of settings that were not there at first, such as those of new queues. They may be gone again.
+    pub later: Vec<(Setting, String)>,
+}
+
+impl Saved {
+    /// True when what this setting was is saved.
+    pub fn covers(&self, setting: &Setting) -> bool {
+        self.values.iter().chain(&self.later).any(|(saved, _)| is_one(saved, setting))
+    }
+}
+
+/// Whether both are the same thing. Drivers ask for new interrupts under the old names, and a line that several devices
+/// share has several; one whose driver has let go of it has none, and only its number.
+fn is_one(saved: &Setting, setting: &Setting) -> bool {
+    match (saved, setting) {
+        (Setting::Interrupt { number, name }, Setting::Interrupt { number: other_number, name: other }) => {
+            let share_a_name = name.split(',').any(|name| other.split(',').any(|other| name == other));
+            if name.is_empty() || other.is_empty() { number == other_number } else { share_a_name }
+        }
+        (saved, setting) => saved == setting,
+    }
+}
+
+fn show(saved: &Saved) -> String {
+    let Saved { identity, banned, values, later } = saved;
+    let Identity { name, index, namespace, address, bus } = identity;
+    let numbers: Vec<String> = banned.iter().map(u32::to_string).collect();
+    let lines = |values: &[(Setting, String)], mark: &str| -> String {
+        values.iter().map(|(setting, value)| format!("{mark}{setting}\t{value}\n")).collect()
+    };
+    let namespace = format!("{}:{}", namespace.device, namespace.inode);
+    let (address, bus) = (address.as_deref().unwrap_or_default(), bus.as_deref().unwrap_or_default());
+    let numbers = numbers.join(" ");
+    let which = format!("name\t{name}\nindex\t{index}\nnamespace\t{namespace}\naddress\t{address}\nbus\t{bus}\n");
+    let (values, later) = (lines(values, ""), lines(later, "later "));
+    format!("{FIRST_LINE}\n{which}banned\t{numbers}\n{values}{later}{LAST_LINE}\n")
+}
+
+fn parse(text: &str) -> Option<Saved> {
+    let lines: Vec<&str> = text.strip_suffix('\n')?.split('\n').collect();
+    let [FIRST_LINE, name, index, namespace, address, bus, banned, rest @ .., LAST_LINE] = lines.as_slice() else {
+        return None;
+    };
+    let (device, inode) = namespace.strip_prefix("namespace\t")?.split_once(':')?;
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let identity = Identity {
+        name: some(name.strip_prefix("name\t")?)?,
+        index: index.strip_prefix("index\t")?.parse().ok()?,
+        namespace: Namespace { device: device.parse().ok()?, inode: inode.parse().ok()? },
+        address: some(address.strip_prefix("address\t")?),
+        bus: some(bus.strip_prefix("bus\t")?),
+    };
+    let banned = banned.strip_prefix("banned\t")?.split(' ').filter(|number| !number.is_empty());
+    let banned = banned.map(|number| number.parse().ok()).collect::<Option<_>>()?;
+    let mut saved = Saved { identity, banned, values: Vec::new(), later: Vec::new() };
+    for line in rest {
+        let (setting, value) = line.split_once('\t')?;
+        let (list, setting) = match setting.strip_prefix("later ") {
+            Some(setting) => (&mut saved.later, setting),
+            None => (&mut saved.values, setting),
+        };
+        list.push((Setting::parse(setting)?, value.to_owned()));
+    }
+    Some(saved)
 }
 
 #[cfg(test)]

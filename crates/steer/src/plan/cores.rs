@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::note::{PlanError, Wish, refuse};
-use super::request::Request;
+use super::parts::Request;
+use super::parts::{PlanError, Wish, refuse};
 use crate::corelist::format_core_list;
 use crate::model::Host;
 use crate::topology::Topology;

@@ -3,16 +3,16 @@
 //! What the host or its driver does not let happen becomes a note where the rest still makes sense, and an error with
 //! its cure where it does not.
 
-use super::balance::{busiest_share, thousandths};
 use super::cores::Cores;
-use super::note::{Note, PlanError, Wish, refuse};
+use super::flows::{busiest_share, thousandths};
+use super::parts::{Amount, Request, why_not};
 use super::parts::{BALANCE_FLOWS, InterfacePlan, Plan, Target, Wanted};
-use super::party::{Demand, Party};
-use super::request::{Amount, Request};
+use super::parts::{Note, PlanError, Wish, refuse};
 use super::seats::assign;
+use super::seats::{Demand, Party};
 use crate::corelist::format_core_list;
 use crate::ethtool::{Channels, Coalescing, Family, FlowHash, Rings};
-use crate::model::{Host, Interface, Kind, Known};
+use crate::model::{Host, Interface, Kind};
 
 impl Plan {
     /// Decides. `allowed` are the cores that this process may use.
@@ -270,14 +270,6 @@ impl InterfacePlan {
             };
             self.want(Target::Rps { queue, cores: cores.to_vec() }, why);
         }
-    }
-}
-
-/// Why nothing was planned for `what`.
-pub(super) fn why_not<T>(known: &Known<T>, what: &str) -> String {
-    match known {
-        Known::Is(_) | Known::NotSupported => format!("the driver does not support {what}"),
-        Known::Unknown(reason) => format!("whether the driver supports {what} is unknown: {reason}"),
     }
 }
 

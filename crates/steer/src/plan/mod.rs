@@ -5,23 +5,17 @@
 //! core of its receiver, and one sentence that says why), and a list of **wanted** settings in the order in which they
 //! must be applied, because most drivers forget the later ones when the earlier ones change.
 
-mod balance;
 mod cores;
 mod decide;
-mod note;
+mod flows;
 mod parts;
-mod party;
 mod reasons;
-mod request;
-mod seated;
 mod seats;
-mod sending;
-mod sharing;
-mod show;
 #[cfg(test)]
 #[path = "plan_tests.rs"]
 mod tests;
 
-pub use note::{Note, PlanError, Wish};
-pub use parts::{BALANCE_FLOWS, DedicatedQueue, InterfacePlan, Plan, QueueSeat, SpareSeat, Target, Wanted};
-pub use request::{Amount, Dedication, Placement, Request, Shares};
+pub use parts::{
+    Amount, BALANCE_FLOWS, DedicatedQueue, Dedication, InterfacePlan, Note, Placement, Plan, PlanError, QueueSeat,
+    Request, Shares, SpareSeat, Target, Wanted, Wish,
+};

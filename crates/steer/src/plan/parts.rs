@@ -1,8 +1,14 @@
 //! What a plan consists of, as plain data: an [`InterfacePlan`] for each interface, with a seat for each queue and a
 //! list of settings.
 
-use super::note::Note;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::corelist::format_core_list;
 use crate::ethtool::{Channels, Coalescing, Family, FlowHash, Rings, Rule};
+use crate::model::Known;
 
 /// For how many flows a plan tells the balance that is to be expected.
 pub const BALANCE_FLOWS: usize = 64;
@@ -183,5 +189,252 @@ impl Target {
     /// True for RPS that shall be off, as it is unless somebody has turned it on.
     pub(crate) fn is_rps_off(&self) -> bool {
         matches!(self, Self::Rps { cores, .. } if cores.is_empty())
+    }
+}
+
+/// What is asked of a plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    /// How many receive queues there shall be.
+    pub rx_queues: Amount,
+    /// How many descriptors each receive ring shall have.
+    pub ring: Amount,
+    /// What of a UDP datagram is hashed; `None` keeps it.
+    pub flow_hash_udp: Option<FlowHash>,
+    /// Which share of the flows each queue gets.
+    pub indirection: Shares,
+    /// How long a device may wait before it announces what it received; `None` keeps that as it is.
+    pub coalesce: Option<Duration>,
+    /// Datagrams that the device itself sends to queues of their own.
+    pub dedicated: Vec<Dedication>,
+    /// Where a receiver sits, seen from its queue's interrupt.
+    pub placement: Placement,
+    /// The cores to use, of those that are allowed; `None` is all of them.
+    pub cores: Option<Vec<usize>>,
+    /// How many receivers each interface feeds, by its name, where that is not one for each queue.
+    pub receivers: BTreeMap<String, usize>,
+    /// The seats that running receivers have, by the name of the interface that feeds them: those of its queues, and
+    /// behind them those of receivers beyond the queues ([`InterfacePlan::all_seats`](super::InterfacePlan)). The plan
+    /// takes them as they are and puts interrupts to suit; the number of receivers is theirs.
+    pub seated: BTreeMap<String, Vec<QueueSeat>>,
+    /// Cores where receivers and interrupts of others sit: used only when nothing else is free.
+    pub taken: Vec<usize>,
+}
+
+impl Request {
+    /// The wait as a device is told it, rounded up: 0 would mean an interrupt for every datagram.
+    pub(crate) fn coalesce_usecs(&self) -> Option<u32> {
+        self.coalesce.map(|wait| u32::try_from(wait.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX))
+    }
+}
+
+/// How many queues or descriptors to ask for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Amount {
+    /// As many as there are.
+    #[default]
+    Keep,
+    /// As many as the device can have.
+    Max,
+    /// So many.
+    Number(u32),
+}
+
+/// Which share of the flows each queue gets by the indirection table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Shares {
+    /// All the same.
+    #[default]
+    Even,
+    /// What the table gives them now, as long as the number of queues stays.
+    Keep,
+}
+
+/// UDP datagrams that get queues of their own, which nothing else uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dedication {
+    /// On this interface only; `None` is each that is planned for.
+    pub interface: Option<String>,
+    /// Where they are sent to. An unspecified address (`0.0.0.0`, `::`) is every address of its family.
+    pub destinations: Vec<SocketAddr>,
+    /// How many queues they get on each interface.
+    pub queues: usize,
+}
+
+/// Where a receiver sits, seen from its queue's interrupt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// On another physical core of the same node.
+    #[default]
+    Adjacent,
+    /// On the same core.
+    SameCore,
+    /// On any core of the device's node: the scheduler picks, and interrupts spread over the node.
+    Node,
+}
+
+/// A part of what is asked, for the sentences that are about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wish {
+    /// Which interfaces to plan for.
+    Interfaces,
+    /// [`Request::rx_queues`](super::Request::rx_queues).
+    RxQueues,
+    /// [`Request::ring`](super::Request::ring).
+    Ring,
+    /// [`Request::flow_hash_udp`](super::Request::flow_hash_udp).
+    FlowHash,
+    /// [`Request::indirection`](super::Request::indirection).
+    Indirection,
+    /// [`Request::coalesce`](super::Request::coalesce).
+    Coalesce,
+    /// [`Request::dedicated`](super::Request::dedicated).
+    Dedicated,
+    /// [`Request::placement`](super::Request::placement).
+    Placement,
+    /// [`Request::cores`](super::Request::cores).
+    Cores,
+}
+
+/// What the operator should know of a plan: what the host or the driver does not let happen, and what that means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// One sentence for a person.
+    pub text: String,
+    /// The parts of the request that would change it; empty when nothing that can be asked does.
+    pub wishes: Vec<Wish>,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+/// Why there is no plan: the host cannot be what the request asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanError {
+    /// What is in the way.
+    pub what: String,
+    /// What to do about it.
+    pub cure: String,
+    /// The parts of the request that would have to change.
+    pub wishes: Vec<Wish>,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}; {}", self.what, self.cure)
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+/// Why nothing was planned for `what`.
+pub(super) fn why_not<T>(known: &Known<T>, what: &str) -> String {
+    match known {
+        Known::Is(_) | Known::NotSupported => format!("the driver does not support {what}"),
+        Known::Unknown(reason) => format!("whether the driver supports {what} is unknown: {reason}"),
+    }
+}
+
+/// The error that these parts of the request cannot be.
+pub(super) fn refuse(wishes: &[Wish], what: String, cure: impl Into<String>) -> PlanError {
+    PlanError { what, cure: cure.into(), wishes: wishes.to_vec() }
+}
+
+// A plan as a table that a person reads before anything is done.
+
+impl fmt::Display for Plan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, interface) in self.interfaces.iter().enumerate() {
+            if number > 0 {
+                writeln!(formatter)?;
+            }
+            interface.fmt(formatter)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for InterfacePlan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let node = self.node.map_or("unknown".to_owned(), |node| node.to_string());
+        writeln!(formatter, "{}: driver {}, node {node}, queues {}", self.name, self.driver, self.seats.len())?;
+        writeln!(formatter, "  queue  interrupt core  receiver core  node  why")?;
+        for seat in &self.seats {
+            let core = |core: Option<usize>| core.map_or("-".to_owned(), |core| core.to_string());
+            writeln!(
+                formatter,
+                "  {:>5}  {:>14}  {:>13}  {:>4}  {}",
+                seat.queue,
+                core(seat.interrupt_core),
+                format_core_list(&seat.receiver_cores),
+                core(seat.node),
+                seat.why
+            )?;
+        }
+        for spare in &self.spare_seats {
+            let node = spare.node.map_or("-".to_owned(), |node| node.to_string());
+            let cores = format_core_list(&spare.cores);
+            writeln!(formatter, "  {:>5}  {:>14}  {cores:>13}  {node:>4}  {}", "-", "-", spare.why)?;
+        }
+        for wanted in self.wanted.iter().filter(|wanted| !wanted.target.is_rps_off()) {
+            let cost = wanted.disruption.as_deref().map_or(String::new(), |cost| format!(" [{cost}]"));
+            writeln!(formatter, "  wanted: {}, because {}{cost}", wanted.target, wanted.why)?;
+        }
+        // One line for all of them: on most hosts it is off already.
+        if self.wanted.iter().any(|wanted| wanted.target.is_rps_off()) {
+            writeln!(
+                formatter,
+                "  wanted: RPS off, because the interrupts alone decide where datagrams are processed"
+            )?;
+        }
+        for note in &self.notes {
+            writeln!(formatter, "  note: {note}")?;
+        }
+        let share = f64::from(self.busiest_share_thousandths) / 10.0;
+        writeln!(
+            formatter,
+            "  balance: of {BALANCE_FLOWS} equal flows the busiest receiver gets {share:.1} % on average"
+        )
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Channels(channels) if channels.combined_max > 0 => {
+                write!(formatter, "combined channels {}", channels.combined)
+            }
+            Self::Channels(channels) => write!(formatter, "rx channels {}", channels.rx),
+            Self::Ring(rings) => write!(formatter, "rx ring {}", rings.rx),
+            Self::Indirection(table) => {
+                let queues = table.iter().max().map_or(0, |highest| highest + 1);
+                write!(formatter, "indirection table of {} entries over {queues} queues", table.len())
+            }
+            Self::Coalescing(coalescing) => write!(formatter, "an interrupt after {} us", coalescing.rx_usecs),
+            Self::Ntuple(on) => write!(formatter, "sorting by rules (ntuple) {}", if *on { "on" } else { "off" }),
+            Self::Rule(Rule { family, destination, port, queue }) => {
+                let address = destination.map_or(String::new(), |address| format!(" at {address}"));
+                write!(formatter, "a rule that sends UDP over {family} to port {port}{address} to queue {queue}")
+            }
+            Self::FlowHash(family, hash) => write!(formatter, "hash of UDP over {family} {:?}", hash.letters()),
+            Self::Interrupt { queue, cores } => {
+                write!(formatter, "interrupt of queue {queue} on core {}", format_core_list(cores))
+            }
+            Self::Rps { queue, cores } if cores.is_empty() => write!(formatter, "RPS of queue {queue} off"),
+            Self::Rps { queue, cores } => {
+                write!(formatter, "RPS of queue {queue} to cores {}", format_core_list(cores))
+            }
+            Self::Xps { queue, cores } if cores.is_empty() => {
+                write!(formatter, "XPS of send queue {queue} for no core")
+            }
+            Self::Xps { queue, cores } => {
+                let noun = if cores.len() == 1 { "core" } else { "cores" };
+                write!(formatter, "XPS of send queue {queue} for {noun} {}", format_core_list(cores))
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::ethtool::FlowHash;
 use crate::model::{Host, Known};
-use crate::steering_rig::dedication;
+use crate::testing::rig::dedication;
 use crate::testing::{Machine, all_machines, assert_reviewed};
 
 fn all_cores(host: &Host) -> Vec<usize> {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::cores::Cores;
-use super::note::{Note, Wish};
+use super::parts::Placement;
+use super::parts::{Note, Wish};
 use super::parts::{QueueSeat, SpareSeat};
-use super::party::{Line, Party, Shortage};
-use super::request::Placement;
+use super::seats::{Line, Party, Shortage};
 use crate::corelist::format_core_list;
 
 impl Party<'_> {

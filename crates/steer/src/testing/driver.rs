@@ -1,11 +1,12 @@
 //! A device that exists only in memory, for tests of what is planned and applied: it keeps what it is told, keeps a
 //! list of what it was told in order, and has the manners of the drivers that matter.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::{
+use crate::ethtool::{
     Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, NTUPLE, Rings, Rss,
     Rule, Rules,
 };
@@ -26,18 +27,41 @@ pub(crate) struct State {
     pub(crate) rules: Option<Rules>,
 }
 
+/// A value that a test changes while the device is in use, by several threads too.
+#[derive(Debug, Default)]
+pub(crate) struct Shared<T>(RwLock<T>);
+
+impl<T> Shared<T> {
+    pub(crate) fn borrow(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().expect("no thread panics while it has this")
+    }
+
+    pub(crate) fn borrow_mut(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().expect("no thread panics while it has this")
+    }
+}
+
+thread_local! {
+    /// What happens on this thread before each question and each setting.
+    pub(crate) static STEP: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
+}
+
+fn step() {
+    STEP.with_borrow_mut(|step| step.iter_mut().for_each(|step| step()));
+}
+
 /// Devices by the name of their interface.
 #[derive(Debug, Default)]
 pub(crate) struct FakeDevice {
-    pub(crate) states: RefCell<BTreeMap<String, State>>,
+    pub(crate) states: Shared<BTreeMap<String, State>>,
     /// What was set, in order.
-    pub(crate) log: RefCell<Vec<String>>,
+    pub(crate) log: Shared<Vec<String>>,
     /// How many settings still succeed before everything fails, as after a kill.
-    pub(crate) settings_left: RefCell<Option<usize>>,
+    pub(crate) settings_left: Shared<Option<usize>>,
     /// How many readings still succeed before one fails, once.
-    pub(crate) readings_left: RefCell<Option<usize>>,
+    pub(crate) readings_left: Shared<Option<usize>>,
     /// No question is answered, only this error number comes back.
-    pub(crate) silent: RefCell<Option<i32>>,
+    pub(crate) silent: Shared<Option<i32>>,
     /// The device takes this length instead of the one it is told, as some do.
     pub(crate) rounds_ring_to: Option<u32>,
     /// The kernel refuses a table that names a queue which is not there; its driver's own may.
@@ -49,23 +73,22 @@ pub(crate) struct FakeDevice {
     /// Rules are there whether the device sorts or not: mlx5.
     pub(crate) keeps_rules_while_off: bool,
     /// The driver is resetting, and does not answer so many questions for its rules.
-    pub(crate) busy_questions: Cell<usize>,
+    pub(crate) busy_questions: Shared<usize>,
     /// The driver answers what its coalescing is and refuses every change: virtio_net of most hosts.
     pub(crate) keeps_coalescing: bool,
 }
 
 impl FakeDevice {
     fn read<T>(&self, interface: &str, field: impl FnOnce(&State) -> Option<T>) -> Answer<T> {
+        step();
         if let Some(errno) = *self.silent.borrow() {
-            let cause = io::Error::from_raw_os_error(errno);
-            return Err(EthtoolError::Failed { operation: "read it".to_owned(), cause });
+            return Err(refused("read it", errno));
         }
         let left = self.readings_left.borrow().map(|left| left.checked_sub(1));
         if let Some(left) = left {
             *self.readings_left.borrow_mut() = left;
             if left.is_none() {
-                let cause = io::Error::from_raw_os_error(libc::EIO);
-                return Err(EthtoolError::Failed { operation: "read it".to_owned(), cause });
+                return Err(refused("read it", libc::EIO));
             }
         }
         let states = self.states.borrow();
@@ -73,6 +96,7 @@ impl FakeDevice {
     }
 
     fn set(&self, interface: &str, what: String, change: impl FnOnce(&mut State) -> Option<()>) -> Answer<()> {
+        step();
         if let Some(left) = self.settings_left.borrow_mut().as_mut() {
             if *left == 0 {
                 return Err(EthtoolError::Failed { operation: what, cause: io::Error::other("the test says no") });
@@ -142,8 +166,7 @@ impl Ethtool for FakeDevice {
         let queues = self.channels(interface).map_or(u32::MAX, |channels| channels.receiving());
         let is_gone = table.is_some_and(|table| table.iter().any(|&queue| queue >= queues));
         if self.refuses_queues_that_are_gone && is_gone {
-            let cause = io::Error::from_raw_os_error(libc::EINVAL);
-            return Err(EthtoolError::Failed { operation: "set the table".to_owned(), cause });
+            return Err(refused("set the table", libc::EINVAL));
         }
         self.set(interface, format!("indirection {table:?}"), |state| {
             let queues = state.channels.map_or(1, |channels| channels.receiving());
@@ -208,8 +231,9 @@ impl Ethtool for FakeDevice {
     }
 
     fn rules(&self, interface: &str) -> Answer<Rules> {
-        if let Some(left) = self.busy_questions.get().checked_sub(1) {
-            self.busy_questions.set(left);
+        let busy = self.busy_questions.borrow().checked_sub(1);
+        if let Some(left) = busy {
+            *self.busy_questions.borrow_mut() = left;
             return Err(refused("read the rules", libc::EBUSY));
         }
         self.read(interface, |state| state.rules.clone())

@@ -16,6 +16,9 @@
 //! netdev 2 = queue 0 napi 257 irq 45 thread 99         of the interface with this number
 //! ```
 
+pub(crate) mod driver;
+pub(crate) mod rig;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -23,12 +26,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use crate::ethtool::fake::FakeDevice;
 use crate::ethtool::{Channels, Coalescing, DriverInfo, Feature, FlowHash, Rings, Rss, Rules};
 use crate::host::{BusyPoll, ReadError, Reader};
-use crate::links::Link;
 use crate::model::Host;
+use crate::netdev::Link;
 use crate::netdev::{Netdev, NetdevQueue};
+use crate::testing::driver::FakeDevice;
 
 /// An unpacked machine; its files go when it goes.
 pub(crate) struct Machine {
@@ -241,22 +244,38 @@ pub(crate) fn numbers(pairs: &[(u16, u32)]) -> Vec<u8> {
     pairs.iter().flat_map(|(kind, value)| netlink::attribute(*kind, &value.to_ne_bytes())).collect()
 }
 
+/// Numbers that look random and are the same in every run (xorshift).
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Default for Random {
+    fn default() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() >> 20) as usize % limit
+    }
+}
+
 /// Damages a template in a few places and cuts it off somewhere, a million times (fewer in a slow build).
 pub(crate) fn mutate(template: &[u8], mut read: impl FnMut(&[u8])) {
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        usize::try_from(state).unwrap_or_default()
-    };
+    let mut random = Random::default();
     for _ in 0..if cfg!(debug_assertions) { 20_000 } else { 1_000_000 } {
         let mut bytes = template.to_vec();
-        for _ in 0..next() % 6 {
-            let at = next() % bytes.len();
-            bytes[at] = next().to_ne_bytes()[0];
+        for _ in 0..random.below(6) {
+            bytes[random.below(template.len())] = random.next().to_ne_bytes()[0];
         }
-        bytes.truncate(next() % (template.len() + 1));
+        bytes.truncate(random.below(template.len() + 1));
         read(&bytes);
     }
 }

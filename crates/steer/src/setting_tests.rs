@@ -1,7 +1,7 @@
 //! Tests of reading back what was set.
 
 use super::*;
-use crate::patience::MEANWHILE;
+use crate::host::MEANWHILE;
 use crate::testing::Machine;
 
 fn with_reader<T>(machine: &Machine, body: impl FnOnce(Reader<'_>) -> T) -> T {
@@ -85,4 +85,34 @@ fn a_hash_of_which_a_part_has_no_letter_is_unknown_and_never_written_down_withou
     assert!(error.to_string().contains("the bits 0x400 are not known"), "{error}");
     let host = machine.read(&["eth0"]).expect("a host");
     assert!(matches!(host.interfaces[0].flow_hash_v4, crate::model::Known::Unknown(_)));
+}
+
+#[test]
+fn every_setting_is_read_back_by_the_name_that_it_shows() {
+    let rule = |family, destination| Setting::Rule { family, destination, port: 514 };
+    let settings = [
+        Setting::Channels,
+        Setting::Rings,
+        Setting::Coalescing,
+        Setting::Ntuple,
+        rule(Family::V4, None),
+        rule(Family::V4, Some(IpAddr::from([192, 0, 2, 1]))),
+        rule(Family::V6, None),
+        rule(Family::V6, Some(IpAddr::from([7; 16]))),
+        Setting::Indirection,
+        Setting::HashKey,
+        Setting::FlowHashV4,
+        Setting::FlowHashV6,
+        Setting::Interrupt { number: 38, name: "eth0-TxRx-0 (old)".to_owned() },
+        Setting::Rps(3),
+        Setting::Xps(4),
+        Setting::Threaded,
+    ];
+    for setting in &settings {
+        assert_eq!(Setting::parse(&setting.to_string()).as_ref(), Some(setting));
+    }
+    assert!(settings.is_sorted(), "the order in which they are applied");
+    for wrong in ["", "rule", "rule udp4 any", "rule udp4 ::1 514", "rule udp6 any 70000", "coalescing 1", "rps x"] {
+        assert_eq!(Setting::parse(wrong), None, "{wrong:?}");
+    }
 }

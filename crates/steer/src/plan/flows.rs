@@ -9,10 +9,9 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use super::decide::why_not;
-use super::note::{PlanError, Wish, refuse};
-use super::parts::{DedicatedQueue, InterfacePlan, Target};
-use super::request::{Dedication, Request, Shares};
+use super::parts::{
+    DedicatedQueue, Dedication, InterfacePlan, PlanError, QueueSeat, Request, Shares, Target, Wish, refuse, why_not,
+};
 use crate::ethtool::{Family, Rule, Rules};
 use crate::model::Interface;
 
@@ -179,4 +178,126 @@ fn is_even(table: &[u32], queues: u32) -> bool {
     let count = |queue: u32| table.iter().filter(|&&entry| entry == queue).count();
     let share = table.len() / queues.max(1) as usize;
     table.iter().all(|&entry| entry < queues) && (0..queues).all(|queue| (share..=share + 1).contains(&count(queue)))
+}
+
+// Which send queue a core uses (XPS): that of its own seat.
+//
+// What a receiver's core sends, such as a relay or an answer, then leaves through a queue whose lock and whose
+// completions no other core has, instead of one that a hash chooses. A core without a seat is in no mask and keeps the
+// kernel's hash. Some drivers put every core into some queue's mask (virtio_net, i40e, ice, ixgbe): cores that have a
+// seat are taken out of all other masks, because with two queues to choose from the kernel would hash again.
+
+impl InterfacePlan {
+    pub(super) fn want_xps(&mut self, interface: &Interface) {
+        // With one queue there is nothing to choose, and the kernel has no mask to write.
+        if interface.send_queues.len() < 2 {
+            return;
+        }
+        let seated: Vec<usize> = self.seats.iter().flat_map(cores_of).collect();
+        for queue in &interface.send_queues {
+            let Some(now) = &queue.cores else { continue };
+            let cores = self.seats.get(queue.index).map(cores_of).unwrap_or_default();
+            let is_seat = !cores.is_empty();
+            let why = if is_seat {
+                format!("relays and answers of queue {} leave through the queue of their own core", queue.index)
+            } else {
+                format!("send queue {} has no seat, and cores of seats send through their own", queue.index)
+            };
+            let others = || now.iter().copied().filter(|core| !seated.contains(core)).collect();
+            let cores = if is_seat { cores } else { others() };
+            if is_seat || cores != *now {
+                self.want(Target::Xps { queue: queue.index, cores }, why);
+            }
+        }
+    }
+}
+
+/// The cores of a seat. One whose receiver may run anywhere on a node has no core of its own but the interrupt's, and
+/// where nobody knows the interrupt the seat is a guess, for which nothing is moved.
+fn cores_of(seat: &QueueSeat) -> Vec<usize> {
+    let Some(interrupt) = seat.interrupt_core else { return Vec::new() };
+    let receiver = Some(seat.receiver_core).filter(|core| seat.receiver_cores == [*core]);
+    let mut cores: Vec<usize> = [interrupt].into_iter().chain(receiver).collect();
+    cores.sort_unstable();
+    cores.dedup();
+    cores
+}
+
+// How unevenly a hash spreads a few flows over receivers. Four exporters on four receivers do not give each one: flows
+// fall on receivers like balls into bins, and the fullest gets more than the average.
+
+/// The share of all flows that the busiest of `receivers` is expected to get of `flows` equal flows.
+pub(super) fn busiest_share(flows: usize, receivers: usize) -> f64 {
+    if flows == 0 || receivers == 0 {
+        return 0.0;
+    }
+    // The expectation of a count is the sum over m of the chance that it is above m.
+    let expected: f64 = (0..flows).map(|most| 1.0 - chance_of_at_most(most, flows, receivers)).sum();
+    expected / flows as f64
+}
+
+/// A share in thousandths.
+pub(super) fn thousandths(share: f64) -> u32 {
+    (share * 1000.0).round() as u32
+}
+
+/// The chance that no receiver gets more than `most` flows. Receiver by receiver: given how many
+/// flows are left, the share of the next one is binomial.
+fn chance_of_at_most(most: usize, flows: usize, receivers: usize) -> f64 {
+    let mut left = vec![0.0; flows + 1];
+    left[flows] = 1.0;
+    for receiver in 0..receivers {
+        let chance = 1.0 / (receivers - receiver) as f64;
+        let mut next = vec![0.0; flows + 1];
+        for (remaining, weight) in left.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
+            // The binomial chances of 0, 1, 2 and so on, each from the one before.
+            let mut hits = (1.0 - chance).powi(i32::try_from(remaining).unwrap_or(i32::MAX));
+            if chance >= 1.0 {
+                next[0] += if remaining <= most { *weight } else { 0.0 };
+                continue;
+            }
+            for taken in 0..=most.min(remaining) {
+                next[remaining - taken] += weight * hits;
+                hits *= (remaining - taken) as f64 / (taken + 1) as f64 * chance / (1.0 - chance);
+            }
+        }
+        left = next;
+    }
+    left[0].min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_receiver_gets_everything_and_one_flow_is_all_of_one_receiver() {
+        assert!((busiest_share(64, 1) - 1.0).abs() < 1e-9);
+        assert!((busiest_share(1, 8) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn two_flows_on_two_receivers_meet_every_second_time() {
+        // Together (a share of 1) or apart (a half), each with a chance of a half.
+        assert!((busiest_share(2, 2) - 0.75).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_figure_agrees_with_throwing_balls() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let rounds = 20_000;
+        let mut sum = 0;
+        for _ in 0..rounds {
+            let mut bins = [0_u32; 4];
+            for _ in 0..8 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                bins[(state >> 33) as usize % 4] += 1;
+            }
+            sum += bins.iter().max().expect("bins");
+        }
+        let thrown = f64::from(sum) / f64::from(rounds) / 8.0;
+        assert!((busiest_share(8, 4) - thrown).abs() < 0.01, "{} and {thrown}", busiest_share(8, 4));
+    }
 }

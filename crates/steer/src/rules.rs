@@ -64,11 +64,6 @@ pub(crate) fn value_saved<'s>(setting: &Setting, saved: &'s str) -> &'s str {
     }
 }
 
-/// What a rule does, without its place.
-pub(crate) fn without_place(value: &str) -> &str {
-    value.split([';']).next().unwrap_or_default().split(" at ").next().unwrap_or_default()
-}
-
 /// The queue of "queue 7" or "queue 7 at 1021".
 fn queue_of(value: &str) -> Option<u32> {
     value.strip_prefix("queue ")?.split(' ').next()?.parse().ok()
