@@ -1,39 +1,34 @@
 //! Sockets that come from elsewhere and go elsewhere: what they are is found out, what they hold stays with them, and
 //! what is no UDP socket is refused by name.
-#![cfg(not(miri))] // system calls throughout
-
-mod common;
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
-use common::{batch, bound, loopback, receive_count};
 use mmsg::{Control, Family, Socket, Wait};
+
+use crate::common::{batch, bound, bound_v4, loopback, payloads, send};
 
 #[test]
 fn a_socket_of_the_standard_library_is_adopted_with_what_it_holds() {
     for family in [Family::V4, Family::V6] {
         let theirs = UdpSocket::bind(loopback(family)).expect("a free port");
         let address = theirs.local_addr().expect("bound");
-        let sender = UdpSocket::bind(loopback(family)).expect("a free port");
-        sender.send_to(b"before", address).expect("sent");
+        send(address, [b"before"]);
         let socket = Socket::try_from(OwnedFd::from(theirs)).expect("adopted");
         assert_eq!((socket.family(), socket.local_addr().expect("bound")), (family, address));
         assert_eq!(socket.as_raw_fd(), socket.as_fd().as_raw_fd());
         socket.set_packet_info(true).expect("the option of its family");
-        sender.send_to(b"after", address).expect("sent");
-        let control = Control::new().packet_info(true);
-        let received = receive_count(&socket, &mut batch(4, 16, control), 2);
-        assert_eq!((received[0].payload.as_slice(), received[1].payload.as_slice()), (&b"before"[..], &b"after"[..]));
+        send(address, [b"after"]);
+        assert_eq!(payloads(&socket, 2), [&b"before"[..], b"after"]);
     }
 }
 
 #[test]
 fn a_socket_that_is_given_away_keeps_its_address_and_what_it_holds() {
-    let (socket, address) = bound(Family::V4, |_| {});
-    UdpSocket::bind("127.0.0.1:0").and_then(|sender| sender.send_to(b"held", address)).expect("sent");
+    let (socket, address) = bound_v4();
+    send(address, [b"held"]);
     let theirs = UdpSocket::from(OwnedFd::from(socket));
     assert_eq!(theirs.local_addr().expect("bound"), address);
     let mut bytes = [0; 16];

@@ -9,11 +9,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-use common::{DEADLINE, wait_until_asleep};
-use mmsg::{BatchShape, Control, Engine, Family, RecvBatch, Socket, Wait, xdp};
+use common::{DEADLINE, unbound, wait_until_asleep};
+use mmsg::{BatchShape, Control, Engine, Family, RecvBatch, Wait, xdp};
 
 const PORT: u16 = 5140;
 const ADDRESS: [u8; 4] = [10, 8, 0, 1];
@@ -22,12 +22,11 @@ const SHAPE: BatchShape = BatchShape::new(8, 2048);
 /// The interface, for one test at a time. `None` where there is no cable.
 #[allow(clippy::print_stderr)]
 fn turn() -> Option<MutexGuard<'static, ()>> {
-    static TURN: Mutex<()> = Mutex::new(());
     if std::env::var_os("MMSG_XDP_CABLE").is_none() {
         eprintln!("not tested: the AF_XDP engine, because no cable was laid for it (tests/rigs/xdp.sh)");
         return None;
     }
-    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+    Some(common::turn())
 }
 
 fn attach() -> Arc<xdp::Redirect> {
@@ -36,7 +35,7 @@ fn attach() -> Arc<xdp::Redirect> {
 
 /// A socket whose datagrams go out of the other end.
 fn sender() -> UdpSocket {
-    let socket = Socket::new(Family::V4).expect("a socket");
+    let socket = unbound(Family::V4);
     socket.bind_to_device("card1").expect("it is there");
     socket.bind(SocketAddr::from(([10, 8, 0, 2], 0))).expect("its address");
     UdpSocket::from(OwnedFd::from(socket))
@@ -212,7 +211,7 @@ fn a_batch_that_was_filled_by_af_xdp_is_filled_by_recvmmsg_next() {
         send(&sender, &[1; 1000]);
     }
     assert_eq!(payloads(&mut engine, &mut batch, 8).len(), 8);
-    let socket = Arc::new(Socket::new(Family::V4).expect("a socket"));
+    let socket = Arc::new(unbound(Family::V4));
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
     engine.finish();
     engine.replace_socket(Arc::clone(&socket)).expect("recvmmsg");
@@ -279,6 +278,7 @@ fn what_cannot_be_is_refused_before_anything_is_taken() {
 #[cfg(mmsg_faults)]
 mod faults {
     use super::*;
+    use crate::common::each_call_fails;
     use mmsg::fault::{Call, inject};
 
     /// Everything an engine does in its life.
@@ -332,18 +332,16 @@ mod faults {
         ];
         for (call, at_least) in calls {
             let mut failed = 0;
-            for number in 1.. {
-                // EIO, which nobody takes for an answer.
-                let guard = inject(call, number, 5);
-                let result = everything(&sender);
-                if !guard.has_fired() {
-                    result.expect("nothing failed");
-                    break;
-                }
-                failed += usize::from(result.is_err());
-                drop(guard);
-                everything(&sender).expect("nothing was left behind");
-            }
+            // EIO, which is the answer to none of them.
+            each_call_fails(
+                call,
+                5,
+                || everything(&sender),
+                |_, result| {
+                    failed += usize::from(result.is_err());
+                    everything(&sender).expect("nothing was left behind");
+                },
+            );
             assert!(failed >= at_least, "{call:?}: {failed} of at least {at_least} were handed on");
         }
     }
@@ -355,13 +353,14 @@ mod faults {
         let sender = sender();
         // A driver that copies asks for no call with its frames, and who finds some does not wait.
         for (call, at_least) in [(Call::Bpf, 8), (Call::Recvmsg, 0), (Call::Poll, 0), (Call::Membarrier, 1)] {
-            let interrupted = (1..)
-                .take_while(|number| {
-                    let guard = inject(call, *number, EINTR);
-                    everything(&sender).unwrap_or_else(|error| panic!("{call:?} {number}: {error}"));
-                    guard.has_fired()
-                })
-                .count();
+            let interrupted = each_call_fails(
+                call,
+                EINTR,
+                || everything(&sender),
+                |number, result| {
+                    result.unwrap_or_else(|error| panic!("{call:?} {number}: {error}"));
+                },
+            );
             assert!(interrupted >= at_least, "{call:?}: {interrupted} of at least {at_least} were interrupted");
         }
     }

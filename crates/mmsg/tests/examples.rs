@@ -1,7 +1,4 @@
 //! The examples do what they say of themselves: they are compiled into this test and used over loopback.
-#![cfg(not(miri))] // system calls throughout
-
-mod common;
 
 #[allow(dead_code)] // its main is not called
 #[path = "../examples/collector.rs"]
@@ -10,11 +7,13 @@ mod collector;
 #[path = "../examples/echo.rs"]
 mod echo;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 
 use collector::Collector;
-use common::DEADLINE;
 use echo::Echo;
+use mmsg::Family;
+
+use crate::common::{DEADLINE, sender};
 
 #[test]
 fn the_echo_server_answers_from_the_address_it_was_asked_at() {
@@ -28,7 +27,7 @@ fn the_echo_server_answers_from_the_address_it_was_asked_at() {
         for address in asked {
             let to: SocketAddr =
                 format!("{}:{port}", if address.contains(':') { "[::1]" } else { address }).parse().expect("valid");
-            let asker = UdpSocket::bind(if to.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" }).expect("a free port");
+            let asker = sender(if to.is_ipv4() { Family::V4 } else { Family::V6 });
             asker.set_read_timeout(Some(DEADLINE)).expect("a deadline");
             asker.send_to(b"hello", to).expect("sent");
             assert_eq!(echo.answer().expect("answered"), 1);
@@ -43,7 +42,7 @@ fn the_echo_server_answers_from_the_address_it_was_asked_at() {
 fn the_collector_writes_a_line_for_each_datagram_and_says_what_was_lost() {
     let mut collector = Collector::new("127.0.0.1:0".parse().expect("valid")).expect("a free port");
     let to = collector.socket.local_addr().expect("bound");
-    let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let sender = sender(Family::V4);
     let from = sender.local_addr().expect("bound");
     sender.send_to(b"one\ntwo", to).expect("sent");
     sender.send_to(&[b'x'; 3000], to).expect("sent");

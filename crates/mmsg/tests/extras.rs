@@ -1,13 +1,11 @@
 //! What comes with a datagram besides its bytes, as the kernel writes it, by each engine and on both families.
-#![cfg(not(miri))] // system calls throughout
-
-mod common;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-use common::{DEADLINE, Kind, Receiving, bound_shared, loopback};
 use mmsg::{Control, Family, SendBatch, Socket, Wait};
+
+use crate::common::{DEADLINE, Kind, Receiving, bound_shared, loopback, unbound};
 
 /// DSCP 46, which is expedited forwarding, and ECN 2.
 const CLASS: u8 = 46 << 2 | 2;
@@ -21,7 +19,7 @@ fn prepare(socket: &Socket) {
 
 /// A sender whose datagrams can be told by their headers.
 fn sender(family: Family) -> Socket {
-    let sender = Socket::new(family).expect("a socket");
+    let sender = unbound(family);
     sender.set_traffic_class(CLASS).expect("traffic class");
     sender.set_hop_limit(HOPS).expect("hop limit");
     sender
@@ -38,7 +36,7 @@ fn class_and_hop_limit_are_those_of_the_header_whatever_the_family_of_sender_and
     for kind in Kind::here() {
         for gro in [false, true] {
             for (family, local) in [(Family::V4, "127.0.0.1:0"), (Family::V6, "[::1]:0"), (Family::V6, "[::]:0")] {
-                let socket = Socket::new(family).expect("a socket");
+                let socket = unbound(family);
                 prepare(&socket);
                 socket.set_gro(gro).expect("GRO");
                 socket.bind(local.parse().expect("valid")).expect("a free port");
@@ -112,7 +110,7 @@ fn the_raw_messages_are_those_that_were_asked_for() {
 #[test]
 fn the_local_address_is_where_a_datagram_was_sent_to_and_for_broadcast_that_of_the_interface() {
     for (family, to) in [(Family::V4, "127.0.0.2"), (Family::V4, "127.255.255.255"), (Family::V6, "127.0.0.3")] {
-        let socket = Socket::new(family).expect("a socket");
+        let socket = unbound(family);
         socket.set_packet_info(true).expect("packet info");
         let any = if family == Family::V4 { "0.0.0.0:0" } else { "[::]:0" };
         socket.bind(any.parse().expect("valid")).expect("a free port");

@@ -3,23 +3,22 @@
 #![cfg(mmsg_faults)] // RUSTFLAGS="--cfg mmsg_faults"
 
 mod common;
+#[cfg(feature = "io_uring")]
+mod ring_faults;
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use common::{DEADLINE, batch, bound, receive_count};
 use mmsg::fault::{Call, inject, inject_partial_send};
-use mmsg::{Backing, BatchShape, Control, CoreCounter, Family, Group, GroupSpread, RecvBatch, SendBatch, Socket, Wait};
-use mmsg::{OwnRights, SourceRanges, SourceTable};
+use mmsg::{
+    Backing, BatchShape, Control, CoreCounter, Family, Group, GroupSpread, OwnRights, RecvBatch, SendBatch, Socket,
+    SourceRanges, SourceTable, Wait,
+};
 
-/// Faults reach every thread, so the tests take turns.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use common::{DEADLINE, batch, bound, bound_v4, each_call_fails, loopback, payloads, permitted, send, turn, unbound};
 
 const SHAPE: BatchShape = BatchShape::new(8, 2048);
 
@@ -31,7 +30,7 @@ fn everything() -> io::Result<()> {
     socket.set_receive_buffer(100_000)?;
     socket.attach_reuseport(&GroupSpread::Random, 1)?;
     socket.join_multicast([239, 0, 0, 1].into(), 1, None)?;
-    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    socket.bind(loopback(Family::V4))?;
     let address = socket.local_addr()?;
     let sender = Socket::new(Family::V4)?;
     sender.connect(address)?;
@@ -69,19 +68,11 @@ fn every_call_site_hands_its_error_on() {
         (Call::Madvise, 2),
     ];
     for (call, sites_at_least) in cases {
-        let mut nth = 1;
-        loop {
-            let guard = inject(call, nth, libc::ENFILE);
-            let result = everything();
-            if !guard.has_fired() {
-                result.unwrap_or_else(|error| panic!("nothing was injected into {call:?}, and yet: {error}"));
-                break;
-            }
+        let made = each_call_fails(call, libc::ENFILE, everything, |nth, result| {
             let error = result.expect_err("an error must not vanish");
             assert_eq!(error.raw_os_error(), Some(libc::ENFILE), "call {nth} of {call:?}: {error}");
-            nth += 1;
-        }
-        assert!(nth > sites_at_least, "{call:?} was made {} times, {sites_at_least} expected", nth - 1);
+        });
+        assert!(made >= sites_at_least, "{call:?} was made {made} times, {sites_at_least} expected");
     }
 }
 
@@ -98,7 +89,7 @@ fn an_interrupted_call_is_made_again() {
 #[test]
 fn an_interrupted_wait_still_ends_in_time() {
     let _turn = turn();
-    let (socket, _) = bound(Family::V4, |_| {});
+    let (socket, _) = bound_v4();
     let _guard = inject(Call::Poll, 1, libc::EINTR);
     assert!(!socket.wait_readable(Duration::from_millis(1)).expect("made again"));
 }
@@ -106,7 +97,7 @@ fn an_interrupted_wait_still_ends_in_time() {
 #[test]
 fn nothing_there_is_no_error() {
     let _turn = turn();
-    let (socket, _) = bound(Family::V4, |_| {});
+    let (socket, _) = bound_v4();
     let guard = inject(Call::Recvmmsg, 1, libc::EAGAIN);
     assert_eq!(RecvBatch::new(&SHAPE).expect("memory").receive(&socket, Wait::Block).expect("no error"), 0);
     assert!(guard.has_fired());
@@ -115,19 +106,19 @@ fn nothing_there_is_no_error() {
 #[test]
 fn a_batch_is_usable_after_a_failed_receive() {
     let _turn = turn();
-    let (socket, address) = bound(Family::V4, |_| {});
+    let (socket, address) = bound_v4();
     let mut batch = RecvBatch::new(&SHAPE).expect("memory");
     let guard = inject(Call::Recvmmsg, 1, libc::ECONNREFUSED);
     batch.receive(&socket, Wait::No).expect_err("injected");
     assert!(guard.has_fired() && batch.is_empty());
-    send_all(&Socket::new(Family::V4).expect("a socket"), address, 3);
+    send(address, [b"x"; 3]);
     assert_eq!(batch.receive(&socket, Wait::Block).expect("receive"), 3);
 }
 
 #[test]
 fn without_the_capability_a_buffer_is_asked_for_the_plain_way() {
     let _turn = turn();
-    let socket = Socket::new(Family::V4).expect("a socket");
+    let socket = unbound(Family::V4);
     let guard = inject(Call::SetSockOpt, 1, libc::EPERM);
     let granted = socket.set_receive_buffer(50_000).expect("the plain way");
     assert!(guard.has_fired() && !granted.forced && granted.granted_bytes == 100_000, "{granted:?}");
@@ -136,7 +127,7 @@ fn without_the_capability_a_buffer_is_asked_for_the_plain_way() {
 #[test]
 fn gro_that_is_on_stays_on_when_switching_it_on_again_fails() {
     let _turn = turn();
-    let (socket, _) = bound(Family::V4, |_| {});
+    let (socket, _) = bound_v4();
     let mut plain = batch(2, 64, Control::default());
     let first = inject(Call::SetSockOpt, 1, libc::ENOMEM);
     socket.set_gro(true).expect_err("injected");
@@ -152,7 +143,7 @@ fn gro_that_is_on_stays_on_when_switching_it_on_again_fails() {
 #[test]
 fn an_adopted_socket_of_a_kernel_that_does_not_say_counts_as_one_that_makes_trains() {
     let _turn = turn();
-    let (socket, _) = bound(Family::V4, |_| {});
+    let (socket, _) = bound_v4();
     let guard = inject(Call::GetSockOpt, 4, libc::ENOPROTOOPT);
     let adopted = Socket::try_from(OwnedFd::from(socket)).expect("adopted");
     assert!(guard.has_fired());
@@ -163,7 +154,7 @@ fn an_adopted_socket_of_a_kernel_that_does_not_say_counts_as_one_that_makes_trai
 #[test]
 fn an_interrupt_of_an_unconnected_socket_is_a_success_and_other_errors_are_not() {
     let _turn = turn();
-    let (socket, _) = bound(Family::V4, |_| {});
+    let (socket, _) = bound_v4();
     let guard = inject(Call::Shutdown, 1, libc::ENOTCONN);
     socket.interrupt().expect("what the kernel says of every socket without a peer");
     assert!(guard.has_fired());
@@ -207,15 +198,14 @@ fn numbered(to: SocketAddr, count: u8) -> SendBatch {
 
 /// The next `count` datagrams, each of which is one number.
 fn numbers(socket: &Socket, count: usize) -> Vec<u8> {
-    let received = receive_count(socket, &mut batch(64, 16, Control::default()), count);
-    received.iter().map(|one| one.payload[0]).collect()
+    payloads(socket, count).concat()
 }
 
 #[test]
 fn partial_sends_lose_nothing_and_send_nothing_twice() {
     let _turn = turn();
-    let (socket, address) = bound(Family::V4, |_| {});
-    let sender = Socket::new(Family::V4).expect("a socket");
+    let (socket, address) = bound_v4();
+    let sender = unbound(Family::V4);
     for most in 1..10 {
         let _first = inject_partial_send(1, most);
         let _second = inject_partial_send(2, 1);
@@ -228,8 +218,8 @@ fn partial_sends_lose_nothing_and_send_nothing_twice() {
 #[test]
 fn an_error_of_the_call_says_how_much_was_sent_and_the_rest_goes_out_later() {
     let _turn = turn();
-    let (socket, address) = bound(Family::V4, |_| {});
-    let sender = Socket::new(Family::V4).expect("a socket");
+    let (socket, address) = bound_v4();
+    let sender = unbound(Family::V4);
     for errno in [libc::EAGAIN, libc::ENOBUFS, libc::EBADF, libc::ENOMEM] {
         let mut outgoing = numbered(address, 10);
         let _partial = inject_partial_send(1, 4);
@@ -246,8 +236,8 @@ fn an_error_of_the_call_says_how_much_was_sent_and_the_rest_goes_out_later() {
 #[test]
 fn an_error_about_a_datagram_skips_that_datagram_alone() {
     let _turn = turn();
-    let (socket, address) = bound(Family::V4, |_| {});
-    let sender = Socket::new(Family::V4).expect("a socket");
+    let (socket, address) = bound_v4();
+    let sender = unbound(Family::V4);
     for errno in [libc::ENETDOWN, libc::EPERM, libc::EINVAL, libc::EDESTADDRREQ, libc::EADDRNOTAVAIL] {
         let mut outgoing = numbered(address, 10);
         let _partial = inject_partial_send(1, 4);
@@ -263,8 +253,8 @@ fn an_error_about_a_datagram_skips_that_datagram_alone() {
 #[test]
 fn an_error_that_may_be_an_earlier_datagrams_is_tried_again_once() {
     let _turn = turn();
-    let (socket, address) = bound(Family::V4, |_| {});
-    let sender = Socket::new(Family::V4).expect("a socket");
+    let (socket, address) = bound_v4();
+    let sender = unbound(Family::V4);
     for errno in [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES, libc::EMSGSIZE] {
         let _once = inject(Call::Sendmmsg, 1, errno);
         send_all(&sender, address, 3);
@@ -295,7 +285,7 @@ fn segmentation_refused_at_any_time_is_replaced_by_single_datagrams_for_good() {
     let payload: Vec<u8> = (0..200).collect();
     for errno in [libc::EIO, libc::EINVAL] {
         let (socket, address) = bound(Family::V4, |socket| socket.set_gro(true).expect("GRO"));
-        let sender = Socket::new(Family::V4).expect("a socket");
+        let sender = unbound(Family::V4);
         let mut outgoing = SendBatch::new(4, 200).expect("memory");
         let mut flush = |fault: bool| {
             outgoing.push_segmented(&payload, 33, Some(address)).expect("a free slot");
@@ -317,7 +307,7 @@ fn segmentation_refused_at_any_time_is_replaced_by_single_datagrams_for_good() {
 fn a_message_too_long_to_be_segmented_does_not_end_segmentation() {
     let _turn = turn();
     let (socket, address) = bound(Family::V4, |socket| socket.set_gro(true).expect("GRO"));
-    let sender = Socket::new(Family::V4).expect("a socket");
+    let sender = unbound(Family::V4);
     let mut outgoing = SendBatch::new(4, 200).expect("memory");
     for fault in [true, false] {
         outgoing.push_segmented(&[1; 100], 50, Some(address)).expect("a free slot");
@@ -330,8 +320,8 @@ fn a_message_too_long_to_be_segmented_does_not_end_segmentation() {
 #[test]
 fn single_datagrams_of_a_train_survive_partial_sends_and_errors() {
     let _turn = turn();
-    let (socket, address) = bound(Family::V4, |_| {});
-    let sender = Socket::new(Family::V4).expect("a socket");
+    let (socket, address) = bound_v4();
+    let sender = unbound(Family::V4);
     let payload: Vec<u8> = (0..10).collect();
     let mut outgoing = SendBatch::new(4, 10).expect("memory");
     outgoing.push_segmented(&payload, 1, Some(address)).expect("a free slot");
@@ -352,9 +342,9 @@ fn single_datagrams_of_a_train_survive_partial_sends_and_errors() {
 }
 
 fn two_members() -> (Group, SocketAddr) {
-    let members = (0..2).map(|_| Arc::new(Socket::new(Family::V4).expect("a socket"))).collect();
+    let members = (0..2).map(|_| Arc::new(unbound(Family::V4))).collect();
     let mut group = Group::new(members, GroupSpread::Cpu((0..64).map(|core| (core, 1)).collect())).expect("a group");
-    let address = group.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("bound");
+    let address = group.bind(loopback(Family::V4)).expect("bound");
     (group, address)
 }
 
@@ -362,12 +352,11 @@ fn two_members() -> (Group, SocketAddr) {
 fn a_member_leaves_without_loss_where_the_kernel_refuses_the_wait_for_its_softirqs() {
     let _turn = turn();
     let (mut group, address) = two_members();
-    let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    sender.send_to(b"queued before", address).expect("sent");
+    send(address, [b"queued before"]);
     let guard = inject(Call::Membarrier, 1, libc::EINVAL);
-    let left = group.shrink(|leaving| receive_count(&leaving, &mut batch(4, 64, Control::default()), 1));
+    let left = group.shrink(|leaving| payloads(&leaving, 1));
     assert!(guard.has_fired());
-    assert_eq!(left.expect("one less")[0].payload, b"queued before");
+    assert_eq!(left.expect("one less"), [b"queued before"]);
 }
 
 #[test]
@@ -376,13 +365,10 @@ fn a_member_that_may_not_leave_stays_and_is_steered_to_as_before() {
     let (mut group, address) = two_members();
     // The first option set is the program for one member, the second takes the member out.
     let guard = inject(Call::SetSockOpt, 2, libc::EPERM);
-    let error = group.shrink(|_| panic!("nobody leaves")).expect_err("injected");
+    let error = group.shrink(|_| panic!("it does not leave")).expect_err("injected");
     assert!(guard.has_fired() && error.raw_os_error() == Some(libc::EPERM), "{error}");
-    let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    sender.send_to(b"as before", address).expect("sent");
-    assert_eq!(group.members().len(), 2);
-    let got = receive_count(&group.members()[1], &mut batch(4, 64, Control::default()), 1);
-    assert_eq!(got[0].payload, b"as before");
+    send(address, [b"as before"]);
+    assert_eq!((group.members().len(), payloads(&group.members()[1], 1)), (2, vec![b"as before".to_vec()]));
 }
 
 #[test]
@@ -400,24 +386,23 @@ fn a_counter_that_may_not_be_made_says_so_whichever_of_its_calls_fails() {
 #[test]
 fn a_filter_of_sources_that_may_not_be_made_says_so_whichever_of_its_calls_fails() {
     let _turn = turn();
-    let socket = || Socket::new(Family::V4).expect("a socket");
     let make = |socket: &Socket| {
         let ranges = SourceRanges { v4_first: true, v4_turns: &[1], v6_first: true, v6_turns: &[1] };
         let filter = SourceTable::new(&ranges, &OwnRights)?.filter(socket, None, &OwnRights)?;
         filter.attach(socket)
     };
-    if CoreCounter::new().is_err() {
+    if permitted("refusing sources in the kernel", CoreCounter::new()).is_none() {
         return;
     }
     for (call, count) in [(Call::Bpf, 4), (Call::Mmap, 3)] {
         for nth in 1..=count {
             let guard = inject(call, nth, libc::EPERM);
-            let refused = make(&socket()).expect_err("injected");
+            let refused = make(&unbound(Family::V4)).expect_err("injected");
             assert!(guard.has_fired() && refused.raw_os_error() == Some(libc::EPERM), "{call:?}, {nth}: {refused}");
         }
     }
     // There is no room for it beside the one before, which goes first then.
-    let socket = socket();
+    let socket = unbound(Family::V4);
     make(&socket).expect("the first");
     let guard = inject(Call::SetSockOpt, 1, libc::ENOMEM);
     make(&socket).expect("in its place");
@@ -427,9 +412,8 @@ fn a_filter_of_sources_that_may_not_be_made_says_so_whichever_of_its_calls_fails
 #[test]
 fn what_the_call_for_many_cannot_have_is_had_message_by_message() {
     let _turn = turn();
-    let (socket, address) = bound(Family::V4, |_| {});
-    let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    (0..5).for_each(|number: u8| assert_eq!(sender.send_to(&[number], address).expect("sent"), 1));
+    let (socket, address) = bound_v4();
+    send(address, (0..5_u8).map(|number| [number]));
     let mut batch = batch(8, 64, Control::default());
     let _always: Vec<_> = (1..4).map(|nth| inject(Call::Recvmmsg, nth, libc::ENOMEM)).collect();
     assert!(batch.receive(&socket, Wait::No).is_err());
@@ -438,8 +422,7 @@ fn what_the_call_for_many_cannot_have_is_had_message_by_message() {
     assert!(interrupted.has_fired());
     assert!(batch.datagrams().map(|datagram| datagram.payload()[0]).eq(0..5));
     // An error after the first message leaves what came before it, and is told next time if it lasts.
-    sender.send_to(b"a", address).expect("sent");
-    sender.send_to(b"b", address).expect("sent");
+    send(address, [b"a", b"b"]);
     batch.clear();
     let _second = [inject(Call::Recvmsg, 2, libc::ENOMEM), inject(Call::Recvmsg, 3, libc::ENOMEM)];
     assert_eq!(batch.receive_each(&socket).expect("the first"), 1);

@@ -5,14 +5,12 @@
 //! GRO in one piece and cuts it for one without, so the kernel's own cutting is what ours is compared with.
 //!
 //! `MMSG_TRAINS` sets the number of trains, `MMSG_SEED` the seed that a failure printed.
-#![cfg(not(miri))] // system calls throughout
-
-mod common;
 
 use std::net::SocketAddr;
 
-use common::{Kind, Received, Receiving, batch, bound, bound_shared, bytes, receive_until};
 use mmsg::{Control, Family, SendBatch, Socket};
+
+use crate::common::{Kind, Received, Receiving, batch, bound, bound_shared, bound_v4, bytes, drops, receive_until};
 
 const MAX_PAYLOAD: usize = 65_507;
 const TRAINS_PER_ROUND: usize = 4;
@@ -95,7 +93,7 @@ fn compare(longest: usize) {
         glued.push((kind, Receiving::new(kind, &socket, 8, longest, control), socket, address));
     }
     let (plain, plain_address) = bound(Family::V4, |socket| prepare(socket, false));
-    let (sender, sender_address) = bound(Family::V4, |_| {});
+    let (sender, sender_address) = bound_v4();
     let mut outgoing = SendBatch::new(2 * TRAINS_PER_ROUND, MAX_PAYLOAD).expect("memory");
     let mut plain_batch = batch(64, longest, Control::default());
 
@@ -124,7 +122,7 @@ fn compare(longest: usize) {
         );
         for (kind, receiving, _, address) in &mut glued {
             send(&plan, &pool, &mut outgoing, &sender, *address);
-            let from_glued = receiving.count(count);
+            let from_glued = receiving.collect(count, Received::of);
             assert!(from_glued == from_plain, "GRO by {kind:?} and plain receiving differ {context}");
             let kept = |one: &Received| one.length.min(longest) == one.payload.len() && one.source == sender_address;
             assert!(from_glued.iter().all(kept), "{kind:?} {context}");
@@ -133,6 +131,5 @@ fn compare(longest: usize) {
         done += TRAINS_PER_ROUND as u64;
     }
     assert!(split > 0, "the kernel never glued anything, so nothing was tested");
-    let drops = |socket: &Socket| socket.memory_info().expect("memory info").drops;
     assert_eq!(drops(&plain) + glued.iter().map(|(_, _, socket, _)| drops(socket)).sum::<u32>(), 0);
 }

@@ -1,19 +1,17 @@
 //! Options and reuseport programs on live sockets.
-#![cfg(not(miri))] // system calls throughout
-
-mod common;
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 
-use common::{batch, bound, receive_count};
-use mmsg::{Control, Family, GroupSpread, Socket, Wait};
+use mmsg::{Family, GroupSpread, Socket};
+
+use crate::common::{bound_v4, drain, payloads, send, sender, unbound};
 
 #[test]
 fn a_buffer_says_what_was_granted() {
-    let socket = Socket::new(Family::V4).expect("a socket");
+    let socket = unbound(Family::V4);
     for set in [Socket::set_receive_buffer, Socket::set_send_buffer] {
         let granted = set(&socket, 100_000).expect("a buffer");
         assert_eq!((granted.asked_bytes, granted.granted_bytes, granted.is_clamped()), (100_000, 200_000, false));
@@ -26,7 +24,7 @@ fn a_buffer_says_what_was_granted() {
 #[test]
 fn options_that_need_nothing_special_are_taken() {
     for family in [Family::V4, Family::V6] {
-        let socket = Socket::new(family).expect("a socket");
+        let socket = unbound(family);
         for on in [true, false] {
             socket.set_reuse_port(on).expect("SO_REUSEPORT");
             socket.set_packet_info(on).expect("packet info");
@@ -47,7 +45,7 @@ fn options_that_need_nothing_special_are_taken() {
 
 #[test]
 fn a_socket_is_not_handed_on_to_other_programs() {
-    let socket = Socket::new(Family::V4).expect("a socket");
+    let socket = unbound(Family::V4);
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", socket.as_fd().as_raw_fd())).expect("procfs");
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("always there");
     let flags = libc::c_int::from_str_radix(flags.trim(), 8).expect("octal");
@@ -56,7 +54,7 @@ fn a_socket_is_not_handed_on_to_other_programs() {
 
 #[test]
 fn binding_to_a_device_works_by_name_and_nonsense_is_refused_by_name() {
-    let socket = Socket::new(Family::V4).expect("a socket");
+    let socket = unbound(Family::V4);
     socket.bind_to_device("lo").expect("there is always a loopback");
     let error = socket.bind_to_device("a-name-much-too-long").expect_err("refused");
     assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("a-name-much-too-long"), "{error}");
@@ -64,30 +62,26 @@ fn binding_to_a_device_works_by_name_and_nonsense_is_refused_by_name() {
 
 #[test]
 fn an_address_in_use_is_the_kernels_own_error() {
-    let (_socket, address) = bound(Family::V4, |_| {});
-    let error = Socket::new(Family::V4).expect("a socket").bind(address).expect_err("in use");
+    let (_socket, address) = bound_v4();
+    let error = unbound(Family::V4).bind(address).expect_err("in use");
     assert_eq!(error.raw_os_error(), Some(libc::EADDRINUSE));
 }
 
 #[test]
 fn a_joined_group_is_heard_and_a_left_one_is_not() {
     let group = IpAddr::from([239, 255, 77, 1]);
-    let socket = Socket::new(Family::V4).expect("a socket");
+    let socket = unbound(Family::V4);
     socket.bind(SocketAddr::new(group, 0)).expect("a free port");
     let to = socket.local_addr().expect("bound");
     // Bound to loopback, so that the group is reached by it and not by a default route.
-    let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let sender = sender(Family::V4);
     let loopback = interface_index("lo");
-    let mut batch = batch(4, 16, Control::default());
-
     socket.join_multicast(group, loopback, None).expect("joined");
     sender.send_to(b"heard", to).expect("sent, by the interface of its own address");
-    assert_eq!(receive_count(&socket, &mut batch, 1)[0].payload, b"heard");
+    assert_eq!(payloads(&socket, 1), [b"heard"]);
     socket.leave_multicast(group, loopback, None).expect("left");
-    assert_eq!(
-        socket.leave_multicast(group, loopback, None).expect_err("left").raw_os_error(),
-        Some(libc::EADDRNOTAVAIL)
-    );
+    let again = socket.leave_multicast(group, loopback, None).expect_err("it is left");
+    assert_eq!(again.raw_os_error(), Some(libc::EADDRNOTAVAIL));
 }
 
 #[test]
@@ -100,7 +94,7 @@ fn a_group_can_be_joined_for_one_source_on_both_families() {
     ];
     for (family, group, source) in cases {
         let (group, source) = (group.parse().expect("valid"), source.parse().expect("valid"));
-        let socket = Socket::new(family).expect("a socket");
+        let socket = unbound(family);
         socket.join_multicast(group, loopback, Some(source)).unwrap_or_else(|error| panic!("{group}: {error}"));
         socket.leave_multicast(group, loopback, Some(source)).unwrap_or_else(|error| panic!("{group}: {error}"));
     }
@@ -116,7 +110,7 @@ fn interface_index(name: &str) -> u32 {
 fn group(count: usize, spread: &GroupSpread, members: u32) -> (Vec<Socket>, SocketAddr) {
     let sockets: Vec<Socket> = (0..count)
         .map(|_| {
-            let socket = Socket::new(Family::V4).expect("a socket");
+            let socket = unbound(Family::V4);
             socket.set_reuse_port(true).expect("SO_REUSEPORT");
             socket.set_receive_buffer(1 << 20).expect("a buffer");
             socket
@@ -133,30 +127,13 @@ fn group(count: usize, spread: &GroupSpread, members: u32) -> (Vec<Socket>, Sock
 
 /// How many datagrams each member has got.
 fn counts(sockets: &[Socket]) -> Vec<usize> {
-    let mut batch = batch(64, 64, Control::default());
-    let drain = |socket: &Socket| {
-        let mut total = 0;
-        loop {
-            match batch.receive(socket, Wait::No).expect("receive") {
-                0 => return total,
-                count => total += count,
-            }
-        }
-    };
     sockets.iter().map(drain).collect()
-}
-
-fn send_one_flow(to: SocketAddr, datagrams: usize) {
-    let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    for _ in 0..datagrams {
-        sender.send_to(b"x", to).expect("sent");
-    }
 }
 
 #[test]
 fn random_spreads_one_sender_over_all_sockets() {
     let (sockets, address) = group(4, &GroupSpread::Random, 4);
-    send_one_flow(address, 2000);
+    send(address, [b"x"; 2000]);
     let counts = counts(&sockets);
     assert_eq!(counts.iter().sum::<usize>(), 2000);
     // 500 expected each, standard deviation 19.4: outside of this only once in 10^20 runs.
@@ -167,7 +144,7 @@ fn random_spreads_one_sender_over_all_sockets() {
 fn without_a_program_one_sender_stays_on_one_socket_and_detaching_returns_to_that() {
     let (sockets, address) = group(4, &GroupSpread::Random, 4);
     sockets[3].attach_reuseport(&GroupSpread::Flow, 4).expect("any member may");
-    send_one_flow(address, 200);
+    send(address, [b"x"; 200]);
     let counts = counts(&sockets);
     assert_eq!(counts.iter().copied().max(), Some(200), "{counts:?}");
     assert_eq!(sockets[0].detach_reuseport().expect_err("none left").raw_os_error(), Some(libc::ENOENT));
@@ -177,7 +154,7 @@ fn without_a_program_one_sender_stays_on_one_socket_and_detaching_returns_to_tha
 #[test]
 fn loopback_records_no_queue_so_the_kernel_chooses_and_nothing_is_lost() {
     let (sockets, address) = group(2, &GroupSpread::Queue(vec![(0, 0), (1, 1)]), 2);
-    send_one_flow(address, 100);
+    send(address, [b"x"; 100]);
     let counts = counts(&sockets);
     assert!(counts == [100, 0] || counts == [0, 100], "{counts:?}");
 }
@@ -187,7 +164,7 @@ fn datagrams_go_to_the_socket_of_the_core_they_were_sent_on() {
     // Only a process can be pinned from here without unsafe code, so a pinned copy of this test sends; on loopback the
     // receiving softirq runs on the sender's core.
     if let Ok(address) = std::env::var("MMSG_SEND_TO") {
-        send_one_flow(address.parse().expect("given by the test below"), 50);
+        send(address.parse().expect("given by the test below"), [b"x"; 50]);
         return;
     }
     let cpus = allowed_cpus();
@@ -199,7 +176,7 @@ fn datagrams_go_to_the_socket_of_the_core_they_were_sent_on() {
         let output = Command::new("taskset")
             .args(["-c", &cpu.to_string()])
             .arg(copy)
-            .args(["--exact", "datagrams_go_to_the_socket_of_the_core_they_were_sent_on"])
+            .args(["--exact", "options::datagrams_go_to_the_socket_of_the_core_they_were_sent_on"])
             .env("MMSG_SEND_TO", address.to_string())
             .output()
             .expect("taskset (util-linux) is needed by this test");
@@ -225,10 +202,10 @@ fn allowed_cpus() -> Vec<usize> {
 #[test]
 fn a_program_can_be_replaced_while_the_group_lives() {
     let (sockets, address) = group(2, &GroupSpread::Random, 1);
-    send_one_flow(address, 10);
+    send(address, [b"x"; 10]);
     assert_eq!(counts(&sockets), [10, 0], "modulo 1 is always the first");
     sockets[1].attach_reuseport(&GroupSpread::Random, 2).expect("replaced by any member");
-    send_one_flow(address, 200);
+    send(address, [b"x"; 200]);
     let counts = counts(&sockets);
     assert!(counts[0] > 0 && counts[1] > 0, "{counts:?}");
 }
@@ -236,7 +213,7 @@ fn a_program_can_be_replaced_while_the_group_lives() {
 #[test]
 fn a_second_socket_with_a_program_of_its_own_cannot_join() {
     let (_sockets, address) = group(1, &GroupSpread::Random, 1);
-    let late = Socket::new(Family::V4).expect("a socket");
+    let late = unbound(Family::V4);
     late.set_reuse_port(true).expect("SO_REUSEPORT");
     late.attach_reuseport(&GroupSpread::Random, 1).expect("unbound, so it is taken");
     assert_eq!(late.bind(address).expect_err("refused").kind(), ErrorKind::AddrInUse);

@@ -1,32 +1,23 @@
 //! The system calls of a ring failing on order: each error is handed on, no datagram is lost by it, and a refusal says
 //! what to do.
-#![cfg(all(mmsg_faults, feature = "io_uring"))] // RUSTFLAGS="--cfg mmsg_faults"
-
-mod common;
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use common::{Kind, Receiving, bound};
 use mmsg::fault::{Call, inject};
-use mmsg::{BatchShape, Control, Engine, Family, RecvBatch, Refusal, Uring, Wait};
+use mmsg::{BatchShape, Engine, Family, RecvBatch, Refusal, Uring, Wait};
 
-/// Faults reach every thread, so the tests take turns.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::common::{Kind, Receiving, bound_shared, bound_v4, each_call_fails, send, turn};
 
 /// Receives five datagrams by a ring, through its whole life.
 fn by_ring() -> io::Result<()> {
-    let (socket, address) = bound(Family::V4, |_| {});
-    let socket = Arc::new(socket);
+    let (socket, address) = bound_shared(Family::V4, |_| {});
     let shape = BatchShape::new(8, 64);
     let (mut reserve, _) = RecvBatch::pool(1 + Uring::reserve_batches(8), &shape)?;
     let mut batch = reserve.remove(0);
     let mut engine = Engine::uring(Arc::clone(&socket), reserve, 0)?;
     for round in 0..5 {
-        std::net::UdpSocket::bind("127.0.0.1:0")?.send_to(&[round], address)?;
+        send(address, [[round]]);
         assert_eq!(engine.receive(&mut batch, Wait::Block)?, 1);
         assert_eq!(batch.datagrams().next().expect("one").payload(), [round]);
         assert_eq!(engine.receive(&mut batch, Wait::No)?, 0);
@@ -45,27 +36,20 @@ fn errno(error: &io::Error) -> Option<i32> {
 #[test]
 fn every_call_of_a_ring_hands_its_error_on_whenever_it_fails() {
     let _turn = turn();
-    if Kind::here().len() == 1 {
+    if Kind::rings().is_empty() {
         return;
     }
     for (call, calls_at_least) in [(Call::IoUringSetup, 1), (Call::IoUringRegister, 1), (Call::IoUringEnter, 6)] {
-        let (mut nth, mut failed) = (1, 0);
-        loop {
-            let guard = inject(call, nth, libc::ENFILE);
-            let result = by_ring();
-            if !guard.has_fired() {
-                result.unwrap_or_else(|error| panic!("nothing was injected into {call:?}, and yet: {error}"));
-                break;
-            }
-            // The last calls are those of its end, where there is nobody to tell: the memory is leaked, nothing is
+        let mut failed = 0;
+        let made = each_call_fails(call, libc::ENFILE, by_ring, |nth, result| {
+            // The last calls are those of its end, whose errors are not returned: the memory is leaked, nothing is
             // unsafe.
             if let Err(error) = result {
                 failed += 1;
                 assert_eq!(errno(&error), Some(libc::ENFILE), "call {nth} of {call:?}: {error}");
             }
-            nth += 1;
-        }
-        assert!(failed >= calls_at_least, "{failed} of {} calls of {call:?} failed aloud", nth - 1);
+        });
+        assert!(failed >= calls_at_least, "{failed} of {made} calls of {call:?} failed aloud");
     }
 }
 
@@ -85,28 +69,22 @@ fn a_ring_that_is_refused_says_why_and_what_to_do() {
 #[test]
 fn datagrams_that_came_before_a_failed_call_of_a_ring_are_handed_over_first() {
     let _turn = turn();
-    if Kind::here().len() == 1 {
-        return;
-    }
-    let (socket, address) = bound(Family::V4, |_| {});
-    let mut receiving = Receiving::new(Kind::Uring { copy_up_to: 0 }, &Arc::new(socket), 8, 64, Control::default());
-    let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let Some(&kind) = Kind::rings().first() else { return };
+    let (mut receiving, _, address) = Receiving::bound(kind, 8, 64);
     // An empty datagram ends the receive, so that another call is due after it.
-    sender.send_to(b"", address).expect("sent");
-    sender.send_to(b"behind", address).expect("sent");
+    send(address, [&b""[..], b"behind"]);
     let guard = inject(Call::IoUringEnter, 2, libc::ENFILE);
     assert_eq!(receiving.receive(Wait::Block), 1);
     assert!(guard.has_fired());
     let error = receiving.engine.receive(&mut receiving.batch, Wait::Block).expect_err("injected");
     assert_eq!(error.raw_os_error(), Some(libc::ENFILE));
-    assert_eq!(receiving.receive(Wait::Block), 1);
-    assert_eq!(receiving.batch.datagrams().next().expect("one").payload(), b"behind");
+    assert_eq!((receiving.receive(Wait::Block), receiving.payloads()), (1, vec![b"behind".to_vec()]));
 }
 
 #[test]
 fn an_interrupted_call_of_a_ring_is_made_again() {
     let _turn = turn();
-    if Kind::here().len() > 1 {
+    if !Kind::rings().is_empty() {
         for nth in 1..5 {
             let guard = inject(Call::IoUringEnter, nth, libc::EINTR);
             by_ring().unwrap_or_else(|error| panic!("call {nth}: {error}"));
@@ -118,17 +96,13 @@ fn an_interrupted_call_of_a_ring_is_made_again() {
 #[test]
 fn an_engine_whose_ring_is_stuck_receives_from_the_next_socket_without_it() {
     let _turn = turn();
-    if Kind::here().len() == 1 {
-        return;
-    }
-    let (socket, _) = bound(Family::V4, |_| {});
-    let mut receiving = Receiving::new(Kind::Uring { copy_up_to: 0 }, &Arc::new(socket), 8, 64, Control::default());
+    let Some(&kind) = Kind::rings().first() else { return };
+    let (mut receiving, ..) = Receiving::bound(kind, 8, 64);
     assert_eq!(receiving.receive(Wait::No), 0);
-    let (socket, address) = bound(Family::V4, |_| {});
+    let (socket, address) = bound_v4();
     let guard = inject(Call::IoUringEnter, 1, libc::ENFILE);
     receiving.engine.replace_socket(Arc::new(socket)).expect_err("stuck");
     assert!(guard.has_fired());
-    let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    sender.send_to(b"x", address).expect("sent");
+    send(address, [b"x"]);
     assert_eq!((receiving.receive(Wait::Block), receiving.engine.name()), (1, "recvmmsg"));
 }

@@ -2,28 +2,20 @@
 //! says it was add up to what was sent, whatever else the kernel drops meanwhile. Without the right to load a program
 //! they say so and end.
 
-mod common;
-
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{batch, bound, receive_count};
-use mmsg::{Control, Family, OwnRights, Refused, Socket, SourceFilter, SourceRanges, SourceTable, Wait};
+use mmsg::{Family, OwnRights, Refused, Socket, SourceFilter, SourceRanges, SourceTable};
 
-/// 127.0.0.2 is refused, and nobody else of IPv4; of IPv6 everybody.
+use crate::common::{self, bound, bound_v4, payloads, permitted, unbound};
+
+/// 127.0.0.2 is refused, and no other source of IPv4; of IPv6 all are.
 const RANGES: SourceRanges<'_> =
     SourceRanges { v4_first: true, v4_turns: &[0x7f00_0002, 0x7f00_0003], v6_first: false, v6_turns: &[] };
 
-#[allow(clippy::print_stderr)]
 fn filter(socket: &Socket, ranges: &SourceRanges<'_>) -> Option<SourceFilter> {
-    match SourceTable::new(ranges, &OwnRights).and_then(|table| table.filter(socket, None, &OwnRights)) {
-        Ok(filter) => Some(filter),
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            eprintln!("NOT CHECKED: refusing sources in the kernel needs CAP_BPF: {error}");
-            None
-        }
-        Err(error) => panic!("a filter: {error}"),
-    }
+    let made = SourceTable::new(ranges, &OwnRights).and_then(|table| table.filter(socket, None, &OwnRights));
+    permitted("refusing sources in the kernel", made)
 }
 
 fn sender(source: &str, to: SocketAddr) -> UdpSocket {
@@ -34,25 +26,38 @@ fn sender(source: &str, to: SocketAddr) -> UdpSocket {
 }
 
 fn drops(socket: &Socket) -> u64 {
-    socket.memory_info().expect("memory info").drops.into()
+    common::drops(socket).into()
 }
 
 fn refused(socket: &Socket) -> u64 {
     socket.refused().map_or(0, |refused| refused.messages)
 }
 
-fn read_to_the_end(socket: &Socket) -> u64 {
-    let mut batch = batch(64, 2048, Control::default());
-    let mut read = 0;
-    while batch.receive(socket, Wait::No).expect("readable") > 0 {
-        read += batch.datagrams().count() as u64;
-    }
-    read
+fn drain(socket: &Socket) -> u64 {
+    common::drain(socket) as u64
+}
+
+const EACH: u64 = 20_000;
+
+/// Sends [`EACH`] from either address, calling `meanwhile` until all are sent.
+fn send_from_both(address: SocketAddr, mut meanwhile: impl FnMut()) {
+    std::thread::scope(|scope| {
+        let senders = ["127.0.0.1", "127.0.0.2"].map(|source| {
+            scope.spawn(move || {
+                let sender = sender(source, address);
+                (0..EACH).for_each(|_| assert_eq!(sender.send(b"x").expect("sent"), 1));
+            })
+        });
+        while !senders.iter().all(|sender| sender.is_finished()) {
+            meanwhile();
+        }
+    });
+    mmsg::wait_for_arrivals_under_way().expect("a membarrier");
 }
 
 #[test]
 fn a_refused_source_is_counted_as_such_and_the_others_arrive_whole() {
-    let (socket, address) = bound(Family::V4, |_| {});
+    let (socket, address) = bound_v4();
     let Some(filter) = filter(&socket, &RANGES) else { return };
     let (good, bad) = (sender("127.0.0.1", address), sender("127.0.0.2", address));
     bad.send(b"before").expect("sent");
@@ -61,19 +66,18 @@ fn a_refused_source_is_counted_as_such_and_the_others_arrive_whole() {
         good.send(&vec![7; length]).expect("sent");
         bad.send(&vec![8; length]).expect("sent");
     }
-    let mut batch = batch(8, 2048, Control::default());
-    let lengths: Vec<usize> = receive_count(&socket, &mut batch, 4).iter().map(|one| one.payload.len()).collect();
+    let lengths: Vec<usize> = payloads(&socket, 4).iter().map(Vec::len).collect();
     assert_eq!(lengths, [6, 0, 1, 1400]);
     assert_eq!(socket.refused(), Some(Refused { messages: 3, datagrams: 3, bytes: 1401 }));
     assert_eq!(drops(&socket), 3, "the kernel counts them as drops of the socket");
     socket.accept_arrivals().expect("detached");
     bad.send(b"after").expect("sent");
-    assert_eq!((read_to_the_end(&socket), refused(&socket)), (1, 3));
+    assert_eq!((drain(&socket), refused(&socket)), (1, 3));
 }
 
 #[test]
 fn on_a_socket_of_both_families_each_source_gets_the_answer_of_its_own() {
-    let socket = Socket::new(Family::V6).expect("a socket");
+    let socket = unbound(Family::V6);
     socket.set_v6_only(false).expect("both families");
     socket.bind("[::]:0".parse().expect("an address")).expect("a free port");
     let port = socket.local_addr().expect("bound").port();
@@ -83,7 +87,7 @@ fn on_a_socket_of_both_families_each_source_gets_the_answer_of_its_own() {
     for (source, to) in [("127.0.0.1", "127.0.0.1"), ("127.0.0.2", "127.0.0.1"), ("::1", "::1")] {
         sender(source, (to.parse::<IpAddr>().expect("valid"), port).into()).send(b"x").expect("sent");
     }
-    assert_eq!((read_to_the_end(&socket), refused(&socket), drops(&socket)), (1, 2, 2));
+    assert_eq!((drain(&socket), refused(&socket), drops(&socket)), (1, 2, 2));
 }
 
 #[test]
@@ -91,7 +95,7 @@ fn a_train_is_one_drop_and_as_many_datagrams_as_it_has_segments() {
     let (socket, address) = bound(Family::V4, |socket| socket.set_gro(true).expect("Linux 5.0"));
     let Some(filter) = filter(&socket, &RANGES) else { return };
     filter.attach(&socket).expect("attached");
-    let bad = Socket::new(Family::V4).expect("a socket");
+    let bad = unbound(Family::V4);
     bad.bind("127.0.0.2:0".parse().expect("an address")).expect("loopback has it");
     bad.connect(address).expect("connected");
     bad.set_segment_size(100).expect("Linux 4.18");
@@ -108,18 +112,10 @@ fn in_overload_what_is_denied_and_what_finds_the_buffer_full_are_told_apart_exac
     let (socket, address) = bound(Family::V4, |socket| assert!(socket.set_receive_buffer(4096).is_ok()));
     let Some(filter) = filter(&socket, &RANGES) else { return };
     filter.attach(&socket).expect("attached");
-    const EACH: u64 = 20_000;
-    let is_over = AtomicBool::new(false);
-    let read = std::thread::scope(|scope| {
-        let send = |source: &'static str| {
-            move || {
-                let sender = sender(source, address);
-                (0..EACH).for_each(|_| assert_eq!(sender.send(b"x").expect("sent"), 1));
-            }
-        };
-        let senders = [scope.spawn(send("127.0.0.1")), scope.spawn(send("127.0.0.2"))];
-        // Who looks meanwhile, drops first, never sees more refused than refusals.
-        let looker = scope.spawn(|| {
+    let (is_over, mut read) = (AtomicBool::new(false), 0);
+    std::thread::scope(|scope| {
+        // A thread that looks meanwhile, drops first, never sees more refused than refusals.
+        scope.spawn(|| {
             // Once at least, also where everything is over before this thread gets a core.
             loop {
                 let is_last = is_over.load(Ordering::Relaxed);
@@ -131,44 +127,27 @@ fn in_overload_what_is_denied_and_what_finds_the_buffer_full_are_told_apart_exac
                 }
             }
         });
-        let mut read = 0;
-        while !senders.iter().all(|sender| sender.is_finished()) {
-            read += read_to_the_end(&socket);
-        }
+        send_from_both(address, || read += drain(&socket));
         is_over.store(true, Ordering::Relaxed);
-        looker.join().expect("it only looks");
-        read + read_to_the_end(&socket)
     });
-    mmsg::wait_for_arrivals_under_way().expect("a membarrier");
+    read += drain(&socket);
     assert_eq!(refused(&socket), EACH);
     assert_eq!(read + drops(&socket) - EACH, EACH, "what was neither denied nor read found the buffer full");
 }
 
 #[test]
 fn filters_that_take_turns_under_load_lose_count_of_nothing() {
-    let (socket, address) = bound(Family::V4, |_| {});
+    let (socket, address) = bound_v4();
     let other = SourceRanges { v4_turns: &[0x7f00_0001, 0x7f00_0002], ..RANGES };
     let (Some(one), Some(two)) = (filter(&socket, &RANGES), filter(&socket, &other)) else { return };
-    const EACH: u64 = 20_000;
-    let read = std::thread::scope(|scope| {
-        let send = |source: &'static str| {
-            move || {
-                let sender = sender(source, address);
-                (0..EACH).for_each(|_| assert_eq!(sender.send(b"x").expect("sent"), 1));
-            }
-        };
-        let senders = [scope.spawn(send("127.0.0.1")), scope.spawn(send("127.0.0.2"))];
-        let mut read = 0;
-        while !senders.iter().all(|sender| sender.is_finished()) {
-            one.attach(&socket).expect("attached");
-            read += read_to_the_end(&socket);
-            two.attach(&socket).expect("attached");
-            read += read_to_the_end(&socket);
+    let mut read = 0;
+    send_from_both(address, || {
+        for filter in [&one, &two] {
+            filter.attach(&socket).expect("attached");
+            read += drain(&socket);
         }
-        read
     });
-    mmsg::wait_for_arrivals_under_way().expect("a membarrier");
-    let (read, dropped) = (read + read_to_the_end(&socket), drops(&socket));
+    let (read, dropped) = (read + drain(&socket), drops(&socket));
     assert_eq!(read + dropped, 2 * EACH);
     assert!(refused(&socket) <= dropped, "the rest found the buffer full");
 }

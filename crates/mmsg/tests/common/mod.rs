@@ -1,14 +1,15 @@
-//! What the tests share: sockets on loopback, random bytes, and receiving with a
-//! deadline, so that a lost datagram fails a test instead of hanging it.
+//! What the tests share: sockets on loopback, random bytes, and receiving with a deadline, so that a lost datagram
+//! fails a test instead of hanging it.
 #![allow(dead_code)] // each test binary uses its part of it
 
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::io::{self, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mmsg::{BatchShape, Control, Engine, Family, RecvBatch, Socket, Uring, Wait};
+use mmsg::{BatchShape, Control, Datagram, Engine, Family, RecvBatch, Socket, Uring, Wait};
 
-/// Nothing on loopback takes this long; whoever waits for it has lost something.
+/// Nothing on loopback takes this long: what is awaited longer is lost.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) fn loopback(family: Family) -> SocketAddr {
@@ -18,19 +19,52 @@ pub(crate) fn loopback(family: Family) -> SocketAddr {
     }
 }
 
+/// A new socket, bound to nothing.
+pub(crate) fn unbound(family: Family) -> Socket {
+    Socket::new(family).expect("a socket")
+}
+
 /// A socket bound to a free port of loopback, after `prepare` has set its options.
 pub(crate) fn bound(family: Family, prepare: impl FnOnce(&Socket)) -> (Socket, SocketAddr) {
-    let socket = Socket::new(family).expect("a socket");
+    let socket = unbound(family);
     prepare(&socket);
     socket.bind(loopback(family)).expect("loopback has free ports");
     let address = socket.local_addr().expect("it is bound");
     (socket, address)
 }
 
+/// The same with IPv4 and no options.
+pub(crate) fn bound_v4() -> (Socket, SocketAddr) {
+    bound(Family::V4, |_| {})
+}
+
 /// The same, to be shared with an engine.
 pub(crate) fn bound_shared(family: Family, prepare: impl FnOnce(&Socket)) -> (Arc<Socket>, SocketAddr) {
     let (socket, address) = bound(family, prepare);
     (Arc::new(socket), address)
+}
+
+/// The sockets of the standard library send here, so that these tests do not trust our own sending.
+pub(crate) fn sender(family: Family) -> UdpSocket {
+    UdpSocket::bind(loopback(family)).expect("loopback has free ports")
+}
+
+/// Sends datagrams from a port of their own, in order.
+pub(crate) fn send<T: AsRef<[u8]>>(to: SocketAddr, payloads: impl IntoIterator<Item = T>) {
+    let sender = sender(if to.is_ipv4() { Family::V4 } else { Family::V6 });
+    for payload in payloads {
+        sender.send_to(payload.as_ref(), to).expect("sent");
+    }
+}
+
+/// Reads what is queued and returns how many datagrams that were.
+pub(crate) fn drain(socket: &Socket) -> usize {
+    let mut batch = batch(64, 64, Control::default());
+    std::iter::repeat_with(|| batch.receive(socket, Wait::No).expect("receive")).take_while(|count| *count > 0).sum()
+}
+
+pub(crate) fn drops(socket: &Socket) -> u32 {
+    socket.memory_info().expect("memory info").drops
 }
 
 /// An engine, as the tests go through them. Both ways of the ring to hand over a payload count as one each.
@@ -42,13 +76,17 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Those that this machine permits; says so where it does not.
-    #[allow(clippy::print_stderr)]
     pub(crate) fn here() -> Vec<Kind> {
+        [vec![Kind::Recvmmsg], Kind::rings()].concat()
+    }
+
+    /// The ring alone, where there is one.
+    pub(crate) fn rings() -> Vec<Kind> {
         match Uring::supported() {
-            Ok(()) => vec![Kind::Recvmmsg, Kind::Uring { copy_up_to: 0 }, Kind::Uring { copy_up_to: 512 }],
+            Ok(()) => vec![Kind::Uring { copy_up_to: 0 }, Kind::Uring { copy_up_to: 512 }],
             Err(why) => {
-                eprintln!("not tested: the io_uring engine, because {why}");
-                vec![Kind::Recvmmsg]
+                let _ = writeln!(io::stderr(), "not tested: the io_uring engine, because {why}");
+                Vec::new()
             }
         }
     }
@@ -81,30 +119,38 @@ impl Receiving {
         Receiving { engine, batch }
     }
 
+    /// The same on a new IPv4 socket of loopback, without control messages.
+    pub(crate) fn bound(kind: Kind, slots: usize, slot_bytes: usize) -> (Receiving, Arc<Socket>, SocketAddr) {
+        let (socket, address) = bound_shared(Family::V4, |_| {});
+        (Receiving::new(kind, &socket, slots, slot_bytes, Control::default()), socket, address)
+    }
+
     /// Receives into the batch, which must not fail.
     pub(crate) fn receive(&mut self, wait: Wait) -> usize {
         self.engine.receive(&mut self.batch, wait).expect("receive")
     }
 
-    pub(crate) fn receive_more(&mut self, wait: Wait) -> usize {
-        self.engine.receive_more(&mut self.batch, wait).expect("receive")
-    }
-
-    /// Receives so many datagrams, and whatever comes with the last of them.
-    pub(crate) fn count(&mut self, count: usize) -> Vec<Received> {
+    /// Receives so many datagrams, and whatever comes with the last of them; `read` looks at each.
+    pub(crate) fn collect<T>(&mut self, count: usize, read: impl Fn(Datagram<'_>) -> T) -> Vec<T> {
         let (start, mut all) = (Instant::now(), Vec::new());
         while all.len() < count {
             let left = DEADLINE.saturating_sub(start.elapsed());
             assert!(self.engine.wait_readable(left).expect("poll"), "nothing more came after {} datagrams", all.len());
             self.receive(Wait::No);
-            all.extend(received(&self.batch));
+            all.extend(self.batch.datagrams().map(&read));
         }
         all
     }
 
-    /// Drops the engine, whatever it is doing, and keeps the batch.
-    pub(crate) fn drop_engine(self) -> RecvBatch {
-        self.batch
+    /// What is in the batch.
+    pub(crate) fn payloads(&self) -> Vec<Vec<u8>> {
+        self.batch.datagrams().map(|datagram| datagram.payload().to_vec()).collect()
+    }
+
+    /// The same as numbers of eight bytes each.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        let number = |payload: &[u8]| u64::from_ne_bytes(payload.try_into().expect("eight bytes"));
+        self.batch.datagrams().map(|datagram| number(datagram.payload())).collect()
     }
 }
 
@@ -123,7 +169,7 @@ pub(crate) fn receive_until(
         let left = DEADLINE.saturating_sub(start.elapsed());
         assert!(socket.wait_readable(left).expect("poll"), "nothing more came after {} datagrams", all.len());
         batch.receive(socket, Wait::No).expect("receive");
-        all.extend(received(batch));
+        all.extend(batch.datagrams().map(Received::of));
     }
     all
 }
@@ -132,12 +178,11 @@ pub(crate) fn receive_count(socket: &Socket, batch: &mut RecvBatch, count: usize
     receive_until(socket, batch, |all| all.len() >= count)
 }
 
-fn received(batch: &RecvBatch) -> impl Iterator<Item = Received> {
-    batch.datagrams().map(|datagram| Received {
-        payload: datagram.payload().to_vec(),
-        length: datagram.length(),
-        source: datagram.source().expect("every datagram has a sender"),
-    })
+/// The payloads of the next datagrams of a socket.
+pub(crate) fn payloads(socket: &Socket, count: usize) -> Vec<Vec<u8>> {
+    let received = receive_count(socket, &mut batch(64, 2048, Control::default()), count);
+    assert_eq!(received.len(), count, "more came than was sent");
+    received.into_iter().map(|one| one.payload).collect()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,6 +190,56 @@ pub(crate) struct Received {
     pub payload: Vec<u8>,
     pub length: usize,
     pub source: SocketAddr,
+}
+
+impl Received {
+    pub(crate) fn of(datagram: Datagram<'_>) -> Received {
+        Received {
+            payload: datagram.payload().to_vec(),
+            length: datagram.length(),
+            source: datagram.source().expect("every datagram has a sender"),
+        }
+    }
+}
+
+/// What was made, or `None` where this process lacks the right to, which is said.
+pub(crate) fn permitted<T>(what: &str, made: io::Result<T>) -> Option<T> {
+    match made {
+        Ok(made) => Some(made),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            let _ = writeln!(io::stderr(), "NOT CHECKED: {what} needs CAP_BPF: {error}");
+            None
+        }
+        Err(error) => panic!("{what}: {error}"),
+    }
+}
+
+/// Tests whose effects reach every thread take turns.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `body` with the first call of a kind failing, then with the second, and so on until it makes no more. Returns
+/// how often it was run with a failing call, and checks the result of each.
+#[cfg(mmsg_faults)]
+pub(crate) fn each_call_fails(
+    call: mmsg::fault::Call,
+    errno: i32,
+    mut body: impl FnMut() -> io::Result<()>,
+    mut check: impl FnMut(u64, io::Result<()>),
+) -> u64 {
+    for nth in 1.. {
+        let guard = mmsg::fault::inject(call, nth, errno);
+        let result = body();
+        if !guard.has_fired() {
+            result.unwrap_or_else(|error| panic!("nothing was injected into {call:?}, and yet: {error}"));
+            return nth - 1;
+        }
+        drop(guard);
+        check(nth, result);
+    }
+    unreachable!("it ends some time")
 }
 
 /// Waits until the thread of this name sleeps in the kernel: all it does is receive.
