@@ -1,7 +1,7 @@
 """The system calls that the daemon makes, and how each of them can fail.
 
-A survey of a run that nothing happens to is compared with this table: a call that stands in neither list fails the rig, so a
-change that brings a new call brings its failure, too.
+A survey of a run that nothing happens to is compared with this table: a call that stands in neither list fails the rig,
+so a change that brings a new call brings its failure, too.
 """
 from dataclasses import dataclass
 
@@ -92,7 +92,7 @@ CALLS = [
     call("chown", "EPERM"),
     call("fchown", "EPERM"),
     # Of files only: a failing call is not carried out here, and a socket that stays open in its group gets datagrams
-    # that nobody could read or count, where a kernel closes it whatever it returns.
+    # that cannot be read or counted, where a kernel closes it whatever it returns.
     call("close", "EIO", label="close of a file", kind="file"),
     call("flock", "EIO ENOLCK EWOULDBLOCK EINTR"),
     call("fcntl", "EINVAL EAGAIN"),

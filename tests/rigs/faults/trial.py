@@ -11,8 +11,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import books
+import verdict
 from cable import Cable
+from lib.daemon import WORK, UDPD
+from lib.net import OTHER, udp_socket
 
 # An end may take five seconds, where a sink takes nothing.
 START_SECONDS, END_SECONDS, QUESTION_SECONDS = 15, 12, 0.5
@@ -30,7 +32,7 @@ class Variant:
     lanes: int = 1
     rate: int = 20_000
     seconds: float = 0.4
-    is_moved: bool = False  # somebody takes the file away in the middle
+    is_moved: bool = False  # the file is moved away in the middle
 
 
 VARIANTS = {variant.name: variant for variant in (
@@ -54,11 +56,11 @@ class Fault:
 class Trial:
     """Makes its own directory and address; `run` may be called once."""
 
-    def __init__(self, settings, variant, fault):
-        self.program, self.fail_nth, self.variant, self.fault = settings.program, settings.fail_nth, variant, fault
-        self.directory = Path(tempfile.mkdtemp(dir=settings.directory))
+    def __init__(self, variant, fault):
+        self.variant, self.fault = variant, fault
+        self.directory = Path(tempfile.mkdtemp(dir=WORK))
         number = os.getpid() & 0xFFFF
-        # An address of this worker's own: nobody else is on it, and no port needs to be found.
+        # An address of this worker's own: nothing else is on it, and no port needs to be found.
         self.address = f"127.66.{number >> 8}.{number & 0xFF}"
         self.cable = Cable(os.getpid() * 4 & 0xFFFC) if variant.engine == "af_xdp" else None
         if self.cable:
@@ -107,7 +109,7 @@ consumers = {consumers}
 """)
 
     def plant_old_files(self):
-        """So many finished files of an earlier run that `keep` has to remove some of them, and never one of this run's."""
+        """So many finished files of an earlier run that `keep` has to remove some, and never one of this run's."""
         index = ["udpd index 1"]
         for number in range(KEPT_FILES):
             path = self.directory / "out" / f"in-0.log.202001{number + 1:02}T000000Z"
@@ -123,11 +125,11 @@ consumers = {consumers}
         manager.bind(str(here / "notify"))
         configuration = str(here / "udpd.toml")
         start = ["--arm-by-signal"] if self.fault.after_ready else ["--arm-at", configuration]
-        command = [self.fail_nth, "--report", here / "report", *start, *self.fault.options, "--",
-                   self.program, "run", "-c", configuration]
+        command = [f"{WORK}/fail_nth", "--report", here / "report", *start, *self.fault.options, "--",
+                   UDPD, "run", "-c", configuration]
         environment = dict(os.environ, NOTIFY_SOCKET=str(here / "notify"), RUST_BACKTRACE="0")
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                   env=environment)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE, env=environment)
         reader = threading.Thread(target=self.read_log, args=(process.stderr,))
         reader.start()
         threading.Thread(target=self.hear_manager, args=(manager,), daemon=True).start()
@@ -203,8 +205,7 @@ consumers = {consumers}
     def send_and_ask(self, process):
         variant = self.variant
         # Not connected: a refusal that a daemon's end causes is not reported, so every datagram that is taken was sent.
-        senders = self.cable.sockets(2) if self.cable else \
-            [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+        senders = [udp_socket(place=OTHER if self.cable else None) for _ in range(2)]
         numbers = [0, 0]
         burst = variant.rate // BURSTS_A_SECOND // 2
         bursts = int(variant.seconds * BURSTS_A_SECOND)
@@ -216,7 +217,7 @@ consumers = {consumers}
                 self.move_away()
             for flow, sender in enumerate(senders):
                 for _ in range(burst):
-                    sender.sendto(books.payload(flow, numbers[flow]), (self.address, UDP_PORT))
+                    sender.sendto(verdict.payload(flow, numbers[flow]), (self.address, UDP_PORT))
                     numbers[flow] += 1
             if process.poll() is not None:
                 break
@@ -228,7 +229,7 @@ consumers = {consumers}
             sender.close()
 
     def move_away(self):
-        """Whoever takes the file keeps it, with what is still written to it; it stays among those that are read."""
+        """What takes the file keeps it, with what is still written to it; it stays among those that are read."""
         if self.variant.is_moved:
             try:
                 (self.directory / "out/in-0.log").rename(self.directory / "out/taken.log")
@@ -267,10 +268,11 @@ consumers = {consumers}
         # knows.
         by_us = terminated and not re.search(r"^info: stopping: (?!SIGTERM)", log, re.M)
         cable = self.cable
-        result = books.Run(
-            sent=self.sent - (cable.dropped() if cable else 0), left=bool(cable and cable.has_program()), ready=self.ready.is_set(), terminated=by_us, ended=ended or kind, code=int(code), log=log,
-            ledger=books.read_ledger(self.directory / "ledger.json", log),
-            disk=books.read_disk(self.directory / "out", self.variant.form, self.planted), where=where,
+        result = verdict.Run(
+            sent=self.sent - (cable.dropped() if cable else 0), left=bool(cable and cable.has_program()),
+            ready=self.ready.is_set(), terminated=by_us, ended=ended or kind, code=int(code), log=log,
+            ledger=verdict.read_ledger(self.directory / "ledger.json", log),
+            disk=verdict.read_disk(self.directory / "out", self.variant.form, self.planted), where=where,
             kept=sum((self.directory / "out" / name).exists() for name in self.planted))
         counts = {name: int(self.value(name) or 0) for name in ("seen", "failed")}
         return result, counts, self.value("failed_on") or "", [rest for key, rest in self.report() if key == "call"]

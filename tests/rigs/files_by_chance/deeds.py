@@ -1,9 +1,11 @@
-"""What administrators, their programs and other people do beside a daemon that writes files by source."""
+"""What administrators and their programs do beside a daemon that writes files by source."""
 
 import os
 import time
 
-BAIT = b"of somebody else\n"
+from lib.daemon import WORK
+
+BAIT = b"of another program\n"
 FULL_PIECE_BYTES = 16384
 
 
@@ -12,7 +14,7 @@ class Deeds:
 
     def __init__(self, scene):
         self.scene, self.chance = scene, scene.chance
-        self.bait = f"{scene.work}/bait"
+        self.bait = f"{WORK}/bait"
         self.foreign, self.ballast, self.done = set(), None, []
         with open(self.bait, "wb") as file:
             file.write(BAIT)
@@ -34,14 +36,14 @@ class Deeds:
         time.sleep(1.2)
 
     def reopen(self):
-        self.scene.ask("reopen")
+        self.scene.daemon.ask("reopen")
 
     def reload(self):
-        self.scene.write_configuration()
-        asked = self.scene.ask("reload")
+        self.scene.daemon.configure(self.scene.draw_configuration())
+        asked = self.scene.daemon.ask("reload")
         if asked.returncode != 0:
             # Such as for what stands in the place of a file, or a disk that is full. It goes on as before.
-            self.done[-1] += f": {asked.stderr.decode().strip()[-160:]}"
+            self.done[-1] += f": {asked.stderr.strip()[-160:]}"
 
     def restart(self):
         self.scene.end()
@@ -125,7 +127,7 @@ class Deeds:
         self.done[-1] += f" with {what}"
 
     def is_untouched(self):
-        """Whether what is somebody else's is as it was."""
+        """Whether the file of others is as it was."""
         with open(self.bait, "rb") as file:
             return file.read() == BAIT
 

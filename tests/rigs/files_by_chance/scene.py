@@ -1,14 +1,10 @@
-"""One daemon with files by source, configured by chance; who sends to it; and what it says of itself, which is held
-against the files by whoever reads them."""
-
-import json
+"""One daemon with files by source, configured by chance; its senders; and what it says of itself, which is held
+against the files."""
 import os
-import signal
 import socket
-import subprocess
-import time
 
-PATIENCE_S = 60
+from lib.daemon import WORK, Daemon, dropped_at, listening
+
 PORT = 5198
 # `max_length` as it comes: what is longer is cut.
 KEPT_BYTES = 2048
@@ -19,18 +15,14 @@ PIECES = b"\xc2\x80\x9f\xe2\xa8\xd8\x9c\xf0\xff\xc0\xed\xa0A"
 CONTROLS = b"\n\r\t\\~x\0\x7f\x9b "
 
 
-class Failed(Exception):
-    """Something is not as it was promised."""
-
-
 class Scene:
-    """The daemon of one round, and the books of all its processes."""
+    """The daemon of one round, and the sums over all its processes."""
 
-    def __init__(self, chance, work):
-        self.chance, self.work = chance, work
+    def __init__(self, chance):
+        self.chance = chance
         self.is_small = chance.random() < 0.3
-        # Where the files are, and where somebody moves them to: on the same file system.
-        self.root = f"{work}/disk/round" if self.is_small else f"{work}/round"
+        # Where the files are, and where they are moved away to: on the same file system.
+        self.root = f"{WORK}/disk/round" if self.is_small else f"{WORK}/round"
         self.log, self.moved = f"{self.root}/log", f"{self.root}/moved"
         os.makedirs(self.log)
         os.makedirs(self.moved)
@@ -40,12 +32,12 @@ class Scene:
         self.format = chance.choice(("lines", "lines", "lines", "jsonl", "pcapng"))
         self.is_dated = chance.random() < 0.3
         self.pattern = self.draw_pattern()
-        self.removes, self.kills, self.process, self.sent_before = False, 0, None, 0
+        self.removes, self.kills, self.daemons, self.sent_before = False, 0, [], 0
         self.received = self.delivered = self.dropped = self.kernel_dropped = 0
         self.payloads, self.sockets = [], {}
         networks = [f"127.{chance.randrange(1, 5)}.{chance.randrange(256)}" for _ in range(chance.choice((2, 10, 60)))]
         self.sources = [f"{network}.{chance.randrange(1, 255)}" for network in networks]
-        self.write_configuration()
+        self.configuration = self.draw_configuration()
 
     def draw_pattern(self):
         source = self.chance.choice(("{source}", "{source}", "{source/24}", "{destination}/{source}"))
@@ -54,7 +46,7 @@ class Scene:
         path += "-{consumer}" if self.consumers > 1 else ""
         return path + ("-%Y%m%dT%H%M%S" if self.is_dated else "") + ".log"
 
-    def write_configuration(self):
+    def draw_configuration(self):
         """Everything that a reload may change is drawn anew."""
         choice = self.chance.choice
         every = "0s" if self.is_dated else choice(("0s", "1s", "5s"))
@@ -69,61 +61,37 @@ class Scene:
         if self.chance.random() < 0.2:
             lines.append(f"keep = {{ files = {choice((1, 3))} }}")
             self.removes = True
-        text = (
-            f'[daemon]\ncontrol_socket = "{self.work}/control"\nmetrics_address = ""\n'
-            f'stats_on_exit = "{self.work}/ledger"\n'
-            f'[[listener]]\nname = "in"\naddress = "0.0.0.0:{PORT}"\nlanes = {self.lanes}\n'
-            f'engine = "{self.engine}"\nreceive_buffer = "16MiB"\nsinks = ["out"]\n'
-            f'[sink.out]\ntype = "file"\npath = "{self.pattern}"\nformat = "{self.format}"\n'
-            f"consumers = {self.consumers}\n"
-        )
-        with open(f"{self.work}/udpd.toml", "w", encoding="ascii") as file:
-            file.write(text + "\n".join(lines) + "\n")
+        self.configuration = listening(
+            f'address = "0.0.0.0:{PORT}"\nlanes = {self.lanes}\nengine = "{self.engine}"\nreceive_buffer = "16MiB"',
+            out="\n".join([f'type = "file"\npath = "{self.pattern}"\nformat = "{self.format}"',
+                           f"consumers = {self.consumers}", *lines]))
+        return self.configuration
 
-    def ask(self, *words):
-        command = [f"{self.work}/udpd", *words, "--socket", f"{self.work}/control"]
-        return subprocess.run(command, capture_output=True, timeout=PATIENCE_S)
+    @property
+    def daemon(self):
+        return self.daemons[-1]
 
-    def ledger(self):
-        asked = self.ask("stats", "--json")
-        return json.loads(asked.stdout)["listeners"][0] if asked.returncode == 0 else None
-
-    def when(self, is_so, what):
-        begun = time.monotonic()
-        while not is_so():
-            if self.process.poll() is not None:
-                raise Failed(f"udpd has ended ({self.process.returncode}), and {what} was waited for")
-            if time.monotonic() - begun > PATIENCE_S:
-                raise Failed(f"{what} was waited for in vain: {self.ledger()}")
-            time.sleep(0.01)
+    def log_text(self):
+        return "".join(daemon.log() for daemon in self.daemons)
 
     def start(self):
         self.sent_before = len(self.payloads)
-        with open(f"{self.work}/said", "ab") as said:
-            command = [f"{self.work}/udpd", "run", "-c", f"{self.work}/udpd.toml"]
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=said)
-        self.when(lambda: self.ledger() is not None, "that it answers")
+        self.daemons.append(Daemon(self.configuration))
 
     def kill(self):
-        self.process.kill()
-        self.process.wait()
+        self.daemon.kill()
         self.kills += 1
 
     def end(self):
-        """Ends it in good order and takes over its books."""
-        self.process.send_signal(signal.SIGTERM)
-        if self.process.wait(PATIENCE_S) != 0:
-            raise Failed(f"it ended with {self.process.returncode}")
-        with open(f"{self.work}/ledger", encoding="utf-8") as file:
-            for listener in json.load(file)["listeners"]:
-                if listener["residual"] != 0:
-                    raise Failed(f"a residual: {listener}")
-                self.received += listener["received"]
-                self.kernel_dropped += listener["kernel_dropped"]
-                self.dropped += sum(listener["dropped"].values())
-                for sink in listener["sinks"]:
-                    self.delivered += sink["delivered"]
-                    self.dropped += sum(sink["dropped"].values())
+        """Ends it in good order and takes over its sums."""
+        self.daemon.end()
+        for listener in self.daemon.last()["listeners"]:
+            self.received += listener["received"]
+            self.kernel_dropped += listener["kernel_dropped"]
+            self.dropped += dropped_at(listener)
+            for sink in listener["sinks"]:
+                self.delivered += sink["delivered"]
+                self.dropped += dropped_at(sink)
 
     def payload(self, number):
         length, pick = self.chance.choice(LENGTHS), self.chance.choices
@@ -153,14 +121,9 @@ class Scene:
             self.payloads.append((key[0], payload))
         due = len(self.payloads) - self.sent_before
 
-        def has_come():
-            ledger = self.ledger()
-            return ledger is not None and ledger["received"] + ledger["kernel_dropped"] >= due
-
-        self.when(has_come, f"that {due} are received")
+        self.daemon.await_listener(f"{due} are received", lambda listener:
+                                   listener["received"] + listener["kernel_dropped"] >= due)
 
     def close(self):
-        if self.process is not None and self.process.poll() is None:
-            self.kill()
         for sender in self.sockets.values():
             sender.close()

@@ -1,18 +1,19 @@
-"""A spill on disks that are full at sizes taken by chance, from nothing to the bytes allowed: each `when_full`, each sink
-that needs no broker. The destination is away, all of the load comes, the destination comes back or the daemon ends
+"""A spill on disks that are full at sizes taken by chance, from nothing to the bytes allowed: each `when_full`, each
+sink that needs no broker. The destination is away, all of the load comes, the destination comes back or the daemon ends
 without it; then another daemon, on the same disk, sends what is left. Nothing hangs, each datagram came once and in its
-order or is counted as dropped, and the second daemon begins with what the first one's books said.
+order or is counted as dropped, and the second daemon begins with what the first one's ledger said.
 """
-
 import os
 import random
 import socket
 import struct
-import subprocess
 import threading
 import time
 
-from daemon import Daemon, Failed
+from daemon import ADDRESS, Spilling
+from lib.check import LONG, check, passed, same
+from lib.daemon import WORK
+from lib.net import SO_RCVBUFFORCE, run, udp_socket
 
 MIB = 1 << 20
 BYTES_MAX = 4 * MIB
@@ -44,7 +45,7 @@ class Target:
         family = socket.AF_INET if self.kind == "udp" else socket.AF_UNIX
         own = socket.socket(family, socket.SOCK_STREAM if self.kind == "stream" else socket.SOCK_DGRAM)
         if self.kind == "udp":
-            own.setsockopt(socket.SOL_SOCKET, 33, BUFFER_BYTES)  # SO_RCVBUFFORCE
+            own.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
             own.bind(("127.0.0.1", UDP_PORT))
         else:
             own.bind(self.path)
@@ -94,23 +95,10 @@ class Target:
         own.close()
 
 
-class Small(Daemon):
-    def __init__(self, work, spill, target, policy):
-        # The configuration of the other campaigns, with another sink.
-        self.sink_lines = f'{target.lines()}when_full = "{policy}"\nqueue_bytes = "32MiB"\n'
-        super().__init__(work, spill, size=str(BYTES_MAX // MIB) + "MiB")
-
-    def text(self, spill, size, lines):
-        whole = super().text(spill, size, lines)
-        return whole[:whole.index("[sink.out]")] + (
-            f'[sink.out]\n{self.sink_lines}spill = {{ path = "{spill}", bytes = "{size}" }}\n')
-
-
-def send(address):
-    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    begun = time.monotonic()
+def send():
+    sender, begun = udp_socket(), time.monotonic()
     for number in range(DATAGRAMS):
-        sender.sendto(struct.pack("<Q", number).ljust(LENGTH, b"."), address)
+        sender.sendto(struct.pack("<Q", number).ljust(LENGTH, b"."), ADDRESS)
         if number % 50 == 0:
             time.sleep(max(0, begun + number / 30_000 - time.monotonic()))
 
@@ -119,56 +107,57 @@ def dropped_by_kernel(listener):
     return listener["kernel_dropped"] or 0
 
 
-def run(work, number, size, policy, kind, comes_back):
+def fill(number, size, policy, kind, comes_back):
+    """A disk of this size; whether something was lost."""
     what = f"{size} bytes, {policy}, {kind}, {'back' if comes_back else 'away'}"
-    disk, spill = f"{work}/small", f"{work}/small/spill"
+    disk, spill = f"{WORK}/small", f"{WORK}/small/spill"
     os.makedirs(disk, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={max(size, 4096)}", "tmpfs", disk], check=True)
+    run("mount", "-t", "tmpfs", "-o", f"size={max(size, 4096)}", "tmpfs", disk)
     try:
         # A directory takes nothing of a tmpfs but for its inode; `size=0` would mean half of the memory.
-        target = Target(kind, f"{work}/small-{number}")
-        daemon = Small(work, spill, target, policy)
-        send(daemon.address)
-        daemon.when(lambda: daemon.listener()["received"] + dropped_by_kernel(daemon.listener()) == DATAGRAMS, what)
+        target = Target(kind, f"{WORK}/small-{number}")
+
+        def small():
+            return Spilling(spill, f'when_full = "{policy}"\nqueue_bytes = "32MiB"', f"{BYTES_MAX // MIB}MiB",
+                            target.lines())
+
+        daemon = small()
+        send()
+        daemon.await_listener(what, lambda now: now["received"] + dropped_by_kernel(now) == DATAGRAMS)
         if comes_back:
             target.come()
-            daemon.when(lambda: daemon.sink()["in_flight"] + daemon.sink()["spilled"] == 0, f"the end of {what}")
-        first = daemon.end()
+            daemon.await_sent()
+        first = daemon.finish()
         said = first["sinks"][0]
-        daemon = Small(work, spill, target, policy)
+        daemon = small()
         before = daemon.sink()
-        if before["spilled_before"] != said["spilled"] or before["spill_repeats_at_most"] > (kind == "udp"):
-            raise Failed(f"{what}: {said} and then {before}\n{daemon.said()}")
+        check(before["spilled_before"] == said["spilled"] and before["spill_repeats_at_most"] <= (kind == "udp"),
+              f"{what}: {said} and then {before}")
         if not comes_back:
             target.come()
-        daemon.when(lambda: daemon.sink()["spilled"] == 0, f"the rest of {what}")
-        last = daemon.end()["sinks"][0]
+        daemon.await_sink(f"the rest of {what}", lambda sink: sink["spilled"] == 0)
+        last = daemon.finish()["sinks"][0]
         target.go()
         lost = {reason: count for reason, count in said["dropped"].items() if count}
         delivered = said["delivered"] + last["delivered"]
-        if target.numbers != sorted(set(target.numbers)):
-            raise Failed(f"{what}: not once and in order")
-        if len(target.numbers) != delivered or sum(last["dropped"].values()) or set(lost) - ALLOWED[policy]:
-            raise Failed(f"{what}: {len(target.numbers)} came, {said}, {last}")
-        if delivered + sum(lost.values()) + dropped_by_kernel(first) != DATAGRAMS:
-            raise Failed(f"{what}: {delivered} delivered, lost {lost}, {first}")
-        if policy == "block" and comes_back and lost:
-            raise Failed(f"{what}: lost {lost}")
+        same(target.numbers, sorted(set(target.numbers)), f"{what}: once and in order")
+        check(len(target.numbers) == delivered and not sum(last["dropped"].values()) and not set(lost) - ALLOWED[policy],
+              f"{what}: {len(target.numbers)} came, {said}, {last}")
+        same(delivered + sum(lost.values()) + dropped_by_kernel(first), DATAGRAMS, f"{what}: lost {lost}, {first}")
+        check(policy != "block" or not comes_back or not lost, f"{what}: lost {lost}")
         return sum(lost.values()) > 0
     finally:
-        subprocess.run(["umount", disk], check=True)
+        run("umount", disk)
 
 
-def campaign(work, is_long, seed):
+def campaign(seed):
     chance, runs, lossy = random.Random(seed), 0, 0
-    sizes = 200 if is_long else 1
     for policy in POLICIES:
         for kind in SINKS:
-            for _ in range(sizes):
+            for _ in range(200 if LONG else 1):
                 size = chance.randrange(BYTES_MAX + 1)
                 # Without a peer a sink that blocks is waited for until it is given up.
-                comes_back = chance.random() < 0.8 or policy == "block" and not is_long
-                lossy += run(work, runs, size, policy, kind, comes_back)
+                comes_back = chance.random() < 0.8 or policy == "block" and not LONG
+                lossy += fill(runs, size, policy, kind, comes_back)
                 runs += 1
-    print(f"{runs} disks that are full at sizes by chance (SEED={seed}): 0 hangs, {lossy} with a loss that is counted",
-          flush=True)
+    passed(f"{runs} disks that are full at sizes by chance: 0 hangs, {lossy} with a loss that is counted")

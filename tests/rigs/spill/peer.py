@@ -1,4 +1,4 @@
-"""The two ends of a daemon that is not believed: who sends numbered datagrams, and who takes what comes of them.
+"""The two ends of a daemon that is not believed: senders of numbered datagrams, and the peer that takes them.
 
 A payload is as `udpd bench send` writes it: two bytes of magic, and from the eighth on the flow and the number in it.
 In the stream each stands behind its length, so nothing needs to be unescaped and a million of them can be checked as
@@ -104,7 +104,7 @@ class Peer:
             rest = data[whole:]
             for prefix, magic, number in self.record.iter_unpack(memoryview(data)[:whole]):
                 if (prefix, magic) != (self.prefix, MAGIC) and not self.taken.wrong:
-                    self.taken.wrong = f"a record that nobody sent: {prefix:x} {magic:x}"
+                    self.taken.wrong = f"a record that was not sent: {prefix:x} {magic:x}"
                 self.taken.take(number >> SEQUENCE_BITS, number & (1 << SEQUENCE_BITS) - 1)
 
     def go(self):
@@ -115,7 +115,7 @@ class Peer:
         self.listener.close()
         for connection in self.connections:
             try:
-                # Whoever writes is refused from now on; what is there can be read.
+                # A writer is refused from now on; what is there can be read.
                 connection.shutdown(socket.SHUT_RD)
             except OSError:
                 pass

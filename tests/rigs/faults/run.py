@@ -1,31 +1,28 @@
 """Every system call of the daemon made to fail, one at a time, and what became of every datagram.
 
-    campaign.py --program UDPD --fail-nth FAIL_NTH --directory SCRATCH [--all] [--jobs N] [--only CALL,...]
-                [--variants V,...] [--record DIRECTORY]
+    run.py [--all] [--jobs N] [--only CALL,...] [--variants V,...] [--record DIRECTORY]
 
-The short form takes the first time and the first time after the start for each call, and that it fails from then on. `--all` takes
-every N until it is no longer reached: each one for the first error of a call (sparser beyond the sixtieth), sparsely for its
-other errors, for a call that fails from then on, and for the two configurations beside the main ones. `--record` writes each
-run into faults.csv and a table into faults.md.
+The short form takes the first time and the first time after the start for each call, and that it fails from then on.
+`--all`, or RUNS=all, takes every N until it is no longer reached: each one for the first error of a call (sparser beyond
+the sixtieth), sparsely for its other errors, for a call that fails from then on, and for the two configurations beside
+the main ones. `--record` writes each run into faults.csv and a table into faults.md.
 """
 import argparse
 import collections
 import concurrent.futures
-import csv
 import ctypes
-import datetime
 import errno
 import os
-import platform
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-import books
 import calls
+import verdict
+from lib.check import Failed, check, main, passed
+from lib.daemon import UDPD
+from lib.report import host, markdown_table, record
 from trial import KEPT_FILES, VARIANTS, Fault, Trial
 
 MAIN, BESIDE = ("lines", "pcapng"), ("lanes", "ring")
@@ -65,15 +62,14 @@ def all_names():
     return [line.split()[1][4:] for line in done.splitlines() if line.startswith("#define SYS_")]
 
 
-def survey(settings, variant, names):
+def survey(variant, names):
     """How often each call is made in a run that nothing happens to, from the opening of the configuration on."""
-    run, _, _, found = Trial(settings, variant, Fault(("--survey",))).run()
-    good, outcome, detail = books.verdict(run)
-    if (good, outcome) != (True, "closed"):
-        sys.exit(f"FAILED: {variant.name} without any fault: {outcome}: {detail}\n{run.log}")
+    run, _, _, found = Trial(variant, Fault(("--survey",))).run()
+    good, outcome, detail = verdict.verdict(run)
+    check((good, outcome) == (True, "closed"), f"{variant.name} without any fault: {outcome}: {detail}\n{run.log}")
     # Of two lanes one may get nothing.
-    if variant.lanes == 1 and run.kept in (0, KEPT_FILES):
-        sys.exit(f"FAILED: {variant.name}: keep left {run.kept} of {KEPT_FILES} older files, so its calls are not made as they should be")
+    check(variant.lanes > 1 or run.kept not in (0, KEPT_FILES), f"{variant.name}: keep left {run.kept} of {KEPT_FILES} "
+          "older files, so its calls are not made as they should be")
     check_judge(run)
     return {names.get(int(number), f"call {number}"): int(count) for number, count in (line.split() for line in found)}
 
@@ -86,11 +82,11 @@ def check_judge(run):
         "a record is missing": replace(run, disk=replace(disk, numbers=disk.numbers - {some})),
         "a record is there twice": replace(run, disk=replace(disk, twice=1)),
         "a file ends within a record": replace(run, disk=replace(disk, torn=["in-0.log"])),
-        "a record that nobody sent": replace(run, disk=replace(disk, foreign=1)),
+        "a record that was not sent": replace(run, disk=replace(disk, foreign=1)),
         "one was sent and is nowhere": replace(run, sent=run.sent + 1),
         "one is counted twice": replace(run, ledger=replace(ledger, dropped=ledger.dropped + 1)),
         "a residual": replace(run, ledger=replace(ledger, residual=1)),
-        "unknown, and nobody says so": replace(run, ledger=replace(ledger, residual=None)),
+        "unknown, and it is not said": replace(run, ledger=replace(ledger, residual=None)),
         "no ledger": replace(run, ledger=None),
         "an exit code without a reason": replace(run, code=1),
         "a signal": replace(run, ended="signal", code=11),
@@ -98,16 +94,13 @@ def check_judge(run):
         "a program that stays": replace(run, left=True),
         "a panic": replace(run, log=run.log + "\nthread 'rx0-in' (1) panicked at src/main.rs:1:1:\n"),
     }
-    passed = [what for what, one in wrong.items() if books.verdict(one)[0]]
-    if passed:
-        sys.exit(f"FAILED: the judge lets pass: {', '.join(passed)}")
+    missed = [what for what, one in wrong.items() if verdict.verdict(one)[0]]
+    check(not missed, f"the judge lets pass: {', '.join(missed)}")
 
 
 def check_table(seen):
-    known = {call.name for call in calls.CALLS} | set(calls.NOT_TRIED)
-    missing = sorted(set(seen) - known)
-    if missing:
-        sys.exit(f"FAILED: the daemon makes calls that tests/rigs/faults/calls.py does not know: {', '.join(missing)}")
+    missing = sorted(set(seen) - {call.name for call in calls.CALLS} - set(calls.NOT_TRIED))
+    check(not missing, f"the daemon makes calls that tests/rigs/faults/calls.py does not know: {', '.join(missing)}")
 
 
 def plan(settings, surveys):
@@ -145,24 +138,26 @@ def numbers(steps):
     yield 1
     nth = 1
     while steps != "one":
-        nth = nth + 1 if steps == "dense" and nth < DENSE_UNTIL else max(nth + 1, int(nth * (1.15 if steps == "dense" else 1.7)))
+        growth = 1.15 if steps == "dense" else 1.7
+        nth = nth + 1 if steps == "dense" and nth < DENSE_UNTIL else max(nth + 1, int(nth * growth))
         yield nth
 
 
-def run_series(settings, series, number):
+def run_series(series, number):
     """The rows of one series."""
     rows, unreached = [], 0
     call = series.call
     how = ("--value", str(call.value)) if call.value is not None else ("--errno", str(getattr(errno, series.error)))
-    options = ["--call", str(number), *how, *(("--kind", call.kind) if call.kind else ()), *(("--from",) if series.sticky else ())]
+    options = ["--call", str(number), *how, *(("--kind", call.kind) if call.kind else ())]
+    options += ["--from"] if series.sticky else []
     for index, mask, value in call.arguments:
         options += ["--argument", f"{index}:{mask}:{value}"]
     for nth in numbers(series.steps):
         if unreached == UNREACHED_MAX:
             break
         fault = Fault((*options, "--nth", str(nth)), series.after_ready)
-        run, counts, failed_on, _ = Trial(settings, series.variant, fault).run()
-        good, outcome, detail = books.verdict(run)
+        run, counts, failed_on, _ = Trial(series.variant, fault).run()
+        good, outcome, detail = verdict.verdict(run)
         # Of a daemon that had to be killed there is no count, but what failed first was written at once.
         if not counts["failed"] and not failed_on:
             unreached += 1
@@ -185,25 +180,21 @@ def say_failure(row, said):
               "{outcome}: {detail}".format(**row), flush=True)
 
 
-def table(rows, settings, seconds):
+def page(rows, seconds):
     """The dated summary: each call and error, and how many runs ended in which way."""
     outcomes = sorted({row["outcome"] for row in rows}, key=lambda name: (name != "closed", name))
     groups = collections.defaultdict(collections.Counter)
     for row in rows:
         groups[row["call"], row["error"]][row["outcome"]] += 1
-    bad = sum(not row["good"] for row in rows)
-    lines = ["# Every system call made to fail", "",
-             f"{datetime.date.today()}, {platform.machine()}, Linux {platform.release()}, "
-             f"{subprocess.run([settings.program, '--version'], capture_output=True, text=True).stdout.strip()}. "
-             f"`RUNS=all tests/rigs/faults.sh`: {len(rows)} runs in {seconds / 60:.0f} minutes, {bad} of them wrong.", "",
-             "A run is right when what was sent is what is on disk plus what was counted, or when the daemon ended by itself and said why.",
-             "Each run is a line of faults.csv.", "",
-             "| call | error | runs | " + " | ".join(outcomes) + " |", "|---|---|---|" + "---|" * len(outcomes)]
-    for (call, error), counts in sorted(groups.items()):
-        lines.append(f"| {call} | {error} | {sum(counts.values())} | " + " | ".join(str(counts[name] or "") for name in outcomes) + " |")
+    cells = [[*key, counts.total(), *(counts[name] or "" for name in outcomes)] for key, counts in sorted(groups.items())]
     total = collections.Counter(row["outcome"] for row in rows)
-    lines.append(f"| all | | {len(rows)} | " + " | ".join(str(total[name]) for name in outcomes) + " |")
-    return "\n".join(lines) + "\n"
+    cells.append(["all", "", len(rows), *(total[name] for name in outcomes)])
+    return ["# Every system call made to fail", "",
+            f"{host(UDPD)} `RUNS=all tests/rigs/faults.sh`: {len(rows)} runs in {seconds / 60:.0f} minutes, "
+            f"{sum(not row['good'] for row in rows)} of them wrong.", "",
+            "A run is right when what was sent is what is on disk plus what was counted, or when the daemon ended by",
+            "itself and said why. Each run is a line of faults.csv.", "",
+            *markdown_table(f"| call | error | runs | {' | '.join(outcomes)} |", cells)]
 
 
 def end_with_parent():
@@ -213,30 +204,25 @@ def end_with_parent():
 
 def read_settings():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--program", required=True)
-    parser.add_argument("--fail-nth", required=True)
-    parser.add_argument("--directory", required=True)
-    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--all", action="store_true", default=os.environ.get("RUNS") == "all")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", type=lambda text: text.split(","))
     parser.add_argument("--variants", type=lambda text: text.split(","))
-    parser.add_argument("--record", type=Path)
+    parser.add_argument("--record")
     settings = parser.parse_args()
     settings.variants = settings.variants or (MAIN + BESIDE if settings.all else MAIN)
     return settings
 
 
-def main():
-    settings = read_settings()
-    begun = time.monotonic()
+def campaign():
+    settings, begun = read_settings(), time.monotonic()
     numbers_by_name = numbers_of(all_names())
     names_by_number = {number: name for name, number in numbers_by_name.items()}
-    surveys = {name: survey(settings, VARIANTS[name], names_by_number) for name in settings.variants}
+    surveys = {name: survey(VARIANTS[name], names_by_number) for name in settings.variants}
     check_table({name for seen in surveys.values() for name in seen})
-    series = plan(settings, surveys)
     rows, said = [], collections.Counter()
     with concurrent.futures.ProcessPoolExecutor(settings.jobs, initializer=end_with_parent) as pool:
-        waiting = [pool.submit(run_series, settings, one, numbers_by_name[one.call.name]) for one in series]
+        waiting = [pool.submit(run_series, one, numbers_by_name[one.call.name]) for one in plan(settings, surveys)]
         for done in concurrent.futures.as_completed(waiting):
             rows += done.result()
             for row in done.result():
@@ -244,20 +230,17 @@ def main():
                     say_failure(row, said)
     seconds = time.monotonic() - begun
     if settings.record:
-        settings.record.mkdir(parents=True, exist_ok=True)
-        with open(settings.record / "faults.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(sorted(rows, key=lambda row: [str(row[name]).rjust(6) for name in FIELDS[:6]]))
-        (settings.record / "faults.md").write_text(table(rows, settings, seconds))
+        ordered = sorted(rows, key=lambda row: [str(row[name]).rjust(6) for name in FIELDS[:6]])
+        record(settings.record, "faults", FIELDS, ordered, page(rows, seconds))
     for kind, count in said.items():
         print(f"FAILED {count} times: {', '.join(kind)}")
     counts = collections.Counter(row["outcome"] for row in rows)
-    bad = sum(not row["good"] for row in rows)
-    print(f"{len(rows)} runs in {seconds:.0f} s: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
-    return 1 if bad or not rows else 0
+    told = (f"{len(rows)} runs in {seconds:.0f} s: " +
+            ", ".join(f"{count} {name}" for name, count in counts.most_common()))
+    if not rows or any(not row["good"] for row in rows):
+        raise Failed(told)
+    passed(told)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
-    sys.exit(main())
+    main(campaign)

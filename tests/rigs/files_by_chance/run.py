@@ -2,25 +2,23 @@
 
 After each round every file is read, wherever it was moved to. Each record must be what was sent, byte for byte, and lie
 in a file of its sender; none may be there twice, none may be torn, and of what a daemon that ended in good order calls
-delivered all must be there, unless `keep` removes files or a kill took the files' buffers. Other people's files stay as
-they were.
+delivered all must be there, unless `keep` removes files or a kill took the files' buffers. Files of others stay as they were.
 """
 
 import os
 import random
 import shutil
-import sys
 import time
-import traceback
 
 from deeds import NAMES, Deeds, is_plain
-from reading import READERS, Record, Unreadable
+from lib.check import LONG, Failed, check, main, passed, same, setting
+from lib.records import Unreadable
+from reading import READERS, Record
 from reading import content as content_of
-from scene import KEPT_BYTES, Failed, Scene
+from scene import KEPT_BYTES, Scene
 
-WORK = sys.argv[1]
-ROUNDS = 400 if os.environ.get("LONG") else 12
-FIRST_SEED = int(os.environ.get("SEED", time.time_ns() % 1_000_000_000))
+ROUNDS = 400 if LONG else 12
+FIRST_SEED = setting("SEED", time.time_ns() % 1_000_000_000)
 LINES_MAX = 300
 
 
@@ -33,22 +31,18 @@ class Found:
     def take(self, record, path, is_in_place):
         number = int(record.payload[1:9])
         source, sent = self.payloads[number]
+        expected = sent[:KEPT_BYTES]
         if len(sent) > KEPT_BYTES:
-            expected = sent[:KEPT_BYTES]
-            if self.has_lines and record.whole_bytes != len(sent):
-                raise Failed(f"{path}: {number} had {len(sent)} bytes, and its mark says {record.whole_bytes}")
-        else:
+            check(not self.has_lines or record.whole_bytes == len(sent),
+                  f"{path}: {number} had {len(sent)} bytes, and its mark says {record.whole_bytes}")
+        elif self.has_lines:
             # A line has its own end.
-            expected = sent.removesuffix(b"\n") if self.has_lines else sent
-        if record.payload != expected:
-            raise Failed(f"{path}: {number} is {record.payload[:200]}, and was {expected[:200]}")
-        if record.source not in (None, source):
-            raise Failed(f"{path}: {number} is said to be from {record.source}, and was from {source}")
+            expected = sent.removesuffix(b"\n")
+        check(record.payload == expected, lambda: f"{path}: {number} is {record.payload[:200]}, and was {expected[:200]}")
+        check(record.source in (None, source), f"{path}: {number} is said to be from {record.source}, not {source}")
         names = (source, source.rsplit(".", 1)[0] + ".0_24", "overflow")
-        if is_in_place and not any(name in path for name in names):
-            raise Failed(f"{path}: {number} is from {source}")
-        if number in self.where:
-            raise Failed(f"{number} is in {self.where[number]} and in {path}")
+        check(not is_in_place or any(name in path for name in names), f"{path}: {number} is from {source}")
+        check(number not in self.where, lambda: f"{number} is in {self.where[number]} and in {path}")
         self.where[number] = path
 
     def missing(self):
@@ -71,28 +65,21 @@ def read_all(scene, deeds):
     return found
 
 
-def check(scene, deeds, found):
-    if not deeds.is_untouched():
-        raise Failed("somebody else's file was written to")
-    if scene.received != scene.delivered + scene.dropped:
-        raise Failed(f"{scene.received} received, {scene.delivered} delivered, {scene.dropped} dropped")
+def judge(scene, deeds, found):
+    check(deeds.is_untouched(), "a file of others was written to")
+    same(scene.received, scene.delivered + scene.dropped, "received, and delivered or dropped")
     count = len(found.where)
     if not scene.kills:
-        if scene.received + scene.kernel_dropped != len(scene.payloads):
-            raise Failed(f"{scene.received} received of {len(scene.payloads)}")
-        if not scene.removes and count != scene.delivered:
-            raise Failed(f"{count} are there, {scene.delivered} were delivered; missing: {found.missing()[:10]}")
-    elif not scene.removes and count < scene.delivered:
-        raise Failed(f"{count} are there, and {scene.delivered} at least were delivered")
-    with open(f"{WORK}/said", encoding="utf-8") as said:
-        text = said.read()
-    if "panicked" in text:
-        raise Failed("a panic")
-    if text.count("\n") > LINES_MAX:
-        raise Failed(f"{text.count(chr(10))} lines in the log")
+        same(scene.received + scene.kernel_dropped, len(scene.payloads), "received of what was sent")
+    if not scene.removes:
+        check(count == scene.delivered or (scene.kills and count > scene.delivered),
+              f"{count} are there, {scene.delivered} were delivered; missing: {found.missing()[:10]}")
+    log = scene.log_text()
+    check("panicked" not in log, "a panic")
+    check(log.count("\n") <= LINES_MAX, f"{log.count(chr(10))} lines in the log")
 
 
-def check_the_checker():
+def check_the_judge():
     """One that finds nothing wrong with these is none."""
     sent = [("127.0.0.1", b"S00000000 a"), ("127.0.0.2", b"S00000001 b")]
     wrong = {
@@ -113,10 +100,7 @@ def check_the_checker():
 
 def play(seed):
     chance = random.Random(seed)
-    for name in ("said", "ledger"):
-        if os.path.exists(f"{WORK}/{name}"):
-            os.remove(f"{WORK}/{name}")
-    scene = Scene(chance, WORK)
+    scene = Scene(chance)
     deeds = Deeds(scene)
     try:
         scene.start()
@@ -126,28 +110,22 @@ def play(seed):
             scene.send(chance.choice((1, 50, 300)))
         scene.end()
         found = read_all(scene, deeds)
-        check(scene, deeds, found)
+        judge(scene, deeds, found)
     except Exception:
-        print(f"seed {seed}, after {deeds.done}\n{open(f'{WORK}/udpd.toml').read()}")
-        print(open(f"{WORK}/said", errors="replace").read()[-4000:])
+        print(f"seed {seed}, after {deeds.done}\n{open(scene.daemon.config, encoding='utf-8').read()}")
         raise
-    finally:
-        scene.close()
-        shutil.rmtree(scene.root)
+    scene.close()
+    shutil.rmtree(scene.root)
     print(f"seed {seed}: {len(scene.payloads)} sent, {len(found.where)} read back as {scene.format}, "
           f"{scene.dropped} dropped, {scene.kills} kills; {', '.join(deeds.done)}")
     return len(found.where)
 
 
-def main():
-    check_the_checker()
+def campaign():
+    check_the_judge()
     rounds = 1 if "SEED" in os.environ else ROUNDS
-    total = sum(play(FIRST_SEED + round) for round in range(rounds))
-    print(f"{rounds} rounds, {total} records read back, each once and in a file of its sender")
+    total = sum(play(FIRST_SEED + number) for number in range(rounds))
+    passed(f"{rounds} rounds, {total} records read back, each once and in a file of its sender")
 
 
-try:
-    main()
-except Failed as failure:
-    traceback.print_exc()
-    sys.exit(f"FAILED: {failure}")
+main(campaign)

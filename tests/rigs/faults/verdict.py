@@ -1,25 +1,26 @@
 """What became of every datagram of a run, found without believing the daemon, and the verdict on it.
 
-The sender numbers its datagrams. What is on disk is read from the files, record by record; what was counted is read from
-the final ledger or, where that could not be written, from the last lines of the log. Both together must be what was sent.
+The sender numbers its datagrams. What is on disk is read from the files, record by record; what was counted is read
+from the final ledger or, where that could not be written, from the last lines of the log. Both together must be what
+was sent.
 """
 import json
 import re
-import struct
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from lib.daemon import dropped_at
+from lib.records import HEADERS_BYTES, Unreadable, lines, packets
 
 PAYLOAD_BYTES = 100
 PAYLOAD = re.compile(rb"^([0-9]) ([0-9]{7}) x+$")
 LAST_LINE = re.compile(
     r"listener in: arrived (not known|\d+), dropped by the kernel (not known|\d+), received (?:not known|\d+)"
     r".*?; sink archive: delivered (not known|\d+), dropped (not known|\d+).*?; residual (not known|-?\d+)")
-# How the log says that there is something that nobody knows.
+# How the log says that there is something that cannot be known.
 SAYS_UNKNOWN = re.compile(r"^(warn|error): .*(null|unknown|last look)", re.M)
 # Rust's own preparation of a thread, before it does anything of ours, panics where it cannot unwind.
 THREAD_WITHOUT_MEMORY = re.compile(r"failed to (?:allocate an alternative stack|set up alternative stack guard page).*")
-IP_AND_UDP_BYTES = 28
-SECTION, ENHANCED_PACKET = 0x0A0D0D0A, 6
 
 
 def payload(flow, number):
@@ -43,37 +44,25 @@ class OnDisk:
         self.twice += number in self.numbers
         self.numbers.add(number)
 
-    def lines(self, path, text):
-        *lines, rest = text.split(b"\n")
-        if rest:
+    def read(self, path, form):
+        try:
+            records, is_cut = (lines if form == "lines" else packets)(path.read_bytes())
+        except Unreadable:
+            records, is_cut = [], True
+        if is_cut:
             self.torn.append(path.name)
-        for line in lines:
-            self.take(line)
-
-    def blocks(self, path, data):
-        at = 0
-        while at < len(data):
-            if len(data) - at < 12:
-                return self.torn.append(path.name)
-            kind, length = struct.unpack_from("<II", data, at)
-            if length < 12 or at + length > len(data) or struct.unpack_from("<I", data, at + length - 4)[0] != length:
-                return self.torn.append(path.name)
-            if kind == ENHANCED_PACKET:
-                captured = struct.unpack_from("<I", data, at + 20)[0]
-                self.take(data[at + 28 + IP_AND_UDP_BYTES:at + 28 + captured])
-            elif at == 0 and kind != SECTION:
-                return self.torn.append(path.name)
-            at += length
+        for record in records:
+            self.take(record if form == "lines" else record[HEADERS_BYTES:])
 
 
 def read_disk(directory, form, planted):
-    """All records under `directory`. Files that were there before are named in `planted`; of those nothing is read, nor of what
-    the sink writes for itself."""
+    """All records under `directory`, but for the files in `planted`, which were there before, and what the sink writes
+    for itself."""
     disk = OnDisk()
     for path in sorted(Path(directory).rglob("*")):
         is_own = path.name.startswith(".") or path.name.endswith(".torn")
         if path.is_file() and path.name not in planted and not is_own:
-            (disk.lines if form == "lines" else disk.blocks)(path, path.read_bytes())
+            disk.read(path, form)
     return disk
 
 
@@ -97,7 +86,7 @@ def read_ledger(path, log):
             return None
         return Ledger(*(None if term == "not known" else int(term) for term in found.groups()))
     sink = listener["sinks"][0]
-    dropped = sum(sink["dropped"].values()) + sum(listener["dropped"].values())
+    dropped = dropped_at(sink) + dropped_at(listener)
     return Ledger(listener["arrived"], listener["kernel_dropped"], sink["delivered"], dropped, listener["residual"])
 
 
@@ -139,7 +128,7 @@ def verdict(run):
         return False, f"exit {run.code} without a reason", last_line(run.log)
     wrong = against_disk(run)
     if wrong:
-        return False, "the books are wrong", wrong
+        return False, "the account is wrong", wrong
     how = f"exit {run.code}: {last_line(run.log)}"
     if not run.ready and run.code != 0:
         return True, "start refused, said", how
@@ -153,7 +142,7 @@ def verdict(run):
 
 
 def against_disk(run):
-    """What is wrong with the books of a run, or nothing."""
+    """What is wrong with the account of a run, or nothing."""
     disk, ledger = run.disk, run.ledger
     if disk.torn or disk.foreign or disk.twice:
         return f"files: torn {disk.torn}, foreign records {disk.foreign}, twice {disk.twice}"
@@ -172,7 +161,7 @@ def against_disk(run):
     if ledger.residual != 0:
         return f"residual {ledger.residual}: {ledger}"
     counted = ledger.delivered + ledger.dropped + ledger.kernel_dropped
-    # Whoever ends before the sender does owes nothing for what came afterwards.
+    # A daemon that ends before the sender does owes nothing for what came afterwards.
     if counted > run.sent or (run.terminated and counted != run.sent):
         return f"sent {run.sent}, on disk and counted {counted}: {ledger}"
     return ""
