@@ -1,12 +1,13 @@
-"""What sockets of other programs lose, because of who reads them."""
+"""What sockets of other programs lose, because of their readers."""
 import os
 import socket
 import sys
 import time
 
-from lib.check import Failed
+from lib import net
+from lib.check import Skipped, check, until
 from lib.findings import cure, first, nothing
-from scene import HERE, Skipped, apply, far_less, paced
+from scene import HERE, apply, far_less, paced, sender
 
 # A buffer of 39 short datagrams.
 SMALL = "s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)"
@@ -17,9 +18,9 @@ WORK = "end = time.perf_counter() + 0.00005\n    while time.perf_counter() < end
 def reader_stopped(scene):
     """A debugger has it; the printed command lets it go on."""
     reader = scene.reader(5911)
-    sender = scene.sender()
+    own = sender()
     reader.send_signal(19)
-    provoke = lambda: paced(sender, 5911, 2000, 0.6)
+    provoke = lambda: paced(own, 5911, 2000, 0.6)
     found = first(scene.explain(provoke, "--port", "5911"), "reader_stopped", 100)
     apply(cure(found, "command", "kill -CONT"))
     time.sleep(0.2)
@@ -33,8 +34,8 @@ def reader_starved(scene):
     for _ in range(10):
         scene.start([*pinned, sys.executable, "-c", "while True: pass"])
     scene.reader(5912, WORK, SMALL, before=pinned)
-    sender = scene.sender()
-    provoke = lambda: paced(sender, 5912, 6000, 1.6)
+    own = sender()
+    provoke = lambda: paced(own, 5912, 6000, 1.6)
     found = first(scene.explain(provoke, "--port", "5912", seconds=2), "reader_starved")
     apply(cure(found, "command", "chrt"))
     far_less(scene.explain(provoke, "--port", "5912", seconds=2), found)
@@ -44,8 +45,8 @@ def reader_at_its_limit(scene):
     """It needs more than a core for what comes; cured by doing less for each datagram, as is printed."""
     first_in_line = ["chrt", "--rr", "10"]
     busy = scene.reader(5914, WORK.replace("0.00005", "0.001"), SMALL, before=first_in_line)
-    sender = scene.sender()
-    provoke = lambda: paced(sender, 5914, 2000, 2.4)
+    own = sender()
+    provoke = lambda: paced(own, 5914, 2000, 2.4)
     found = first(scene.explain(provoke, "--port", "5914", seconds=2), "reader_at_its_limit", 100)
     cure(found, "elsewhere", "do less for each datagram")
     busy.kill()
@@ -73,45 +74,35 @@ def container_throttled(scene):
     reader = scene.reader(5913, WORK, SMALL)
     with open(f"{group}/cgroup.procs", "w", encoding="ascii") as file:
         file.write(str(reader.pid))
-    sender = scene.sender()
+    own = sender()
     try:
-        provoke = lambda: paced(sender, 5913, 2000, 0.7)
+        provoke = lambda: paced(own, 5913, 2000, 0.7)
         found = first(scene.explain(provoke, "--port", "5913"), "container_throttled", 100)
         apply(cure(found, "command", name))
         said = scene.explain(provoke, "--port", "5913")
-        if any(finding["case"] == "container_throttled" for finding in said["findings"]):
-            raise Failed(f"it is still throttled: {said}")
+        check(all(finding["case"] != "container_throttled" for finding in said["findings"]), f"still throttled: {said}")
     finally:
         reader.kill()
         reader.wait()
         os.rmdir(group)
 
 
-def delivered():
-    """What came to UDP of this namespace, whatever became of it."""
-    with open("/proc/net/snmp", encoding="ascii") as file:
-        names, values = (line.split()[1:] for line in file if line.startswith("Ip:"))
-    return int(dict(zip(names, values))["InDelivers"])
-
-
 def sockets_gone(scene):
     """A program opens a socket, loses, and closes it: no table has it any more. Nothing that is printed cures that; it
     is cured by a program that reads what it opened."""
-    sender = scene.sender()
+    own = sender()
 
     def provoke(reads=False):
-        before = delivered()
+        before = net.udp_counters()["Ip:InDelivers"]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as short:
             short.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             short.bind((HERE, 5915))
             for number in range(100):
-                sender.sendto(b"x" * 60, (HERE, 5915))
+                own.sendto(b"x" * 60, (HERE, 5915))
                 if reads:
                     short.recv(100)
             # What still waits for a core that handles it when the socket closes would come to no listener.
-            until = time.monotonic() + 30
-            while delivered() - before < 100 and time.monotonic() < until:
-                time.sleep(0.001)
+            until("100 come to UDP", lambda: net.udp_counters()["Ip:InDelivers"] - before >= 100, 30, 0.001)
 
     # In a namespace without any other socket, or it would be taken for one that was not watched.
     found = first(scene.explain(provoke, seconds=2), "sockets_gone", 50)

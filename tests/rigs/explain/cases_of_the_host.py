@@ -1,21 +1,23 @@
-"""What is lost before any socket: nobody listens, IP and UDP refuse it."""
+"""What is lost before any socket: no process listens, IP and UDP refuse it."""
 import shlex
 import shutil
 import socket
-import struct
 import subprocess
 import time
 from collections import Counter
 
-from lib.check import Failed
+from lib import packets
+from lib.check import Skipped, check
+from lib.daemon import WORK
 from lib.findings import cure, first, nothing
-from scene import HERE, Skipped, apply, paced
+from lib.net import OTHER, ip, run
+from scene import HERE, apply, paced, sender
 
 
 def no_listener(scene):
-    """Nobody has the port; the printed command has."""
-    sender = scene.sender()
-    provoke = lambda: paced(sender, 5901, 150, 0.6)
+    """No process has the port; the printed command has."""
+    own = sender()
+    provoke = lambda: paced(own, 5901, 150, 0.6)
     found = first(scene.explain(provoke, "--port", "5901"), "no_listener", 50)
     scene.start(shlex.split(cure(found, "command")["command"]), stderr=subprocess.DEVNULL)
     time.sleep(0.5)
@@ -25,13 +27,12 @@ def no_listener(scene):
 def listener_in_another_namespace(scene):
     """The printed command looks where the listener is, and finds nothing wrong there."""
     text = "import socket, time\ns = socket.socket(type=socket.SOCK_DGRAM)\ns.bind(('', 5902))\ntime.sleep(60)"
-    scene.start(["nsenter", "--target", str(scene.other), "--net", "python3", "-c", text])
+    scene.start(["nsenter", "--target", OTHER, "--net", "python3", "-c", text])
     time.sleep(0.5)
-    sender = scene.sender()
-    said = scene.explain(lambda: paced(sender, 5902, 150, 0.6), "--port", "5902")
+    own = sender()
+    said = scene.explain(lambda: paced(own, 5902, 150, 0.6), "--port", "5902")
     found = first(said, "no_listener", 50)
-    if "listens in another one" not in found["cause"]:
-        raise Failed(f"the listener is not found: {found}")
+    check("listens in another one" in found["cause"], f"the listener is not found: {found}")
     command = shlex.split(cure(found, "command", "nsenter")["command"])
     subprocess.run([*command, "--seconds", "1"], check=True, stdout=subprocess.DEVNULL)
 
@@ -39,12 +40,10 @@ def listener_in_another_namespace(scene):
 def fragments(scene):
     """No memory for fragments; the printed sysctl gives it."""
     # What is left of them would be counted beneath a later case.
-    subprocess.run(["sysctl", "-qw", "net.ipv4.ipfrag_time=1"], check=True)
-    for name in ("low", "high"):
-        subprocess.run(["sysctl", "-qw", f"net.ipv4.ipfrag_{name}_thresh=20000"], check=True)
+    run("sysctl", "-qw", "net.ipv4.ipfrag_time=1", *(f"net.ipv4.ipfrag_{name}_thresh=20000" for name in ("low", "high")))
     scene.reader(5903)
-    sender = scene.sender()
-    provoke = lambda: paced(sender, 5903, 40, 0.6, b"x" * 50_000)
+    own = sender()
+    provoke = lambda: paced(own, 5903, 40, 0.6, b"x" * 50_000)
     found = first(scene.explain(provoke, "--port", "5903"), "fragments")
     apply(cure(found, "sysctl", "ipfrag_high_thresh"))
     time.sleep(1.5)
@@ -53,23 +52,23 @@ def fragments(scene):
 
 def reverse_path_filter(scene):
     """A source that this host has no route to, and one that it would answer elsewhere."""
-    scene.over_there("ip address add 172.31.0.5/32 dev card1 2>/dev/null || true")
+    ip("address replace 172.31.0.5/32 dev card1", OTHER)
     scene.reader(5904)
-    sender = scene.sender("172.31.0.5")
-    provoke = lambda: paced(sender, 5904, 150, 0.6)
-    subprocess.run(["sysctl", "-qw", "net.ipv4.conf.card0.rp_filter=1"], check=True)
+    own = sender("172.31.0.5")
+    provoke = lambda: paced(own, 5904, 150, 0.6)
+    run("sysctl", "-qw", "net.ipv4.conf.card0.rp_filter=1")
     found = first(scene.explain(provoke, "--port", "5904"), "reverse_path_filter", 50)
     apply(cure(found, "command", "card0.rp_filter=0"))
     nothing(scene.explain(provoke, "--port", "5904"))
     # A route to anywhere, through another interface: the loose filter is enough.
-    subprocess.run("ip link add other0 type veth peer name other1 && ip link set other0 up && ip link set other1 up && "
-                   "ip route add default dev other0 && sysctl -qw net.ipv4.conf.card0.rp_filter=1",
-                   shell=True, check=True)
-    scene.undo.append(lambda: subprocess.run(["ip", "link", "del", "other0"], check=False))
+    for words in ("link add other0 type veth peer name other1", "link set other0 up", "link set other1 up",
+                  "route add default dev other0"):
+        ip(words)
+    scene.undo.append(lambda: ip("link del other0"))
+    run("sysctl", "-qw", "net.ipv4.conf.card0.rp_filter=1")
     found = first(scene.explain(provoke, "--port", "5904"), "reverse_path_filter", 50)
     loose = cure(found, "sysctl", "rp_filter")
-    if loose["value"] != "2":
-        raise Failed(f"the filter need not be switched off: {loose}")
+    check(loose["value"] == "2", f"the filter need not be switched off: {loose}")
     apply(loose)
     nothing(scene.explain(provoke, "--port", "5904"))
 
@@ -77,9 +76,8 @@ def reverse_path_filter(scene):
 def bad_checksums(scene):
     """Datagrams with a wrong checksum from a program that writes packets itself; cured at the sender."""
     scene.reader(5905)
-    plain, raw = scene.sender(), scene.sender(kind=socket.SOCK_RAW)
-    payload = b"x" * 100
-    wrong = struct.pack("!HHHH", 4000, 5905, 8 + len(payload), 0x1234) + payload
+    plain, raw = sender(), sender(kind=socket.SOCK_RAW)
+    wrong = packets.udp("10.9.0.2", HERE, 5905, b"x" * 100, 0x1234)
 
     def provoke():
         for _ in range(100):
@@ -87,8 +85,7 @@ def bad_checksums(scene):
             time.sleep(0.005)
 
     found = first(scene.explain(provoke, "--port", "5905"), "bad_checksums", 30)
-    if "at the sender" not in cure(found, "elsewhere")["note"]:
-        raise Failed(f"the cure is not at the sender: {found}")
+    check("at the sender" in cure(found, "elsewhere")["note"], f"the cure is not at the sender: {found}")
     nothing(scene.explain(lambda: paced(plain, 5905, 150, 0.6), "--port", "5905"))
 
 
@@ -103,21 +100,20 @@ def firewall(scene):
         raise Skipped("nf_tables in this kernel")
     scene.undo.append(lambda: subprocess.run(["nft", "delete table ip rig"], check=False))
     scene.reader(5906)
-    sender = scene.sender()
-    provoke = lambda: paced(sender, 5906, 150, 0.6)
+    own = sender()
+    provoke = lambda: paced(own, 5906, 150, 0.6)
     said = scene.explain(provoke, "--port", "5906")
     if any("netfilter" in words for words in said["unseen"]):
         raise Skipped(f"the kernel's names for drops: {said['unseen']}")
     found = first(said, "firewall", 0)
     shown = subprocess.run(shlex.split(cure(found, "command", "nft")["command"]), stdout=subprocess.PIPE, check=True)
-    if b"udp dport 5906 counter packets 0" in shown.stdout or b"udp dport 5906 counter" not in shown.stdout:
-        raise Failed(f"the printed command does not show the rule: {shown.stdout}")
+    check(b"udp dport 5906 counter" in shown.stdout and b"udp dport 5906 counter packets 0" not in shown.stdout,
+          f"the printed command does not show the rule: {shown.stdout}")
     cure(found, "elsewhere", "accept UDP to port 5906 before the rule that drops")
     subprocess.run(["nft", "insert rule ip rig in udp dport 5906 accept"], check=True)
     said = scene.explain(provoke, "--port", "5906")
     nothing(said)
-    if any(finding["case"] == "firewall" for finding in said["findings"]):
-        raise Failed(f"the rule does not help: {said}")
+    check(all(finding["case"] != "firewall" for finding in said["findings"]), f"the rule does not help: {said}")
 
 
 def names_refused(scene):
@@ -126,9 +122,9 @@ def names_refused(scene):
     tracer = ["strace", "-f", "-qq", "-e", "trace=perf_event_open"]
     if not shutil.which("strace") or subprocess.run([*tracer, "true"], check=False).returncode:
         raise Skipped("strace, and the right to trace")
-    sender = scene.sender()
-    provoke = lambda: paced(sender, 5907, 150, 0.6)
-    log = f"{scene.work}/calls"
+    own = sender()
+    provoke = lambda: paced(own, 5907, 150, 0.6)
+    log = f"{WORK}/calls"
     said = scene.explain(provoke, "--port", "5907", before=[*tracer, "-o", log])
     if any("netfilter" in words for words in said["unseen"]):
         raise Skipped(f"the kernel's names for drops: {said['unseen']}")
@@ -136,16 +132,15 @@ def names_refused(scene):
     with open(log, encoding="utf-8") as file:
         of_threads = Counter(line.split()[0] for line in file if "perf_event_open(" in line)
     calls = max(of_threads.values(), default=0)
-    if not calls:
-        raise Failed(f"it has the names without perf_event_open: {said}")
+    check(calls, f"it has the names without perf_event_open: {said}")
     for number, when in ((1, "1+"), (2, "2"), (3, "3+")):
         if number > calls:
             break
         inject = ["-o", "/dev/null", "-e", f"inject=perf_event_open:error=EACCES:when={when}"]
         said = scene.explain(provoke, "--port", "5907", before=[*tracer, *inject])
         first(said, "no_listener", 30)
-        if not any("perf_event_open" in words for words in said["unseen"]):
-            raise Failed(f"it does not say what it did not see when call {when} of {calls} fails: {said}")
+        check(any("perf_event_open" in words for words in said["unseen"]),
+              f"it does not say what it did not see when call {when} of {calls} fails: {said}")
 
 
 CASES = [

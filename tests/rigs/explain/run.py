@@ -4,16 +4,16 @@ A hypervisor that takes the cores away provokes losses of its own, which explain
 fails while it does is tried again, and is skipped when it never leaves the machine alone.
 """
 import os
-import sys
 import time
 import traceback
 
 import cases_of_programs
 import cases_of_the_host
 import cases_of_udpd
-from lib.check import Failed
-from scene import Scene, Skipped
-
+from lib import net
+from lib.check import RIG, Failed, Skipped, check, main
+from lib.net import OTHER, ip
+from scene import Scene
 
 TRIES = 4
 # Beyond this part of all time that was wanted.
@@ -27,15 +27,15 @@ def times():
     return user + nice + system + interrupt + softirq + steal, steal
 
 
-def attempt(case, work, other):
+def attempt(case):
     """Whether it went as it should, what is to be said, and which part of its time was stolen."""
     before = times()
     try:
-        with Scene(work, other) as scene:
+        with Scene() as scene:
             case(scene)
         said, is_right = "passed", True
     except Skipped as why:
-        said, is_right = f"SKIPPED explain.sh: {case.__name__} needs {why}", True
+        said, is_right = f"SKIPPED {RIG}: {case.__name__} needs {why}", True
     except Failed as why:
         said, is_right = f"FAILED: {why}", False
     except Exception:  # pylint: disable=broad-except
@@ -44,8 +44,10 @@ def attempt(case, work, other):
     return is_right, said, stolen / max(wanted, 1)
 
 
-def main():
-    work, other = sys.argv[1], int(sys.argv[2])
+def all_cases():
+    net.lay(["10.9.0.1/24"], ["10.9.0.2/24"])
+    ip("link set lo up", OTHER)
+    ip("route add default via 10.9.0.1", OTHER)
     wanted = os.environ.get("CASES", "").split()
     modules = (cases_of_the_host, cases_of_programs, cases_of_udpd)
     cases = [case for module in modules for case in module.CASES if not wanted or case.__name__ in wanted]
@@ -53,19 +55,18 @@ def main():
     for case in cases:
         began = time.monotonic()
         for _ in range(TRIES):
-            is_right, said, stolen = attempt(case, work, other)
+            is_right, said, stolen = attempt(case)
             if is_right or stolen < STOLEN_MAX:
                 break
             print(f"{case.__name__}: again, because the hypervisor took {stolen:.0%} of the time", flush=True)
         else:
-            said = f"SKIPPED explain.sh: {case.__name__} needs cores that the hypervisor leaves alone; {said}"
+            said = f"SKIPPED {RIG}: {case.__name__} needs cores that the hypervisor leaves alone; {said}"
             is_right = True
-        if not is_right:
-            failed.append(case.__name__)
+        failed += [] if is_right else [case.__name__]
         took = time.monotonic() - began
-        print(said if said.startswith("SKIPPED") else f"{case.__name__}: {said} ({took:.1f} s)")
+        print(said if said.startswith("SKIPPED") else f"{case.__name__}: {said} ({took:.1f} s)", flush=True)
     print(f"{len(cases) - len(failed)} of {len(cases)} cases")
-    sys.exit(1 if failed else 0)
+    check(not failed, f"cases: {' '.join(failed)}")
 
 
-main()
+main(all_cases)

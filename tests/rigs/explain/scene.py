@@ -1,6 +1,5 @@
 """What the cases stand on: senders in the other namespace, a daemon and foreign readers in this one, `udpd explain`
 beside them, and the cures that it prints, applied as they stand."""
-import ctypes
 import json
 import os
 import re
@@ -12,27 +11,19 @@ import sys
 import threading
 import time
 
-from lib.check import Failed
+from lib import net
+from lib.check import check
+from lib.daemon import UDPD, WORK, Daemon
+from lib.net import OTHER, UDP_SEGMENT, run
 
 HERE = "10.9.0.1"
-UDP_SEGMENT = 103
-
-
-class Skipped(Exception):
-    """This machine cannot provoke the case."""
-
-
-def enter(namespace):
-    """What this thread makes from now on is of this network namespace."""
-    if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) != 0:
-        raise OSError(ctypes.get_errno(), "setns")
 
 
 class Scene:
-    """One case: whatever was started for it ends with it."""
+    """One case: what was started for it ends with it."""
 
-    def __init__(self, work, other):
-        self.work, self.other, self.started, self.undo = work, other, [], []
+    def __init__(self):
+        self.started, self.undo = [], []
 
     def __enter__(self):
         return self
@@ -40,23 +31,11 @@ class Scene:
     def __exit__(self, *_):
         for action in reversed(self.undo):
             action()
+        self.stop_all()
+
+    def stop_all(self):
         for process in self.started:
             stop(process)
-
-    def sender(self, source=None, kind=socket.SOCK_DGRAM):
-        """A socket of the other namespace."""
-        with open("/proc/self/ns/net", "rb") as own, open(f"/proc/{self.other}/ns/net", "rb") as there:
-            enter(there)
-            try:
-                made = socket.socket(socket.AF_INET, kind, socket.IPPROTO_UDP)
-                if source:
-                    made.bind((source, 0))
-            finally:
-                enter(own)
-        return made
-
-    def over_there(self, command):
-        subprocess.run(["nsenter", "--target", str(self.other), "--net", "sh", "-c", command], check=True)
 
     def start(self, command, **options):
         process = subprocess.Popen(command, **options)
@@ -64,51 +43,60 @@ class Scene:
         return process
 
     def reader(self, port, body="pass", options="", before=()):
-        """A program of somebody else that reads a port, and does `body` for each datagram."""
+        """Another program that reads a port, and does `body` for each datagram."""
         text = (f"import socket, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n{options}\n"
                 f"s.bind(('', {port}))\nprint('ready', flush=True)\nwhile True:\n    s.recv(65535)\n    {body}\n")
         process = self.start([*before, sys.executable, "-c", text], stdout=subprocess.PIPE)
         process.stdout.readline()
         return process
 
-    def daemon(self, keys, stdout=subprocess.DEVNULL, before=()):
+    def daemon(self, keys, **options):
         """udpd with these keys: {table: {key: value}}, values as TOML has them."""
-        path = f"{self.work}/udpd.toml"
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(f'[daemon]\ncontrol_socket = "{self.work}/control.sock"\nmetrics_address = ""\n')
-            for table, values in keys.items():
-                file.write(f"{table}\n" + "".join(f"{key} = {value}\n" for key, value in values.items()))
-        log = open(f"{self.work}/log", "w+b")  # pylint: disable=consider-using-with
-        process = self.start([*before, f"{self.work}/udpd", "run", "-c", path], stdout=stdout, stderr=log)
-        deadline = time.monotonic() + 20
-        while b"ready" not in open(f"{self.work}/log", "rb").read():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise Failed("udpd is not ready: " + open(f"{self.work}/log", encoding="utf-8").read())
-            time.sleep(0.02)
-        return process
+        text = "".join(f"{table}\n" + "".join(f"{key} = {value}\n" for key, value in values.items())
+                       for table, values in keys.items())
+        self.config = Daemon(text, **options)
+        self.started.append(self.config.child)
+        return self.config.child
+
+    def again(self, keys, **options):
+        """udpd with other keys instead."""
+        self.stop_all()
+        return self.daemon(keys, **options)
 
     def explain(self, provoke, *arguments, seconds=1, before=()):
         """What explain says while something happens."""
-        command = [*before, f"{self.work}/udpd", "explain", "--json", "--seconds", str(seconds), *arguments]
+        command = [*before, UDPD, "explain", "--json", "--seconds", str(seconds), *arguments]
         # On a terminal it says when it has begun to watch.
         terminal, its_end = os.openpty()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its_end)
         os.close(its_end)
         told = b""
-        try:
-            while b"watching" not in told:
+        while b"watching" not in told:
+            try:
                 told += os.read(terminal, 4096)
-        except OSError as gone:
-            raise Failed(f"{command} ended with {process.wait()}: {told.decode()}") from gone
+            except OSError:
+                check(False, f"{command} ended with {process.wait()}: {told.decode()}")
         thread = threading.Thread(target=provoke, daemon=True)
         thread.start()
         out, _ = process.communicate(timeout=60)
         thread.join()
         os.close(terminal)
         said = json.loads(out)
-        if process.returncode != (3 if said["lost"] else 0):
-            raise Failed(f"exit code {process.returncode} and lost {said['lost']}")
+        check(process.returncode == (3 if said["lost"] else 0),
+              f"exit code {process.returncode} and lost {said['lost']}")
         return said
+
+    def explain_udpd(self, provoke, **options):
+        """The same of the daemon, by its file."""
+        return self.explain(provoke, "-c", self.config.config, **options)
+
+
+def sender(source="", kind=socket.SOCK_DGRAM):
+    """A socket of the other namespace."""
+    if kind == socket.SOCK_DGRAM:
+        return net.udp_socket(source, place=OTHER)
+    with net.inside(OTHER):
+        return socket.socket(socket.AF_INET, kind, socket.IPPROTO_UDP)
 
 
 def stop(process):
@@ -121,29 +109,27 @@ def stop(process):
 def far_less(said, found):
     """A cure by priority or by a larger program: another program may still take the core for a moment."""
     lost = sum(finding["lost"] for finding in said["findings"] if finding["layer"] == found["layer"])
-    if lost * 10 > found["lost"]:
-        raise Failed(f"the cure does not help, {found['lost']} were lost before: {json.dumps(said, indent=1)}")
+    check(lost * 10 <= found["lost"],
+          lambda: f"the cure does not help, {found['lost']} were lost before: {json.dumps(said, indent=1)}")
 
 
 def nothing_at(said, layer):
-    if any(finding["lost"] and finding["layer"] == layer for finding in said["findings"]):
-        raise Failed(f"the cure does not help at {layer}: {json.dumps(said, indent=1)}")
+    check(not any(finding["lost"] and finding["layer"] == layer for finding in said["findings"]),
+          lambda: f"the cure does not help at {layer}: {json.dumps(said, indent=1)}")
 
 
 def apply(found):
     """Sets a sysctl, or runs a command, exactly as printed."""
     if found["kind"] == "sysctl":
-        subprocess.run(["sysctl", "-qw", f"{found['name']}={found['value']}"], check=True)
+        run("sysctl", "-qw", f"{found['name']}={found['value']}")
     else:
-        subprocess.run(shlex.split(found["command"]) if ">" not in found["command"] else ["sh", "-c", found["command"]],
-                       check=True)
+        run(*(shlex.split(found["command"]) if ">" not in found["command"] else ["sh", "-c", found["command"]]))
 
 
 def change(keys, found):
     """A configuration with the printed key in it."""
     table = "[[listener]]" if found["table"] == "listener" else f"[{found['table']}.{found['name']}]"
-    if table not in keys or not re.fullmatch(r"[a-z_]+", found["key"]):
-        raise Failed(f"there is no {table} for {found}")
+    check(table in keys and re.fullmatch(r"[a-z_]+", found["key"]), f"there is no {table} for {found}")
     return {**keys, table: {**keys[table], found["key"]: found["value"]}}
 
 
@@ -154,23 +140,23 @@ def listening(port, sink='type = "null"', **keys):
     return {"[[listener]]": {**listener, **keys}, "[sink.out]": {kind: value}}
 
 
-def paced(sender, port, rate, seconds, payload=b"x" * 60):
+def paced(own, port, rate, seconds, payload=b"x" * 60):
     """One by one. A sender that was held up lets what it missed be, or it would send a burst."""
     began = time.monotonic()
     sent = 0
     while (now := time.monotonic() - began) < seconds:
         sent = max(sent, int(now * rate) - 8)
         while sent < now * rate:
-            sender.sendto(payload, (HERE, port))
+            own.sendto(payload, (HERE, port))
             sent += 1
         time.sleep(0.0005)
 
 
-def bursts(sender, port, datagrams, times, pause, size=60):
+def bursts(own, port, datagrams, times, pause, size=60):
     """So many datagrams at once, which the kernel cuts at the receiver's socket."""
-    sender.setsockopt(socket.SOL_UDP, UDP_SEGMENT, size)
+    own.setsockopt(socket.SOL_UDP, UDP_SEGMENT, size)
     for _ in range(times):
-        sender.sendto(b"x" * (size * datagrams), (HERE, port))
+        own.sendto(b"x" * (size * datagrams), (HERE, port))
         time.sleep(pause)
 
 

@@ -53,19 +53,24 @@ build() { # profile, arguments of cargo
     built=$(realpath -m "${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}")
 }
 
-# A folder that is removed at the end, with a copy of the program that an ordinary user may start as well.
+# A folder that is removed at the end, in which an ordinary user may read.
+work_folder() {
+    WORK=$(mktemp -d)
+    export WORK
+    at_end "rm -rf '$WORK'"
+    chmod 755 "$WORK"
+}
+
+# The same with a copy of the program, which an ordinary user may start as well.
 begin() { # profile
     [ -z "${WORK:-}" ] || return 0
     if [ -z "${UDPD:-}" ]; then
         build "${1:-release}" build --bin udpd
         UDPD=$built/udpd
     fi
-    WORK=$(mktemp -d)
-    at_end "rm -rf '$WORK'"
-    chmod 755 "$WORK"
+    work_folder
     install -m 755 "$UDPD" "$WORK/udpd"
-    UDPD=$WORK/udpd
-    export UDPD WORK
+    export UDPD=$WORK/udpd
 }
 
 # Runs this rig again in a network and a mount namespace of its own; returns there.
