@@ -14,7 +14,7 @@ use crate::host::{ReadError, Reader};
 use crate::identity::Identity;
 use crate::journal::{LockedJournal, Saved};
 use crate::model::{Host, Interface, Known};
-use crate::plan::{InterfacePlan, Plan, Request, Target};
+use crate::plan::{InterfacePlan, Plan, Request, Target, Wanted};
 use crate::rules::{Added, NO_RULE, off_with_rules, setting_of_rule};
 use crate::setting::{Setting, SettingError, is_same, on_off, show_channels, show_coalescing, show_table};
 
@@ -92,7 +92,7 @@ impl Steering<'_> {
         for change in stale {
             done.push(self.unmake_rule(&host, change, journal, progress)?);
         }
-        let is_late = |change: &Change| change.setting > Setting::FlowHashV6;
+        let is_late = |change: &Change| change.setting > Setting::FlowHash(Family::V6);
         let mut refused = Refused::default();
         for change in first.into_iter().filter(|change| !is_late(change)) {
             if !refused.makes_pointless(&change, done) {
@@ -125,7 +125,7 @@ impl Steering<'_> {
     }
 
     /// Takes back what [`Steering::save_ban`] noted, for irqbalance refused: otherwise a restore would have it balance
-    /// what somebody else bans later.
+    /// what an administrator bans later.
     pub fn forget_ban(
         &self,
         interface: &Interface,
@@ -190,12 +190,23 @@ impl Steering<'_> {
             if is_same(&setting, &from, &to) || self.is_rounded(&interface.name, &setting, &from, &to) {
                 continue;
             }
-            let command = self.reader.command(&interface.name, &setting, &to);
-            let (why, disruption) = (wanted.why.clone(), wanted.disruption.clone());
-            let interface = interface.name.clone();
-            changes.push(Change { interface, setting, from, to, now: None, why, disruption, command });
+            changes.push(self.planned(&interface.name, &setting, from, to, wanted));
         }
         Ok(changes)
+    }
+
+    /// The change that makes a setting what the plan wants.
+    pub(crate) fn planned(
+        &self,
+        interface: &str,
+        setting: &Setting,
+        from: String,
+        to: String,
+        wanted: &Wanted,
+    ) -> Change {
+        let command = self.reader.command(interface, setting, &to);
+        let disruption = wanted.disruption.clone();
+        Change { disruption, ..Change::planned(interface, setting, from, to, wanted.why.clone(), command) }
     }
 
     /// Whether this is what the driver made of that value before.
@@ -249,8 +260,8 @@ impl Steering<'_> {
             (Setting::Ntuple, interface.sorting.get().is_some()),
             (Setting::Indirection, interface.rss.get().is_some()),
             (Setting::HashKey, interface.rss.get().is_some()),
-            (Setting::FlowHashV4, interface.flow_hash_v4.get().is_some()),
-            (Setting::FlowHashV6, interface.flow_hash_v6.get().is_some()),
+            (Setting::FlowHash(Family::V4), interface.flow_hash_v4.get().is_some()),
+            (Setting::FlowHash(Family::V6), interface.flow_hash_v6.get().is_some()),
         ];
         let mut settings: Vec<Setting> =
             told.into_iter().filter(|(_, told)| *told).map(|(setting, _)| setting).collect();
@@ -281,14 +292,7 @@ impl Steering<'_> {
             Setting::Rule { .. } => self.add_rule(interface, &change, journal),
             _ => self.reader.set(&change.interface, &change.setting, &change.to),
         };
-        match outcome {
-            Ok(now) => {
-                let change = Change { now: Some(now), ..change };
-                progress(&change);
-                Ok(change)
-            }
-            Err(cause) => Err(ApplyError::Setting { change: Box::new(change), cause }),
-        }
+        made(change, outcome, progress)
     }
 
     /// The interface of a change, when it is still the one that was planned for. Otherwise applying ends: whatever is
@@ -302,6 +306,22 @@ impl Steering<'_> {
     }
 }
 
+/// A change with its outcome, which is reported when it was made.
+fn made(
+    change: Change,
+    outcome: Result<String, SettingError>,
+    progress: &mut dyn FnMut(&Change),
+) -> Result<Change, ApplyError> {
+    match outcome {
+        Ok(now) => {
+            let change = Change { now: Some(now), ..change };
+            progress(&change);
+            Ok(change)
+        }
+        Err(cause) => Err(ApplyError::Setting { change: Box::new(change), cause }),
+    }
+}
+
 /// The setting behind a target, and its value as a text. `None` for an interrupt or a queue that is not there (yet).
 pub(crate) fn setting_of(interface: &Interface, target: &Target) -> Option<(Setting, String)> {
     Some(match target {
@@ -311,8 +331,7 @@ pub(crate) fn setting_of(interface: &Interface, target: &Target) -> Option<(Sett
         Target::Ntuple(on) => (Setting::Ntuple, on_off(*on).to_owned()),
         Target::Rule(rule) => setting_of_rule(rule),
         Target::Indirection(table) => (Setting::Indirection, show_table(table)),
-        Target::FlowHash(Family::V4, hash) => (Setting::FlowHashV4, hash.letters()),
-        Target::FlowHash(Family::V6, hash) => (Setting::FlowHashV6, hash.letters()),
+        Target::FlowHash(family, hash) => (Setting::FlowHash(*family), hash.letters()),
         Target::Interrupt { queue, cores } => {
             let interrupt = interface.queues.get(*queue)?.interrupt.get()?;
             let setting = Setting::Interrupt { number: interrupt.number, name: interrupt.name.clone() };
@@ -363,16 +382,10 @@ impl Steering<'_> {
                 if wanted.contains(&(setting.clone(), format!("queue {}", added.queue))) {
                     continue;
                 }
-                changes.push(Change {
-                    interface: interface.name.clone(),
-                    setting: setting.clone(),
-                    from: format!("queue {}", added.queue),
-                    to: NO_RULE.to_owned(),
-                    now: None,
-                    why: "the plan keeps that queue for it no longer".to_owned(),
-                    disruption: None,
-                    command: self.reader.command(&interface.name, setting, value),
-                });
+                let command = self.reader.command(&interface.name, setting, value);
+                let (from, why) = (format!("queue {}", added.queue), "the plan keeps that queue for it no longer");
+                let (to, why) = (NO_RULE.to_owned(), why.to_owned());
+                changes.push(Change::planned(&interface.name, setting, from, to, why, command));
             }
         }
         Ok(changes)
@@ -380,10 +393,9 @@ impl Steering<'_> {
 
     /// A driver that is just resetting does not answer, and a plan without its answer has no rules, wanted as they are.
     fn is_unknown_what_is_wanted(&self, interface: &Interface) -> bool {
-        let is_wished = (self.request.dedicated.iter())
-            .any(|wish| wish.interface.as_ref().is_none_or(|name| *name == interface.name));
+        let is_asked = self.request.dedicated.iter().any(|asked| asked.is_for(&interface.name));
         let is_unknown = matches!(interface.sorting, Known::Unknown(_)) || matches!(interface.rss, Known::Unknown(_));
-        is_wished && is_unknown
+        is_asked && is_unknown
     }
 
     pub(crate) fn unmake_rule(
@@ -401,14 +413,8 @@ impl Steering<'_> {
             self.note(interface, &change.setting, NO_RULE, journal)?;
             Ok(now)
         };
-        match remove() {
-            Ok(now) => {
-                let change = Change { now: Some(now), ..change };
-                progress(&change);
-                Ok(change)
-            }
-            Err(cause) => Err(ApplyError::Setting { change: Box::new(change), cause }),
-        }
+        let outcome = remove();
+        made(change, outcome, progress)
     }
 
     pub(crate) fn add_rule(

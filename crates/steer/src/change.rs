@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::ethtool::Family;
 use crate::host::ReadError;
 use crate::journal::JournalError;
 use crate::plan::PlanError;
@@ -30,6 +31,19 @@ pub struct Change {
 }
 
 impl Change {
+    /// A change that is not made yet.
+    pub(crate) fn planned(
+        interface: &str,
+        setting: &Setting,
+        from: String,
+        to: String,
+        why: String,
+        command: String,
+    ) -> Self {
+        let (interface, setting) = (interface.to_owned(), setting.clone());
+        Self { interface, setting, from, to, now: None, why, disruption: None, command }
+    }
+
     /// False when the driver took something else than it was told.
     pub fn is_as_wanted(&self) -> bool {
         self.now.as_ref().is_none_or(|now| is_same(&self.setting, now, &self.to))
@@ -43,7 +57,7 @@ pub struct Restored {
     pub changes: Vec<Change>,
     /// What could not be, and why. It stays saved.
     pub failures: Vec<String>,
-    /// What cannot be put back because it is gone, and what was forgotten as it was wished.
+    /// What cannot be put back because it is gone, and what was forgotten as it was asked for.
     pub notes: Vec<String>,
 }
 
@@ -75,7 +89,7 @@ pub enum ApplyError {
         /// Why it could not be read.
         cause: SettingError,
     },
-    /// Drivers refused what nobody can know before; everything else of the plan is set.
+    /// Drivers refused settings that they have; everything else of the plan is set.
     Refused(Vec<(Change, SettingError)>),
     /// A setting was refused.
     Setting {
@@ -160,8 +174,8 @@ impl From<PlanError> for ApplyError {
     }
 }
 
-/// Changes that a driver refused although it has the setting. Nobody can know that before, and the rest of the plan is
-/// good without them: so the rest is made, and they are told at the end.
+/// Changes that a driver refused although it has the setting. That cannot be known before, and the rest of the plan is
+/// good without them: so the rest is made, and they are reported at the end.
 #[derive(Default)]
 pub(crate) struct Refused(Vec<(Change, SettingError)>);
 
@@ -194,7 +208,7 @@ impl Refused {
     /// own: what was not refused is set once more.
     pub(crate) fn may_be_set_again(&self, change: &Change, done: &[Change]) -> bool {
         let is_it = |other: &Change| (&other.interface, &other.setting) == (&change.interface, &change.setting);
-        let is_forgotten = change.setting > Setting::Rings && change.setting <= Setting::FlowHashV6;
+        let is_forgotten = change.setting > Setting::Rings && change.setting <= Setting::FlowHash(Family::V6);
         is_forgotten && !self.0.iter().any(|(other, _)| is_it(other)) && !self.makes_pointless(change, done)
     }
 

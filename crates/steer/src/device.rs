@@ -246,6 +246,7 @@ pub(crate) fn format_mask(cores: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Random;
 
     #[test]
     fn receive_queues_are_counted_and_transmit_queues_are_not() {
@@ -271,9 +272,9 @@ mod tests {
 
     #[test]
     fn every_mask_is_read_back_as_it_was_written() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = Random::default();
         for _ in 0..if cfg!(debug_assertions) { 10_000 } else { 1_000_000 } {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let state = random.next();
             let cores: Vec<usize> = (0..64).filter(|bit| state & (1 << bit) != 0).collect();
             assert_eq!(parse_mask(&format_mask(&cores)), Some(cores));
             // And what is no mask is refused or read, never a panic.

@@ -1,9 +1,9 @@
-//! What the kernel says of interfaces by itself: that one came, went, was renamed, went up or down (rtnetlink), and
-//! that somebody changed its queues, rings or hash (the `ethtool` family of generic netlink, from Linux 5.6 on).
+//! Notifications of the kernel about interfaces: one came, went, was renamed, went up or down (rtnetlink), or its
+//! queues, rings or hash were changed (the `ethtool` family of generic netlink, from Linux 5.6 on).
 //!
-//! It is a reason to look, never a truth of its own: much of what undoes steering sends no notification, a moved
-//! interrupt first of all, and a socket that overflows has lost some. So whoever listens looks from time to time as
-//! well, and at everything after [`LinkEvent::Missed`].
+//! A notification is a reason to read the settings again, and not enough: much of what undoes steering sends none, a
+//! moved interrupt first of all, and a socket that overflows has lost some. So a program that listens also reads the
+//! settings from time to time, and all of them after [`LinkEvent::Missed`].
 
 use std::fmt;
 use std::io;
@@ -103,7 +103,7 @@ pub struct LinkEvents {
     links: Socket,
     /// `None` where the kernel tells nothing of changed settings.
     settings: Option<Socket>,
-    why_deaf: Option<String>,
+    settings_error: Option<String>,
 }
 
 impl LinkEvents {
@@ -111,16 +111,16 @@ impl LinkEvents {
     pub fn open() -> io::Result<Self> {
         let links = Socket::open(Protocol::Route)?;
         links.join(LINK_GROUP)?;
-        let (settings, why_deaf) = match listen_for_settings() {
+        let (settings, settings_error) = match listen_for_settings() {
             Ok(settings) => (Some(settings), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        Ok(Self { links, settings, why_deaf })
+        Ok(Self { links, settings, settings_error })
     }
 
     /// Why nothing is heard of changed queues, rings and hashes, where that is so.
-    pub fn why_deaf(&self) -> Option<&str> {
-        self.why_deaf.as_deref()
+    pub fn settings_error(&self) -> Option<&str> {
+        self.settings_error.as_deref()
     }
 
     /// Waits for notifications, for as long as it takes when no `limit` is given. Nothing is returned when the limit

@@ -63,7 +63,7 @@ enum Command {
 }
 
 /// What stays the same of an interface when the host boots again.
-enum Sign {
+enum MatchKey {
     /// The hardware address that it was made with.
     Address(String),
     /// Where its device is on the PCI bus.
@@ -88,10 +88,10 @@ impl Steering<'_> {
             if !is_plain(&part.name) || part.name.starts_with('-') {
                 return Err(ExportError { interface: part.name.clone() });
             }
-            let (items, sign) = (self.items(interface, part), sign(&self.reader, &part.name));
+            let (items, key) = (self.items(interface, part), match_key(&self.reader, &part.name));
             text.push_str(&match form {
-                Export::Link => link(part, &items, &sign),
-                Export::Udev => udev(&self.reader, part, &items, &sign),
+                Export::Link => link(part, &items, &key),
+                Export::Udev => udev(&self.reader, part, &items, &key),
                 Export::Shell => shell(&self.reader, part, &items),
             });
         }
@@ -103,9 +103,7 @@ impl Steering<'_> {
 
     fn items<'a>(&self, interface: &Interface, part: &'a InterfacePlan) -> Vec<Item<'a>> {
         let command = |target: &Target| match setting_of(interface, target)? {
-            (Setting::Interrupt { name, .. }, cores) => {
-                Some(Command::Interrupt { name, cores }).filter(|_| is_plain_interrupt(interface, target))
-            }
+            (Setting::Interrupt { name, .. }, cores) => is_plain(&name).then_some(Command::Interrupt { name, cores }),
             (setting, value) => {
                 // Anything else is a sentence for a person.
                 let is_command = |text: &String| text.starts_with("ethtool ") || text.starts_with("echo ");
@@ -122,25 +120,20 @@ impl Steering<'_> {
     }
 }
 
-fn is_plain_interrupt(interface: &Interface, target: &Target) -> bool {
-    let Some((Setting::Interrupt { name, .. }, _)) = setting_of(interface, target) else { return false };
-    is_plain(&name)
-}
-
-fn sign(reader: &Reader<'_>, interface: &str) -> Sign {
+fn match_key(reader: &Reader<'_>, interface: &str) -> MatchKey {
     let folder = reader.sys_root.join("class/net").join(interface);
     let line = |file: &str| read_if_any(&folder.join(file)).ok().flatten().map(|text| text.trim().to_owned());
-    // 0 is NET_ADDR_PERM: neither made up at this boot, nor taken from another interface, nor set by somebody.
+    // 0 is NET_ADDR_PERM: neither made up at this boot, nor taken from another interface, nor set by hand.
     let is_own = line("addr_assign_type").as_deref() == Some("0");
     if let Some(address) = line("address").filter(|address| is_own && is_plain(address)) {
-        return Sign::Address(address);
+        return MatchKey::Address(address);
     }
     let device = fs::canonicalize(folder.join("device")).ok();
     // Only a PCI function has a configuration space.
     let function =
         device.and_then(|device| Some(device.ancestors().find(|step| step.join("config").exists())?.to_owned()));
     let name = function.as_ref().and_then(|function| function.file_name()?.to_str());
-    name.filter(|name| is_plain(name)).map_or(Sign::Name, |name| Sign::Bus(name.to_owned()))
+    name.filter(|name| is_plain(name)).map_or(MatchKey::Name, |name| MatchKey::Bus(name.to_owned()))
 }
 
 /// The folder whose entries are the numbers of the device's interrupts: its own, or where it has none all there are.
@@ -150,7 +143,7 @@ fn interrupts_folder(reader: &Reader<'_>, interface: &str) -> String {
     format!("/sys/{}", found.map_or("kernel/irq", |folder| folder))
 }
 
-/// The items that nobody has a command for, as comments.
+/// The items that have no command, as comments.
 fn left_out(items: &[Item<'_>]) -> String {
     let lines = items.iter().filter(|item| item.command.is_none()).map(|item| {
         format!("# Left out: {}. There is no command for it yet; export again once the rest is set.\n", item.target)
@@ -158,7 +151,7 @@ fn left_out(items: &[Item<'_>]) -> String {
     lines.collect()
 }
 
-fn link(part: &InterfacePlan, items: &[Item<'_>], sign: &Sign) -> String {
+fn link(part: &InterfacePlan, items: &[Item<'_>], key: &MatchKey) -> String {
     let (mut lines, mut cores, mut left) = (String::new(), Vec::new(), String::new());
     for item in items {
         match item.target {
@@ -188,20 +181,20 @@ fn link(part: &InterfacePlan, items: &[Item<'_>], sign: &Sign) -> String {
     if lines.is_empty() {
         return text + &format!("# For {name} the plan wants nothing that a .link file can set.\n");
     }
-    let matched = match sign {
-        Sign::Address(address) => format!("PermanentMACAddress={address}"),
-        Sign::Bus(bus) => format!("Path=pci-{bus}"),
-        Sign::Name => format!("OriginalName={name}"),
+    let matched = match key {
+        MatchKey::Address(address) => format!("PermanentMACAddress={address}"),
+        MatchKey::Bus(bus) => format!("Path=pci-{bus}"),
+        MatchKey::Name => format!("OriginalName={name}"),
     };
     text + &format!("[Match]\n{matched}\n\n[Link]\n{LINK_NAMES}{lines}")
 }
 
-fn udev(reader: &Reader<'_>, part: &InterfacePlan, items: &[Item<'_>], sign: &Sign) -> String {
+fn udev(reader: &Reader<'_>, part: &InterfacePlan, items: &[Item<'_>], key: &MatchKey) -> String {
     let name = &part.name;
-    let matched = match sign {
-        Sign::Address(address) => format!("ATTR{{address}}==\"{address}\", ATTR{{addr_assign_type}}==\"0\""),
-        Sign::Bus(bus) => format!("KERNELS==\"{bus}\""),
-        Sign::Name => format!("NAME==\"{name}\""),
+    let matched = match key {
+        MatchKey::Address(address) => format!("ATTR{{address}}==\"{address}\", ATTR{{addr_assign_type}}==\"0\""),
+        MatchKey::Bus(bus) => format!("KERNELS==\"{bus}\""),
+        MatchKey::Name => format!("NAME==\"{name}\""),
     };
     let folder = interrupts_folder(reader, name);
     let mut text = format!("# /etc/udev/rules.d/90-steer-{name}.rules\n{UDEV_BEGIN}{}", left_out(items));

@@ -10,9 +10,6 @@ use crate::testing::{Machine, assert_reviewed};
 
 /// What a machine's plan is exported as, with the roots that a live machine has.
 fn exported(machine: &Machine, interfaces: &[&str], form: Export) -> Result<String, ExportError> {
-    let (sys, proc) = (machine.sys(), machine.proc());
-    let (ethtool, netdev) = (&machine.ethtool, &machine.netdev);
-    let reader = Reader { sys_root: &sys, proc_root: &proc, ethtool, netdev, busy_polls: &[] };
     let request = Request {
         rx_queues: Amount::Max,
         ring: Amount::Max,
@@ -20,10 +17,10 @@ fn exported(machine: &Machine, interfaces: &[&str], form: Export) -> Result<Stri
         ..Request::default()
     };
     let names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
-    let allowed = reader.read(&names).expect("a host").topology.online;
-    let steering = Steering { reader, allowed: &allowed, request: &request, rounded: &[] };
-    let (host, plan) = steering.plan(&names).expect("a plan");
-    let text = steering.export(&host, &plan, form)?;
+    let text = machine.with_steering(&request, |steering| {
+        let (host, plan) = steering.plan(&names).expect("a plan");
+        steering.export(&host, &plan, form)
+    })?;
     Ok(text.replace(machine.root.path().to_str().expect("a path"), ""))
 }
 
@@ -35,10 +32,9 @@ fn the_exports_of_machines_are_as_they_were_reviewed() {
     let machines = ["virtio-multi", "two-socket-smt-ixgbe", "virtio-shared-vector"];
     for name in machines {
         let machine = Machine::named(name);
-        let folder = machine.sys().join("class/net/eth0");
         if name == "virtio-multi" {
-            fs::write(folder.join("address"), "52:54:00:12:34:56\n").expect("a file");
-            fs::write(folder.join("addr_assign_type"), "0\n").expect("a file");
+            machine.write("sys/class/net/eth0/address", "52:54:00:12:34:56");
+            machine.write("sys/class/net/eth0/addr_assign_type", "0");
         }
         for (form, ending) in FORMS {
             let text = exported(&machine, &["eth0"], form).expect("plain names");
@@ -50,9 +46,8 @@ fn the_exports_of_machines_are_as_they_were_reviewed() {
 #[test]
 fn an_address_that_was_made_up_does_not_name_an_interface() {
     let machine = Machine::named("virtio-multi");
-    let folder = machine.sys().join("class/net/eth0");
-    fs::write(folder.join("address"), "52:54:00:12:34:56\n").expect("a file");
-    fs::write(folder.join("addr_assign_type"), "1\n").expect("a file");
+    machine.write("sys/class/net/eth0/address", "52:54:00:12:34:56");
+    machine.write("sys/class/net/eth0/addr_assign_type", "1");
     let text = exported(&machine, &["eth0"], Export::Link).expect("plain names");
     assert!(text.contains("[Match]\nPath=pci-0000:00:03.0\n"), "{text}");
 }
@@ -75,15 +70,14 @@ fn a_name_that_a_shell_would_misread_is_refused_and_never_written() {
         let machine = Machine::named("virtio-multi");
         let folder = machine.sys().join("class/net");
         fs::rename(folder.join("eth0"), folder.join(name)).expect("renamed");
-        let state = machine.ethtool.states.borrow_mut().remove("eth0").expect("a device");
-        machine.ethtool.states.borrow_mut().insert(name.to_owned(), state);
+        machine.rename_device("eth0", name);
         for (form, _) in FORMS {
             let error = exported(&machine, &[name], form).expect_err("refused");
             assert_eq!(error.interface, name);
         }
     }
     let machine = Machine::named("virtio-multi");
-    fs::write(machine.sys().join("kernel/irq/29/actions"), "virtio0-input.2;reboot\n").expect("a file");
+    machine.write("sys/kernel/irq/29/actions", "virtio0-input.2;reboot");
     for (form, _) in FORMS {
         let text = exported(&machine, &["eth0"], form).expect("plain names");
         assert!(!text.contains("reboot"), "{text}");

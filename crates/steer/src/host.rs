@@ -92,7 +92,7 @@ impl Reader<'_> {
         for interface in &mut host.interfaces {
             let name = &interface.name;
             interface.sorting = known(self.ethtool.feature(name, NTUPLE).and_then(|ntuple| {
-                // Where it is off for good nobody is asked for rules: some drivers log each such question.
+                // Where it is off for good the driver is not asked for rules: some drivers log each such question.
                 let is_possible = ntuple.is_on || ntuple.is_changeable;
                 let rules = if is_possible { self.ethtool.rules(name)? } else { Rules::default() };
                 Ok(Sorting { ntuple, rules })
@@ -166,7 +166,7 @@ impl Reader<'_> {
             flow_hash_v4: known(self.ethtool.flow_hash(name, Family::V4).and_then(FlowHash::expressible)),
             flow_hash_v6: known(self.ethtool.flow_hash(name, Family::V6).and_then(FlowHash::expressible)),
             coalescing: known(self.ethtool.coalescing(name)),
-            sorting: Known::Unknown("nobody has asked the driver".to_owned()),
+            sorting: Known::Unknown("the driver was not asked".to_owned()),
             send_queues: send_queues(&device)?,
             driver,
             kind,
@@ -240,7 +240,7 @@ impl Reader<'_> {
             _ => None,
         };
         let Some(pid) = pid else {
-            let why = "kernel threads poll the queues (threaded NAPI), and nobody says which one polls this queue";
+            let why = "kernel threads poll the queues (threaded NAPI), and it is unknown which one polls this queue";
             return Ok(Known::Unknown(why.to_owned()));
         };
         let status = read_if_any(&self.proc_root.join(pid.to_string()).join("status"))?.unwrap_or_default();
@@ -318,6 +318,12 @@ thread_local! {
     /// What happens while a test's thread waits, instead of time passing: called with the number of pauses before.
     pub(crate) static MEANWHILE: std::cell::RefCell<Meanwhile> =
         const { std::cell::RefCell::new((0, None)) };
+}
+
+/// Says what happens while this thread waits.
+#[cfg(test)]
+pub(crate) fn while_pausing(happens: impl FnMut(usize) + 'static) {
+    MEANWHILE.set((0, Some(Box::new(happens))));
 }
 
 #[cfg(test)]

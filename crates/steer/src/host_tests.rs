@@ -78,7 +78,7 @@ fn the_interrupts_of_a_virtio_device_are_those_of_its_parent() {
 fn a_program_that_polls_beats_the_interrupt_and_rps_comes_after_it() {
     let machine = Machine::named("virtio-multi");
     let polls = [BusyPoll { interface: "eth0".to_owned(), queue: 1, core: 3 }];
-    std::fs::write(machine.sys().join("class/net/eth0/queues/rx-2/rps_cpus"), "0000000c\n").expect("a mask");
+    machine.write("sys/class/net/eth0/queues/rx-2/rps_cpus", "0000000c");
     let host = machine.read_polled(&["eth0"], &polls).expect("a host");
     let work = |queue: usize| host.interfaces[0].queues[queue].work.get().expect("known").clone();
     assert_eq!((work(0).by, work(1).by, work(2).by), (WorkBy::Interrupt, WorkBy::BusyPoll, WorkBy::Rps));
@@ -143,7 +143,7 @@ fn what_sysfs_refuses_to_tell_is_an_error_with_its_path() {
         let machine = Machine::named("virtio-multi");
         let file = machine.sys().join(path);
         let _ = std::fs::remove_file(&file);
-        std::fs::create_dir(&file).expect("a folder, which nobody can read as a file");
+        std::fs::create_dir(&file).expect("a folder, which cannot be read as a file");
         let error = machine.read(&["eth0"]).expect_err(path);
         assert!(error.to_string().contains(path), "{error}");
     }

@@ -1,4 +1,5 @@
-//! Which interface it is, so that what was saved for one is never written to another, and when it is really gone.
+//! Tells interfaces apart, so that what was saved for one is never written to another, and tells when one is really
+//! gone.
 //!
 //! A number belongs to an interface for as long as its network namespace lives, and to another one in another
 //! namespace; a name can be given away at any time. sysfs shows the namespace in which it was mounted, or nothing where
@@ -47,8 +48,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// True for the device of an interface that has the same number. A bus address is the place of a card and stays;
-    /// a hardware address may be set by anybody at any time, and tells devices apart only where there is no bus.
+    /// True for the device of an interface that has the same number. A bus address is the place of a card and stays; an
+    /// administrator may change a hardware address at any time, so it tells devices apart only where there is no bus.
     pub(crate) fn is_device_of(&self, other: &Self) -> bool {
         match (&self.bus, &other.bus) {
             (Some(bus), Some(other)) => bus == other,
@@ -169,7 +170,7 @@ impl Reader<'_> {
         }
         match self.ethtool.driver(&was.name) {
             Err(EthtoolError::NoInterface) => Ok(Whereabouts::Gone),
-            // Somebody else has its name by now, and both lists say that its number is nobody's.
+            // Another interface has its name by now, and both lists say that no interface has its number.
             Ok(_) | Err(EthtoolError::NotSupported) if Device::find(self.sys_root, &was.name)?.is_some() => {
                 Ok(Whereabouts::Gone)
             }
@@ -200,7 +201,7 @@ fn difference(shown: &[Link], told: &[Link]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::MEANWHILE;
+    use crate::host::while_pausing;
     use crate::testing::Machine;
 
     #[test]
@@ -208,18 +209,12 @@ mod tests {
         let machine = Machine::unpack("sys/class/net/lo/ifindex = 1\nsys/class/net/veth0/ifindex = 7");
         let veth = machine.sys().join("class/net/veth0");
         machine.netdev.links.lock().expect("no thread panicked").retain(|link| link.name == "lo");
-        MEANWHILE.set((
-            0,
-            Some(Box::new(move |pauses| {
-                if pauses == 1 {
-                    fs::remove_dir_all(&veth).expect("it was there");
-                }
-            })),
-        ));
-        let (sys, proc) = (machine.sys(), machine.proc());
-        let (ethtool, netdev) = (&machine.ethtool, &machine.netdev);
-        let reader = Reader { sys_root: &sys, proc_root: &proc, ethtool, netdev, busy_polls: &[] };
-        let links = reader.links().expect("they agree by then");
+        while_pausing(move |pauses| {
+            if pauses == 1 {
+                fs::remove_dir_all(&veth).expect("it was there");
+            }
+        });
+        let links = machine.with_reader(&[], |reader| reader.links()).expect("they agree by then");
         assert_eq!(links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>(), ["lo"]);
     }
 }

@@ -35,7 +35,7 @@ const BAN: &str = "settings ban irqs ";
 /// It reads a command with one call into 500 bytes, and would cut a longer one, perhaps within a number.
 const LIST_BYTES_MAX: usize = 500 - BAN.len();
 
-/// More options than this are nothing that anybody would write down.
+/// More options than this are too many to write down by hand.
 const OPTIONS_MAX: usize = 16;
 
 /// A shorter beginning of a name than this may be that of other devices too.
@@ -132,8 +132,8 @@ impl Irqbalance {
         self.ask("setup").map(|setup| banned(&setup))
     }
 
-    /// One that has a shorter buffer than ours is known to have cuts the list. Then what it left alone before is put
-    /// back: it came first, and so nothing of it was lost to anybody but us.
+    /// An irqbalance with a shorter buffer than the known ones cuts the list. Then what it left alone before is put
+    /// back: that came first in the list, so only ours was cut.
     fn add(&self, banned: &[u32], new: &[u32]) -> io::Result<()> {
         let wanted: Vec<u32> = banned.iter().chain(new).copied().collect();
         let now = self.replace(&wanted)?;
@@ -227,7 +227,7 @@ impl Irqbalance {
         outcome
     }
 
-    /// An abstract name belongs to whoever takes it first, so it is made sure that irqbalance listens there.
+    /// Any process may take an abstract name first, so this checks that irqbalance itself listens there.
     fn connect_to(&self, address: nix::Result<UnixAddr>) -> io::Result<UnixStream> {
         let stream = UnixStream::from(socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?);
         // One that takes no more connections makes the next one wait, by default for ever.
@@ -263,7 +263,7 @@ fn disobeys() -> io::Error {
 }
 
 /// A list as its command takes it. It reads numbers until one is 0, so that one comes first. Versions that do not know
-/// the word for none read interrupt 0, which nobody moves.
+/// the word for none read interrupt 0, which cannot be moved.
 fn list(interrupts: &[u32]) -> String {
     if interrupts.is_empty() {
         return "NONE".to_owned();
@@ -283,11 +283,11 @@ pub enum Presence {
     /// It does not.
     #[default]
     Absent,
-    /// Nobody can say: the reason.
+    /// It cannot be told: the reason.
     Unknown(String),
 }
 
-/// What `/proc/self/ns/pid` is for whoever sees all processes of the machine: the kernel gives its first namespace
+/// What `/proc/self/ns/pid` is for a process that sees all others of the machine: the kernel gives its first namespace
 /// this number (`PROC_PID_INIT_INO`).
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
 
@@ -321,7 +321,8 @@ impl Irqbalance {
     }
 }
 
-/// Every process of this user, which is root on a live machine, that shows its name. Anybody may give it to his own.
+/// Every process of this user, which is root on a live machine, that has its name. Any user may give that name to a
+/// process.
 fn by_process(proc: &Path, user: u32) -> io::Result<Vec<u32>> {
     let is_it = |pid: &usize| {
         let folder = proc.join(pid.to_string());
@@ -331,7 +332,7 @@ fn by_process(proc: &Path, user: u32) -> io::Result<Vec<u32>> {
     Ok(try_numbered(proc, "")?.into_iter().filter(is_it).filter_map(|pid| u32::try_from(pid).ok()).collect())
 }
 
-/// The kernel lists every socket that has a name, whoever owns it: a path, or "@" and an abstract name.
+/// The kernel lists every socket that has a name, of every user: a path, or "@" and an abstract name.
 fn by_listener(proc: &Path) -> Vec<u32> {
     let table = read_if_any(&proc.join("net/unix")).ok().flatten().unwrap_or_default();
     let names = table.lines().filter_map(|line| line.split_ascii_whitespace().nth(NAME_COLUMN));

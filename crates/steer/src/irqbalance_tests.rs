@@ -75,14 +75,14 @@ fn one_that_does_not_obey_is_told_with_the_options_that_would_do() {
     let _heard = serve(folder.path(), Vec::new(), 0);
     let error = ours(&folder).ban(&[43]).expect_err("it does not");
     assert!(error.to_string().contains("--banirq=43"), "{error}");
-    let nobody = Irqbalance::in_folder(7, folder.path()).ban(&[43]).expect_err("nobody listens");
-    assert!(nobody.to_string().contains("process 7"), "{nobody}");
+    let error = Irqbalance::in_folder(7, folder.path()).ban(&[43]).expect_err("no process listens");
+    assert!(error.to_string().contains("process 7"), "{error}");
     std::fs::rename(
         folder.path().join(format!("irqbalance{}.sock", std::process::id())),
         folder.path().join("irqbalance1.sock"),
     )
     .expect("renamed");
-    let other = Irqbalance::in_folder(1, folder.path()).ban(&[43]).expect_err("somebody else listens");
+    let other = Irqbalance::in_folder(1, folder.path()).ban(&[43]).expect_err("another process listens");
     assert!(other.to_string().contains("listens there instead") || other.to_string().contains("refused"), "{other}");
 }
 
@@ -154,7 +154,7 @@ fn one_that_was_stopped_and_takes_no_more_connections_is_not_waited_for_for_ever
             Err(error) => break assert_eq!(error, Errno::EAGAIN, "no room for another one"),
         }
     }
-    let error = ours(&folder).balances(&[43]).expect_err("nobody answers").to_string();
+    let error = ours(&folder).balances(&[43]).expect_err("no answer").to_string();
     assert!(error.contains("it takes no connection within 2 s, as if it was stopped"), "{error}");
 }
 
@@ -179,7 +179,7 @@ fn a_process_of_the_name_is_not_it_when_another_user_started_it_or_another_one_l
     let proc = machine.root.path().join("proc");
     let root = fs::metadata(&proc).expect("a folder").uid();
     assert_eq!(by_process(&proc, root).expect("a folder"), [345]);
-    assert_eq!(by_process(&proc, root + 1).expect("a folder"), [0; 0], "somebody else's");
+    assert_eq!(by_process(&proc, root + 1).expect("a folder"), [0; 0], "of another user");
     let line = "0000000000000000: 00000002 00000000 00010000 0001 01 2048 /run/irqbalance/irqbalance400.sock";
     let two = format!("proc/345/comm = irqbalance\nproc/400/comm = irqbalance\nproc/net/unix = {line}");
     assert_eq!(find(&two), Presence::Runs(Irqbalance::new(400)));
@@ -207,5 +207,5 @@ fn with_a_hidden_proc_it_is_found_by_its_socket() {
         assert_eq!(find(&tree), Presence::Runs(Irqbalance::new(77)), "{name}");
     }
     let other = format!("{header}\\n{line} /home/mallory/irqbalance77.sock");
-    assert!(matches!(find(&other), Presence::Unknown(_)), "a file of somebody's");
+    assert!(matches!(find(&other), Presence::Unknown(_)), "a file of another user");
 }

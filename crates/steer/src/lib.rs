@@ -126,7 +126,7 @@ pub use netdev::{Link, Netdev, NetdevQueue, Netlink};
 pub use place::{
     Seat, Seating, allowed_cores, confine_current_thread, confine_thread, cores_of_thread, pin_current_thread, place,
 };
-pub use restore::RestoreWish;
+pub use restore::RestoreOptions;
 pub use rivals::{Rival, Rivals};
 pub use setting::{Setting, SettingError};
 pub use statistics::{LinkStatistics, ListedLink, QueueStatistics, Statistics};

@@ -111,7 +111,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Why its coalescing cannot be set, where that shows before anybody tries; `None` where it does not.
+    /// Why its coalescing cannot be set, where that shows before it is tried; `None` where it does not.
     pub(crate) fn why_not_coalesced(&self) -> Option<&'static str> {
         // How virtio_net answers without VIRTIO_NET_F_NOTF_COAL: it refuses every change.
         let as_without = self.coalescing.get().is_some_and(|now| (now.rx_usecs, now.rx_frames) == (0, 1));
@@ -125,7 +125,7 @@ impl Interface {
 pub struct Sorting {
     /// Whether it sorts by rules at all.
     pub ntuple: Feature,
-    /// The rules that there are, whoever made them.
+    /// The rules that there are, ours and those of others.
     pub rules: Rules,
 }
 
@@ -134,7 +134,7 @@ pub struct Sorting {
 pub struct SendQueue {
     /// Its number, from 0.
     pub index: usize,
-    /// The cores that send through it (XPS); `None` where the kernel lets nobody choose.
+    /// The cores that send through it (XPS); `None` where the kernel has no mask for it.
     pub cores: Option<Vec<usize>>,
 }
 

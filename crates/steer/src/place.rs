@@ -100,7 +100,7 @@ pub fn confine_current_thread(cores: &[usize]) -> io::Result<()> {
 }
 
 /// Keeps another thread to these cores, of which one at least must be online. It is named by its number (`gettid`), and
-/// should be one of this process: nobody else's are for it to move.
+/// should be one of this process: the threads of other processes are not ours to move.
 pub fn confine_thread(thread: i32, cores: &[usize]) -> io::Result<()> {
     confine(Pid::from_raw(thread), cores)
 }
@@ -174,33 +174,27 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_no_set_can_name_is_an_error() {
-        for core in [CpuSet::count(), usize::MAX] {
+    fn a_core_that_does_not_exist_or_that_no_set_can_name_is_an_error() {
+        for core in [1023, CpuSet::count(), usize::MAX] {
             let error = pin_current_thread(core).expect_err("no such core");
             assert!(error.to_string().contains(&core.to_string()), "{error}");
         }
     }
 
     #[test]
-    fn a_pinned_thread_is_allowed_on_its_core_only() {
-        let last = *allowed_cores().expect("an affinity").last().expect("a core");
-        std::thread::spawn(move || {
-            pin_current_thread(last).expect("an allowed core");
-            assert_eq!(allowed_cores().expect("an affinity"), [last]);
-        })
-        .join()
-        .expect("the thread's assertions hold");
-    }
-
-    #[test]
-    fn a_confined_thread_keeps_exactly_the_given_cores() {
+    fn a_pinned_thread_is_allowed_on_its_core_only_and_a_confined_one_on_its_cores() {
         let cores = allowed_cores().expect("an affinity");
-        std::thread::spawn(move || {
-            confine_current_thread(&cores[..1]).expect("an allowed core");
-            assert_eq!(allowed_cores().expect("an affinity"), cores[..1]);
-        })
-        .join()
-        .expect("the thread's assertions hold");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let last = *cores.last().expect("a core");
+                pin_current_thread(last).expect("an allowed core");
+                assert_eq!(allowed_cores().expect("an affinity"), [last]);
+            });
+            scope.spawn(|| {
+                confine_current_thread(&cores[..1]).expect("an allowed core");
+                assert_eq!(allowed_cores().expect("an affinity"), cores[..1]);
+            });
+        });
     }
 
     #[test]
@@ -209,7 +203,7 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         let (end, ending) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            tell.send(nix::unistd::gettid().as_raw()).expect("somebody listens");
+            tell.send(nix::unistd::gettid().as_raw()).expect("the test waits for it");
             let _ = ending.recv();
         });
         let number = told.recv().expect("a number");
@@ -219,10 +213,5 @@ mod tests {
         assert_eq!(allowed_cores().expect("an affinity"), cores, "and no other thread with it");
         drop(end);
         thread.join().expect("it does not panic");
-    }
-
-    #[test]
-    fn a_core_that_does_not_exist_is_an_error() {
-        assert!(pin_current_thread(1023).is_err());
     }
 }

@@ -17,7 +17,7 @@ use crate::rules::{Added, rules_while_off, value_saved};
 use crate::setting::{Setting, SettingError, is_same, parse_coalescing, parse_table};
 
 /// What is to be restored, and how.
-pub struct RestoreWish<'a> {
+pub struct RestoreOptions<'a> {
     /// The interfaces, by their names then or now; all of them when none is named.
     pub interfaces: &'a [String],
     /// What cannot be put back of them is forgotten.
@@ -26,9 +26,9 @@ pub struct RestoreWish<'a> {
     pub unban: &'a mut dyn FnMut(&[u32]) -> Result<(), String>,
 }
 
-impl std::fmt::Debug for RestoreWish<'_> {
+impl std::fmt::Debug for RestoreOptions<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut text = formatter.debug_struct("RestoreWish");
+        let mut text = formatter.debug_struct("RestoreOptions");
         text.field("interfaces", &self.interfaces).field("forget", &self.forget).finish_non_exhaustive()
     }
 }
@@ -44,7 +44,7 @@ impl Steering<'_> {
     /// Puts back everything that is saved for these interfaces. What is put back wholly is forgotten.
     pub fn restore(
         &self,
-        mut wish: RestoreWish<'_>,
+        mut options: RestoreOptions<'_>,
         journal: &mut LockedJournal,
         mut progress: impl FnMut(&Change),
     ) -> Result<Restored, JournalError> {
@@ -56,16 +56,16 @@ impl Steering<'_> {
                 Whereabouts::Gone | Whereabouts::Unclear(_) => None,
             });
             let is_meant = |name: &String| *name == entry.interface || Some(name) == now;
-            if !wish.interfaces.is_empty() && !wish.interfaces.iter().any(is_meant) {
+            if !options.interfaces.is_empty() && !options.interfaces.iter().any(is_meant) {
                 continue;
             }
             let Outcome { failures, notes } =
-                self.restore_entry(&entry, place.as_ref(), &mut wish, &mut restored.changes, &mut progress);
+                self.restore_entry(&entry, place.as_ref(), &mut options, &mut restored.changes, &mut progress);
             restored.notes.extend(notes);
             let path = entry.path.display();
             if failures.is_empty() {
                 journal.remove(&entry)?;
-            } else if wish.forget {
+            } else if options.forget {
                 journal.remove(&entry)?;
                 restored.notes.extend(failures.iter().map(|failure| format!("{failure}; {path} is forgotten")));
             } else {
@@ -79,7 +79,7 @@ impl Steering<'_> {
         &self,
         entry: &Entry,
         place: Option<&Whereabouts>,
-        wish: &mut RestoreWish<'_>,
+        options: &mut RestoreOptions<'_>,
         changes: &mut Vec<Change>,
         progress: &mut dyn FnMut(&Change),
     ) -> Outcome {
@@ -97,9 +97,9 @@ impl Steering<'_> {
             (Ok(_), None) => return refuse(format!("cannot tell whether {} is still there", entry.interface)),
             (Err(error), _) => return refuse(error.to_string()),
         };
-        // Who still holds changes of ours does not want them moved; what is forgotten is nobody's.
-        if !saved.banned.is_empty() && (outcome.failures.is_empty() || wish.forget) {
-            let unbanned = (wish.unban)(&saved.banned);
+        // irqbalance gets its interrupts back only when none of our changes is left, or when the rest is forgotten.
+        if !saved.banned.is_empty() && (outcome.failures.is_empty() || options.forget) {
+            let unbanned = (options.unban)(&saved.banned);
             outcome.failures.extend(unbanned.err());
         }
         outcome
@@ -174,16 +174,9 @@ impl Steering<'_> {
             return Ok(());
         }
         let now = self.put_back(interface, setting, saved)?;
-        let change = Change {
-            interface: interface.to_owned(),
-            setting: setting.clone(),
-            command: self.reader.command(interface, setting, &by_hand),
-            from,
-            to: value.to_owned(),
-            now: Some(now),
-            why: "as it was before".to_owned(),
-            disruption: None,
-        };
+        let command = self.reader.command(interface, setting, &by_hand);
+        let (to, why) = (value.to_owned(), "as it was before".to_owned());
+        let change = Change { now: Some(now), ..Change::planned(interface, setting, from, to, why, command) };
         progress(&change);
         let is_right = change.is_as_wanted();
         let kept = change.now.clone().unwrap_or_default();
@@ -193,9 +186,9 @@ impl Steering<'_> {
 
     /// Sets it to what it was, and returns what it is afterwards.
     ///
-    /// A table is first put to the driver's default, which is what it was if nobody had set one. A table that is set
+    /// A table is first put to the driver's default, which is what it was if none had been set. A table that is set
     /// stays set: the kernel then refuses to take away a queue that it names, and new queues get no share of it. Some
-    /// drivers keep a default that names queues which are gone, and the kernel takes no such table from anybody; then
+    /// drivers keep a default that names queues which are gone, and the kernel takes no such table from a program; then
     /// the default is what there is.
     fn put_back(&self, interface: &str, setting: &Setting, saved: &str) -> Result<String, SettingError> {
         let value = value_saved(setting, saved);

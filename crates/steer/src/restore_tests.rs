@@ -10,23 +10,22 @@ use std::time::Duration;
 
 use super::*;
 use crate::ethtool::Ethtool;
-use crate::host::Reader;
 use crate::netdev::Link;
 use crate::plan::{Amount, Request};
+use crate::testing::Random;
 use crate::testing::driver::STEP;
-use crate::testing::rig::{Rig, machines, request, state};
-use crate::testing::{Machine, Random};
+use crate::testing::rig::{Rig, machines, request};
 
 #[test]
 fn restoring_brings_everything_back_byte_for_byte() {
     for name in machines() {
         let rig = Rig::new(&name);
-        let before = state(&rig.machine);
+        let before = rig.state();
         if rig.apply(&request()).is_err() {
             continue;
         }
-        assert_eq!(rig.restore().failures, Vec::<String>::new(), "{name}");
-        assert_eq!(state(&rig.machine), before, "{name}");
+        rig.restore_all();
+        assert_eq!(rig.state(), before, "{name}");
         assert!(rig.saved().is_empty(), "{name}");
     }
 }
@@ -34,33 +33,33 @@ fn restoring_brings_everything_back_byte_for_byte() {
 #[test]
 fn stopped_at_any_change_it_is_restored_to_what_was() {
     // A setting that fails is where a kill would have been: nothing after it happens.
-    let total = Rig::new("two-socket-smt-ixgbe").apply(&request()).expect("applied").len();
+    let total = Rig::ixgbe().apply(&request()).expect("applied").len();
     let mut stopped = 0;
     for allowed in 0..total {
-        let rig = Rig::new("two-socket-smt-ixgbe");
-        let before = state(&rig.machine);
-        *rig.machine.ethtool.settings_left.borrow_mut() = Some(allowed);
+        let rig = Rig::ixgbe();
+        let before = rig.state();
+        rig.allow_settings(Some(allowed));
         stopped += usize::from(rig.apply(&request()).is_err());
         // A second apply after the crash must not take the half-changed host for what was.
         let _ = rig.apply(&request());
-        *rig.machine.ethtool.settings_left.borrow_mut() = None;
-        assert_eq!(rig.restore().failures, Vec::<String>::new());
-        assert_eq!(state(&rig.machine), before, "stopped after {allowed}");
+        rig.allow_settings(None);
+        rig.restore_all();
+        assert_eq!(rig.state(), before, "stopped after {allowed}");
     }
     assert!(stopped >= 5, "channels, rings, table and two hashes can each be refused: {stopped}");
 }
 
 #[test]
 fn an_interrupt_with_a_new_number_is_found_by_its_name_and_one_that_is_gone_is_said() {
-    let rig = Rig::new("two-socket-smt-ixgbe");
+    let rig = Rig::ixgbe();
     rig.apply(&Request::default()).expect("applied");
-    let (sys, proc) = (rig.machine.sys(), rig.machine.proc());
+    let (sys, proc) = (rig.sys(), rig.proc());
     fs::rename(sys.join("kernel/irq/100"), sys.join("kernel/irq/200")).expect("renamed");
-    fs::write(sys.join("devices/pci/0000:81:00.0/msi_irqs/200"), "msix\n").expect("one of the device's own");
+    rig.write("sys/devices/pci/0000:81:00.0/msi_irqs/200", "msix");
     fs::rename(proc.join("irq/100"), proc.join("irq/200")).expect("renamed");
     fs::remove_dir_all(sys.join("kernel/irq/101")).expect("removed");
     let restored = rig.restore();
-    assert_eq!(fs::read_to_string(proc.join("irq/200/smp_affinity_list")).expect("a file"), "0\n");
+    assert_eq!(rig.text("proc/irq/200/smp_affinity_list"), "0\n");
     assert_eq!(restored.failures, Vec::<String>::new());
     let [note] = restored.notes.as_slice() else { panic!("one interrupt is gone: {restored:?}") };
     assert!(note.contains("eth0-TxRx-1"), "{note}");
@@ -69,109 +68,94 @@ fn an_interrupt_with_a_new_number_is_found_by_its_name_and_one_that_is_gone_is_s
 
 #[test]
 fn an_interrupt_that_an_interface_has_given_back_while_it_is_down_stays_saved() {
-    let rig = Rig::new("two-socket-smt-ixgbe");
-    let before = state(&rig.machine);
+    let rig = Rig::ixgbe();
+    let before = rig.state();
     rig.apply(&Request::default()).expect("applied");
-    let (sys, away) = (rig.machine.sys(), rig.machine.root.path().join("away"));
-    fs::write(sys.join("class/net/eth0/flags"), "0x1002\n").expect("a file");
+    let (sys, away) = (rig.sys(), rig.root.path().join("away"));
+    rig.write("sys/class/net/eth0/flags", "0x1002");
     fs::rename(sys.join("kernel/irq/101"), &away).expect("given back");
     let restored = rig.restore();
     assert_eq!((restored.failures.len(), restored.notes.len()), (1, 0), "{restored:?}");
     assert!(restored.failures[0].contains("eth0-TxRx-1"), "{restored:?}");
     assert_eq!(rig.saved(), ["eth0"]);
-    fs::write(sys.join("class/net/eth0/flags"), "0x1003\n").expect("a file");
+    rig.write("sys/class/net/eth0/flags", "0x1003");
     fs::rename(&away, sys.join("kernel/irq/101")).expect("asked for again");
-    assert_eq!(rig.restore().failures, Vec::<String>::new());
-    assert_eq!(state(&rig.machine), before);
+    rig.restore_all();
+    assert_eq!(rig.state(), before);
 }
 
 #[test]
 fn a_table_that_names_queues_that_are_gone_becomes_the_drivers_own() {
-    let mut rig = Rig::new("two-socket-smt-ixgbe");
-    let device = |rig: &Rig, change: fn(&mut crate::testing::driver::State)| {
-        change(rig.machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device"));
-    };
+    let mut rig = Rig::ixgbe();
     // As after `ethtool -L eth0 combined 2` on a driver that keeps its default table, and refuses it from others.
-    device(&rig, |state| state.channels.as_mut().expect("channels").combined = 2);
+    rig.change_device(|state| state.channels.as_mut().expect("channels").combined = 2);
     rig.machine.ethtool.refuses_queues_that_are_gone = true;
     rig.apply(&Request { rx_queues: Amount::Max, ..request() }).expect("applied");
-    let restored = rig.restore();
-    assert_eq!(restored.failures, Vec::<String>::new());
+    let restored = rig.restore_all();
     let [note] = restored.notes.as_slice() else { panic!("the table: {restored:?}") };
     assert!(note.contains("indirection") && note.contains("there are 2"), "{note}");
     assert!(rig.saved().is_empty());
-    let states = rig.machine.ethtool.states.borrow();
-    assert_eq!(states["eth0"].channels.expect("channels").combined, 2);
-    assert_eq!(states["eth0"].rss.clone().expect("a table").indirection[..4], [0, 1, 0, 1]);
+    assert_eq!(rig.device().channels.expect("channels").combined, 2);
+    assert_eq!(rig.device().rss.expect("a table").indirection[..4], [0, 1, 0, 1]);
 }
 
 #[test]
 fn a_table_that_was_the_drivers_own_is_the_drivers_own_again() {
-    let rig = Rig::new("two-socket-smt-ixgbe");
-    let is_set = || rig.machine.ethtool.states.borrow()["eth0"].table_is_set;
+    let rig = Rig::ixgbe();
+    let is_set = || rig.device().table_is_set;
     assert!(!is_set());
     let fewer = Request { rx_queues: Amount::Number(2), ..request() };
     rig.apply(&fewer).expect("applied");
-    rig.with(&fewer, |steering| steering.reader.set("eth0", &Setting::Indirection, &["0", "1"].repeat(64).join(",")))
-        .expect("a table that somebody set");
+    rig.with_steering(&fewer, |steering| {
+        steering.reader.set("eth0", &Setting::Indirection, &["0", "1"].repeat(64).join(","))
+    })
+    .expect("a table that was set by hand");
     assert!(is_set());
-    assert_eq!(rig.restore().failures, Vec::<String>::new());
+    rig.restore_all();
     assert!(!is_set(), "or the kernel refuses fewer queues from now on, and new ones get no share");
 }
 
 #[test]
 fn what_cannot_be_read_just_now_is_not_taken_for_gone() {
-    let rig = Rig::new("two-socket-smt-ixgbe");
-    let before = state(&rig.machine);
+    let rig = Rig::ixgbe();
+    let before = rig.state();
     rig.apply(&request()).expect("applied");
-    let online = rig.machine.sys().join("devices/system/cpu/online");
+    let online = rig.sys().join("devices/system/cpu/online");
     let text = fs::read(&online).expect("a file");
     fs::write(&online, "nonsense").expect("a file");
-    let restored = {
-        let allowed = [0];
-        let (sys, proc) = (rig.machine.sys(), rig.machine.proc());
-        let (ethtool, netdev) = (&rig.machine.ethtool, &rig.machine.netdev);
-        let reader = Reader { sys_root: &sys, proc_root: &proc, ethtool, netdev, busy_polls: &[] };
-        let request = request();
-        let wish = RestoreWish { interfaces: &[], forget: false, unban: &mut |_| Ok(()) };
-        Steering { reader, allowed: &allowed, request: &request, rounded: &[] }.restore(wish, &mut rig.lock(), |_| ())
-    };
-    assert_eq!(restored.expect("a journal").failures, Vec::<String>::new(), "what is read of cores is not needed");
+    // What is read of cores is not needed.
+    rig.restore_all();
     fs::write(&online, text).expect("a file");
-    assert_eq!(state(&rig.machine), before);
+    assert_eq!(rig.state(), before);
 }
 
 #[test]
 fn a_renamed_interface_is_put_back_under_its_new_name() {
-    let rig = Rig::new("two-socket-smt-ixgbe");
-    let before = state(&rig.machine);
+    let rig = Rig::ixgbe();
+    let before = rig.state();
     rig.apply(&request()).expect("applied");
-    let (old, new) = (rig.machine.sys().join("class/net/eth0"), rig.machine.sys().join("class/net/lan0"));
-    let rename = |from: &str, to: &str| {
-        let device = rig.machine.ethtool.states.borrow_mut().remove(from).expect("a device");
-        rig.machine.ethtool.states.borrow_mut().insert(to.to_owned(), device);
-    };
+    let (old, new) = (rig.sys().join("class/net/eth0"), rig.sys().join("class/net/lan0"));
     fs::rename(&old, &new).expect("renamed");
-    rename("eth0", "lan0");
-    rig.machine.kernel_sees_what_sysfs_shows();
-    assert_eq!(rig.restore().failures, Vec::<String>::new());
+    rig.rename_device("eth0", "lan0");
+    rig.kernel_sees_what_sysfs_shows();
+    rig.restore_all();
     fs::rename(&new, &old).expect("renamed");
-    rename("lan0", "eth0");
-    assert_eq!(state(&rig.machine), before);
+    rig.rename_device("lan0", "eth0");
+    assert_eq!(rig.state(), before);
     assert!(rig.saved().is_empty());
 }
 
 #[test]
 fn whichever_reading_fails_what_is_changed_can_be_put_back() {
     let mut refused = 0;
-    let rig = Rig::new("two-socket-smt-ixgbe");
-    let before = state(&rig.machine);
+    let rig = Rig::ixgbe();
+    let before = rig.state();
     for readings in 0..40 {
-        *rig.machine.ethtool.readings_left.borrow_mut() = Some(readings);
+        rig.allow_readings(Some(readings));
         refused += usize::from(rig.apply(&request()).is_err());
-        *rig.machine.ethtool.readings_left.borrow_mut() = None;
-        assert_eq!(rig.restore().failures, Vec::<String>::new(), "after {readings} readings");
-        assert_eq!(state(&rig.machine), before, "after {readings} readings");
+        rig.allow_readings(None);
+        rig.restore_all();
+        assert_eq!(rig.state(), before, "after {readings} readings");
     }
     assert!(refused >= 10, "what is planned and what is saved is read: {refused}");
 }
@@ -184,59 +168,56 @@ fn interfaces_that_cannot_be_listed_are_not_taken_for_gone() {
         |net| fs::remove_file(net.join("eth0/ifindex")).expect("a number that is not there"),
     ];
     for spoil in spoilers {
-        let rig = Rig::new("two-socket-smt-ixgbe");
+        let rig = Rig::ixgbe();
         rig.apply(&request()).expect("applied");
-        let after = state(&rig.machine).1;
-        spoil(&rig.machine.sys().join("class/net"));
+        let after = rig.state().1;
+        spoil(&rig.sys().join("class/net"));
         let restored = rig.restore();
         assert_eq!(restored.failures.len(), 1, "{restored:?}");
         assert!(restored.failures[0].starts_with("cannot tell whether eth0 is still there: "), "{restored:?}");
         assert_eq!(rig.saved(), ["eth0"], "what was is still known");
-        assert_eq!(
-            format!("{:?}", rig.machine.ethtool.states.borrow()).replace("table_is_set: true", "table_is_set: false"),
-            after
-        );
+        assert_eq!(rig.state().1, after);
     }
 }
 
 #[test]
 fn an_interrupt_line_that_devices_share_is_put_back_too() {
-    let rig = Rig::new("two-socket-smt-ixgbe");
-    let actions = rig.machine.sys().join("kernel/irq/100/actions");
+    let rig = Rig::ixgbe();
+    let actions = rig.sys().join("kernel/irq/100/actions");
     let name = fs::read_to_string(&actions).expect("a file");
     fs::write(&actions, format!("{},another-device\n", name.trim())).expect("a file");
-    let before = state(&rig.machine);
+    let before = rig.state();
     let moved = rig.apply(&Request::default()).expect("applied");
     assert!(moved.iter().any(|change| change.command.contains("/irq/100/")), "{moved:?}");
-    assert_eq!(rig.restore().failures, Vec::<String>::new());
-    assert_eq!(state(&rig.machine), before);
+    rig.restore_all();
+    assert_eq!(rig.state(), before);
 }
 
 #[test]
 fn an_interrupt_that_only_the_kernel_names_is_saved_and_put_back() {
     // Not among the device's own vectors, as a line of a device that is not on PCI.
-    let mut rig = Rig::new("two-socket-smt-ixgbe");
-    let (sys, proc) = (rig.machine.sys(), rig.machine.proc());
+    let mut rig = Rig::ixgbe();
+    let (sys, proc) = (rig.sys(), rig.proc());
     fs::create_dir_all(sys.join("kernel/irq/300")).expect("a folder");
-    fs::write(sys.join("kernel/irq/300/actions"), "eth0-line,usb1\n").expect("a file");
+    rig.write("sys/kernel/irq/300/actions", "eth0-line,usb1");
     fs::create_dir_all(proc.join("irq/300")).expect("a folder");
-    fs::write(proc.join("irq/300/smp_affinity_list"), "0-31\n").expect("a file");
+    rig.write("proc/irq/300/smp_affinity_list", "0-31");
     rig.machine.add("netdev 2 = queue 0 napi 257 irq 300").expect("a queue");
-    let before = state(&rig.machine);
+    let before = rig.state();
     let moved = rig.apply(&Request::default()).expect("applied");
     assert!(moved.iter().any(|change| change.command.contains("/irq/300/")), "{moved:?}");
-    assert_eq!(rig.restore().failures, Vec::<String>::new());
-    assert_eq!(state(&rig.machine), before);
+    rig.restore_all();
+    assert_eq!(rig.state(), before);
 }
 
 #[test]
 fn an_interface_that_is_gone_stays_saved_until_it_is_given_up() {
-    let rig = Rig::new("two-socket-smt-ixgbe");
+    let rig = Rig::ixgbe();
     rig.apply(&request()).expect("applied");
     let file = rig.file();
-    fs::remove_dir_all(rig.machine.sys().join("class/net/eth0")).expect("removed");
-    rig.machine.ethtool.states.borrow_mut().remove("eth0");
-    rig.machine.kernel_sees_what_sysfs_shows();
+    fs::remove_dir_all(rig.sys().join("class/net/eth0")).expect("removed");
+    rig.ethtool.states.borrow_mut().remove("eth0");
+    rig.kernel_sees_what_sysfs_shows();
     let restored = rig.restore();
     let [failure] = restored.failures.as_slice() else { panic!("one is gone: {restored:?}") };
     assert!(failure.starts_with("eth0 (interface 2 ") && failure.contains(" is gone"), "{failure}");
@@ -250,13 +231,13 @@ fn an_interface_that_is_gone_stays_saved_until_it_is_given_up() {
 
 #[test]
 fn a_journal_that_is_of_no_use_does_not_keep_the_others_from_being_restored() {
-    let rig = Rig::new("two-socket-smt-ixgbe");
-    let before = state(&rig.machine);
+    let rig = Rig::ixgbe();
+    let before = rig.state();
     rig.apply(&request()).expect("applied");
     let damaged = rig.journal.folder().join("eth9.9.77.saved");
     fs::write(&damaged, "no journal\n").expect("a file");
     let restored = rig.restore();
-    assert_eq!(state(&rig.machine), before);
+    assert_eq!(rig.state(), before);
     assert_eq!(rig.saved(), ["eth9"]);
     let [failure] = restored.failures.as_slice() else { panic!("one is damaged: {restored:?}") };
     assert_eq!(*failure, format!("{0} is damaged: nothing is restored from it; {0} stays", damaged.display()));
@@ -266,9 +247,9 @@ fn a_journal_that_is_of_no_use_does_not_keep_the_others_from_being_restored() {
 
 #[test]
 fn what_was_kept_from_irqbalance_is_given_back_when_all_else_is() {
-    let rig = Rig::new("two-socket-smt-ixgbe");
+    let rig = Rig::ixgbe();
     let keep = |numbers: &[u32]| {
-        rig.with(&request(), |steering| {
+        rig.with_steering(&request(), |steering| {
             let (host, _) = steering.plan(&["eth0".to_owned()]).expect("a plan");
             steering.save_ban(&host.interfaces[0], numbers, &mut rig.lock()).expect("saved");
         });
@@ -276,7 +257,7 @@ fn what_was_kept_from_irqbalance_is_given_back_when_all_else_is() {
     keep(&[100, 101]);
     rig.apply(&Request::default()).expect("applied");
     keep(&[101, 102]);
-    rig.with(&request(), |steering| {
+    rig.with_steering(&request(), |steering| {
         let (host, _) = steering.plan(&["eth0".to_owned()]).expect("a plan");
         let new = steering.save_ban(&host.interfaces[0], &[102, 103], &mut rig.lock()).expect("saved");
         assert_eq!(new, [103]);
@@ -288,11 +269,11 @@ fn what_was_kept_from_irqbalance_is_given_back_when_all_else_is() {
             asked.push(numbers.to_vec());
             answer.clone()
         };
-        let wish = RestoreWish { interfaces: &[], forget: false, unban: &mut unban };
-        let restored = rig.with(&request(), |steering| steering.restore(wish, &mut rig.lock(), |_| ()));
+        let options = RestoreOptions { interfaces: &[], forget: false, unban: &mut unban };
+        let restored = rig.with_steering(&request(), |steering| steering.restore(options, &mut rig.lock(), |_| ()));
         (asked, restored.expect("the folder").failures.len())
     };
-    assert_eq!(restore(Err("nobody answers".to_owned())), (vec![vec![100, 101, 102]], 1));
+    assert_eq!(restore(Err("no answer".to_owned())), (vec![vec![100, 101, 102]], 1));
     assert_eq!(rig.saved(), ["eth0"], "it is still kept from irqbalance");
     assert_eq!(restore(Ok(())), (vec![vec![100, 101, 102]], 0));
     assert!(rig.saved().is_empty());
@@ -300,11 +281,11 @@ fn what_was_kept_from_irqbalance_is_given_back_when_all_else_is() {
 
 #[test]
 fn killed_between_any_two_changes_everything_is_put_back() {
-    let steps = Rig::new("two-socket-smt-ixgbe").apply(&request()).expect("applied").len();
+    let steps = Rig::ixgbe().apply(&request()).expect("applied").len();
     assert!(steps >= 10, "{steps}");
     for step in 0..steps {
-        let rig = Rig::new("two-socket-smt-ixgbe");
-        let before = state(&rig.machine);
+        let rig = Rig::ixgbe();
+        let before = rig.state();
         let die_after = |count: usize| {
             let mut left = count;
             move |_: &Change| {
@@ -313,19 +294,21 @@ fn killed_between_any_two_changes_everything_is_put_back() {
             }
         };
         let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let wish = request();
-            rig.with(&wish, |steering| steering.apply(&["eth0".to_owned()], &mut rig.lock(), die_after(step)))
+            let options = request();
+            rig.with_steering(&options, |steering| {
+                steering.apply(&["eth0".to_owned()], &mut rig.lock(), die_after(step))
+            })
         }));
         assert!(killed.is_err());
         assert_eq!(rig.saved(), ["eth0"], "after {step} changes");
         let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let wish = RestoreWish { interfaces: &[], forget: false, unban: &mut |_| Ok(()) };
-            rig.with(&request(), |steering| steering.restore(wish, &mut rig.lock(), die_after(step / 2)))
+            let options = RestoreOptions { interfaces: &[], forget: false, unban: &mut |_| Ok(()) };
+            rig.with_steering(&request(), |steering| steering.restore(options, &mut rig.lock(), die_after(step / 2)))
         }));
         assert!(killed.is_err());
         assert_eq!(rig.saved(), ["eth0"], "a restore that is killed forgets nothing");
-        assert_eq!(rig.restore().failures, Vec::<String>::new());
-        assert_eq!(state(&rig.machine), before, "after {step} changes");
+        rig.restore_all();
+        assert_eq!(rig.state(), before, "after {step} changes");
         assert!(rig.saved().is_empty());
     }
 }
@@ -345,50 +328,50 @@ type Attack = (&'static str, fn(&Rig, &Path, usize) -> &'static str);
 /// Each with what is said of it.
 const ATTACKS: [Attack; 19] = [
     ("sysfs is not mounted", |rig, _, _| {
-        fs::rename(rig.machine.sys(), rig.machine.root.path().join("away")).expect("renamed");
+        fs::rename(rig.sys(), rig.root.path().join("away")).expect("renamed");
         "cannot list the interfaces"
     }),
     ("sysfs is empty", |rig, _, _| {
-        fs::rename(rig.machine.sys(), rig.machine.root.path().join("away")).expect("renamed");
-        fs::create_dir(rig.machine.sys()).expect("a directory");
+        fs::rename(rig.sys(), rig.root.path().join("away")).expect("renamed");
+        fs::create_dir(rig.sys()).expect("a directory");
         "cannot list the interfaces"
     }),
     ("sysfs lists nothing", |rig, _, _| {
-        fs::remove_dir_all(rig.machine.sys().join("class/net")).expect("removed");
-        fs::create_dir(rig.machine.sys().join("class/net")).expect("a directory");
+        fs::remove_dir_all(rig.sys().join("class/net")).expect("removed");
+        fs::create_dir(rig.sys().join("class/net")).expect("a directory");
         "which it does not show"
     }),
     ("sysfs is of another namespace, where the number is another's", |rig, _, _| {
         let other = Link { index: 2, name: "veth0".to_owned(), address: None };
-        *rig.machine.netdev.links.lock().expect("no thread panicked") = vec![other];
+        *rig.netdev.links.lock().expect("no thread panicked") = vec![other];
         "which the kernel does not have"
     }),
     ("sysfs is of another namespace, where names and numbers are the same", |rig, _, _| {
-        for link in rig.machine.netdev.links.lock().expect("no thread panicked").iter_mut() {
+        for link in rig.netdev.links.lock().expect("no thread panicked").iter_mut() {
             link.address = link.address.as_ref().map(|_| "02:00:00:00:00:07".to_owned());
         }
         "which the kernel does not have"
     }),
     ("another namespace", |rig, _, _| {
-        let file = rig.machine.proc().join("thread-self/ns/net");
+        let file = rig.proc().join("thread-self/ns/net");
         fs::rename(&file, file.with_extension("then")).expect("renamed");
         fs::write(&file, "").expect("another inode");
         "belongs to the network namespace"
     }),
     ("procfs is not mounted", |rig, _, _| {
-        fs::remove_dir_all(rig.machine.proc().join("thread-self")).expect("removed");
+        fs::remove_dir_all(rig.proc().join("thread-self")).expect("removed");
         "cannot tell the network namespace"
     }),
     ("another address, where no bus tells that it is the same device", |rig, _, _| {
-        fs::remove_file(rig.machine.sys().join("class/net/eth0/device")).expect("removed");
-        fs::write(rig.machine.sys().join("class/net/eth0/address"), "02:00:00:00:00:09\n").expect("a file");
-        rig.machine.kernel_sees_what_sysfs_shows();
+        fs::remove_file(rig.sys().join("class/net/eth0/device")).expect("removed");
+        rig.write("sys/class/net/eth0/address", "02:00:00:00:00:09");
+        rig.kernel_sees_what_sysfs_shows();
         "and what was saved is of interface"
     }),
     ("another bus", |rig, _, _| {
-        let device = rig.machine.sys().join("class/net/eth0/device");
+        let device = rig.sys().join("class/net/eth0/device");
         let now = fs::canonicalize(&device).expect("a device");
-        let other = rig.machine.sys().join("devices/pci/0000:7f:00.0");
+        let other = rig.sys().join("devices/pci/0000:7f:00.0");
         fs::create_dir_all(&other).expect("directories");
         for file in ["uevent", "config"] {
             fs::write(other.join(file), "x").expect("a file");
@@ -399,15 +382,15 @@ const ATTACKS: [Attack; 19] = [
         "and what was saved is of interface"
     }),
     ("gone", |rig, _, _| {
-        fs::remove_dir_all(rig.machine.sys().join("class/net/eth0")).expect("removed");
-        rig.machine.ethtool.states.borrow_mut().remove("eth0");
-        rig.machine.kernel_sees_what_sysfs_shows();
+        fs::remove_dir_all(rig.sys().join("class/net/eth0")).expect("removed");
+        rig.ethtool.states.borrow_mut().remove("eth0");
+        rig.kernel_sees_what_sysfs_shows();
         "is gone"
     }),
     ("no list has it, and its driver answers", |rig, _, _| {
-        fs::remove_dir_all(rig.machine.sys().join("class/net/eth0")).expect("removed");
-        rig.machine.kernel_sees_what_sysfs_shows();
-        assert!(rig.machine.ethtool.driver("eth0").is_ok());
+        fs::remove_dir_all(rig.sys().join("class/net/eth0")).expect("removed");
+        rig.kernel_sees_what_sysfs_shows();
+        assert!(rig.ethtool.driver("eth0").is_ok());
         "a driver answers for it"
     }),
     ("cut off", |_, file, random| {
@@ -449,13 +432,13 @@ const ATTACKS: [Attack; 19] = [
         "is writable by others"
     }),
     ("a driver that refuses", |rig, _, _| {
-        *rig.machine.ethtool.settings_left.borrow_mut() = Some(0);
-        // Nobody can write to a directory, as nobody can to a file system that is read-only.
-        for entry in fs::read_dir(rig.machine.proc().join("irq")).expect("interrupts").flatten() {
+        rig.allow_settings(Some(0));
+        // As on a file system that is read-only.
+        for entry in fs::read_dir(rig.proc().join("irq")).expect("interrupts").flatten() {
             fs::remove_file(entry.path().join("smp_affinity_list")).expect("removed");
             symlink("/proc/version", entry.path().join("smp_affinity_list")).expect("a link to what is read-only");
         }
-        for entry in fs::read_dir(rig.machine.sys().join("class/net/eth0/queues")).expect("queues").flatten() {
+        for entry in fs::read_dir(rig.sys().join("class/net/eth0/queues")).expect("queues").flatten() {
             let mask = entry.path().join("xps_cpus");
             if mask.exists() {
                 fs::remove_file(&mask).expect("removed");
@@ -482,7 +465,7 @@ fn of_a_hundred_attacks_a_hundred_keep_what_was_saved_and_write_nothing() {
         let (kind, attack) = ATTACKS[if kept < ATTACKS.len() { kept } else { next(ATTACKS.len()) }];
         let file = rig.file();
         let said = attack(&rig, &file, next(1 << 20));
-        let (saved, before) = (remains(&file), state(&rig.machine));
+        let (saved, before) = (remains(&file), rig.state());
         let told = match rig.try_restore(&[], false) {
             Ok(restored) => {
                 assert!(!restored.failures.is_empty(), "{kind}: {restored:?}");
@@ -491,7 +474,7 @@ fn of_a_hundred_attacks_a_hundred_keep_what_was_saved_and_write_nothing() {
             Err(error) => error.to_string(),
         };
         assert!(told.contains(said), "{kind}: {told}");
-        assert_eq!((remains(&file), state(&rig.machine)), (saved, before), "{kind}");
+        assert_eq!((remains(&file), rig.state()), (saved, before), "{kind}");
         kinds.insert(kind);
         kept += 1;
     }
@@ -519,10 +502,8 @@ impl Interruptions {
 }
 
 /// Each setting with its value, those of the device field by field.
-fn settings(machine: &Machine) -> BTreeSet<String> {
-    let (files, _) = state(machine);
-    let states = machine.ethtool.states.borrow();
-    let device = &states["eth0"];
+fn settings(rig: &Rig) -> BTreeSet<String> {
+    let ((files, _), device) = (rig.state(), rig.device());
     let fields = [
         format!("{:?}", device.channels),
         format!("{:?}", device.rings),
@@ -536,14 +517,13 @@ fn settings(machine: &Machine) -> BTreeSet<String> {
     files.into_iter().map(|(path, value)| format!("{path} {value}")).chain(fields).chain(rules).collect()
 }
 
-/// The shares of the driver's own table, which is set for a moment before another one is: whoever is killed then leaves
-/// it behind, and a journal that says what was.
-fn own_shares(machine: &Machine) -> String {
-    let device = &machine.ethtool;
-    let kept = device.states.borrow().clone();
-    device.set_indirection("eth0", None).expect("the device has a table");
-    let shares = format!("{:?}", device.states.borrow()["eth0"].rss);
-    *device.states.borrow_mut() = kept;
+/// The shares of the driver's own table, which is set for a moment before another one is: a process that is killed then
+/// leaves it behind, and a journal that says what was.
+fn own_shares(rig: &Rig) -> String {
+    let before = rig.device();
+    rig.ethtool.set_indirection("eth0", None).expect("the device has a table");
+    let shares = format!("{:?}", rig.device().rss);
+    rig.change_device(|state| *state = before);
     shares
 }
 
@@ -554,12 +534,12 @@ fn run(is_apply: bool, rig: &Rig, interruptions: &Arc<Interruptions>) {
     // One that is refused the lock, or is killed, has done what it could.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let Ok(mut journal) = rig.journal.lock("a test", patience, |_| ()) else { return };
-        rig.with(&request(), |steering| {
+        rig.with_steering(&request(), |steering| {
             if is_apply {
                 let _ = steering.apply(&["eth0".to_owned()], &mut journal, |_| interruptions.step());
             } else {
-                let wish = RestoreWish { interfaces: &[], forget: false, unban: &mut |_| Ok(()) };
-                let _ = steering.restore(wish, &mut journal, |_| interruptions.step());
+                let options = RestoreOptions { interfaces: &[], forget: false, unban: &mut |_| Ok(()) };
+                let _ = steering.restore(options, &mut journal, |_| interruptions.step());
             }
         });
     }));
@@ -570,14 +550,14 @@ fn run(is_apply: bool, rig: &Rig, interruptions: &Arc<Interruptions>) {
 #[test]
 fn two_applies_and_a_restore_at_once_leave_nothing_of_which_no_journal_says_what_it_was() {
     let interruptions = Arc::new(Interruptions(Mutex::default()));
-    let rig = Rig::new("two-socket-smt-ixgbe");
-    let original = settings(&rig.machine);
-    let mut in_between = BTreeSet::from([own_shares(&rig.machine)]);
+    let rig = Rig::ixgbe();
+    let original = settings(&rig);
+    let mut in_between = BTreeSet::from([own_shares(&rig)]);
     rig.apply(&request()).expect("applied");
-    let planned = settings(&rig.machine);
-    in_between.insert(own_shares(&rig.machine));
+    let planned = settings(&rig);
+    in_between.insert(own_shares(&rig));
     assert!(planned.difference(&original).count() >= 3, "the plan changes something");
-    assert_eq!(rig.restore().failures, Vec::<String>::new());
+    rig.restore_all();
     let (mut changed, mut untouched) = (0, 0);
     for round in 0..ROUNDS {
         std::thread::scope(|scope| {
@@ -586,15 +566,15 @@ fn two_applies_and_a_restore_at_once_leave_nothing_of_which_no_journal_says_what
                 scope.spawn(move || run(is_apply, rig, interruptions));
             }
         });
-        let now = settings(&rig.machine);
+        let now = settings(&rig);
         let known = [&original, &planned, &in_between];
         let foreign: Vec<&String> = now.iter().filter(|it| known.iter().all(|set| !set.contains(*it))).collect();
         assert!(foreign.is_empty(), "round {round}: {foreign:?}");
         assert!(now == original || rig.saved() == ["eth0"], "round {round}: changed, and no journal says so");
         changed += usize::from(now != original);
         untouched += usize::from(now == original);
-        assert_eq!(rig.restore().failures, Vec::<String>::new(), "round {round}");
-        assert_eq!(settings(&rig.machine), original, "round {round}");
+        rig.restore_all();
+        assert_eq!(settings(&rig), original, "round {round}");
         assert!(rig.saved().is_empty(), "round {round}");
     }
     assert!(changed > 0 && untouched > 0, "both happen: {changed} and {untouched}");

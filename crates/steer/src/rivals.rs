@@ -1,4 +1,4 @@
-//! Who else sets what we set: irqbalance, `.link` files of systemd, RPS and threaded polling, the driver.
+//! Which other programs set what we set: irqbalance, `.link` files of systemd, RPS and threaded polling, the driver.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::setting::Setting;
 pub enum Rival {
     /// irqbalance, which runs as this process. [`Irqbalance::ban`](crate::Irqbalance::ban) keeps it off.
     Irqbalance(u32),
-    /// Perhaps irqbalance: the reason why nobody can say whether it runs.
+    /// Perhaps irqbalance: the reason why it cannot be told whether it runs.
     PerhapsIrqbalance(String),
     /// RPS hands datagrams on to other cores, whatever the interrupt does.
     Rps {
@@ -71,10 +71,10 @@ impl fmt::Display for Rival {
     }
 }
 
-/// Who else sets what we set.
+/// The other programs that set what we set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rivals {
-    /// Whether irqbalance runs, if anybody can say.
+    /// Whether irqbalance runs.
     pub irqbalance: Presence,
     /// `.link` files of systemd that set queues, rings or interrupts, with each line that does.
     pub link_files: Vec<(String, String)>,
@@ -117,7 +117,7 @@ impl Rivals {
         match setting {
             Setting::Interrupt { .. } => {
                 let forgets = "irqbalance does not run: the driver forgets it when its queues, rings or link change, \
-                               or somebody wrote it";
+                               or a program wrote it";
                 let irqbalance = match &self.irqbalance {
                     Presence::Runs(irqbalance) => Some(Rival::Irqbalance(irqbalance.pid())),
                     Presence::Unknown(why) => Some(Rival::PerhapsIrqbalance(why.clone())),
@@ -159,7 +159,7 @@ mod tests {
         let mut lines: Vec<&str> = rivals.link_files.iter().map(|(_, line)| line.as_str()).collect();
         lines.sort_unstable();
         assert_eq!(lines, ["IRQAffinityPolicy=spread", "RxBufferSize=4096"]);
-        let of = |rivals: &Rivals, setting| rivals.of(&setting).expect("somebody").to_string();
+        let of = |rivals: &Rivals, setting| rivals.of(&setting).expect("a rival").to_string();
         assert!(of(&rivals, Setting::Rings).contains("10-a.link"));
         assert!(of(&rivals, Setting::Channels).contains("a reset of the driver"));
         let interrupt = Setting::Interrupt { number: 1, name: String::new() };

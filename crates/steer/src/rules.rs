@@ -96,15 +96,15 @@ impl Reader<'_> {
         Ok(rules.first().map_or(NO_RULE.to_owned(), shown))
     }
 
-    /// Adds a rule, telling where it will be before and where it is after. A rule of ours that sends the same datagrams
-    /// elsewhere is replaced; one of somebody else's is not. Told is also when none is ours any more.
+    /// Adds a rule, and calls `note` with where it will be before and where it is after. A rule of ours that sends the
+    /// same datagrams elsewhere is replaced; a rule of others is not. `note` is also called when none is ours any more.
     pub(crate) fn add_rule(
         &self,
         interface: &str,
         setting: &Setting,
         value: &str,
         ours: Option<Added>,
-        mut keep: impl FnMut(Option<Added>) -> Result<(), SettingError>,
+        mut note: impl FnMut(Option<Added>) -> Result<(), SettingError>,
     ) -> Result<String, SettingError> {
         let rule = queue_of(value).and_then(|queue| rule_of(setting, queue));
         let rule = rule.ok_or_else(|| SettingError::Failed(format!("{value:?} is not a value of {setting}")))?;
@@ -119,28 +119,28 @@ impl Reader<'_> {
         }
         if let Some(place) = old {
             self.ethtool.delete_rule(interface, place)?;
-            keep(None)?;
+            note(None)?;
         }
         let rules = self.ethtool.rules(interface)?;
         let place = if rules.driver_chooses { None } else { rules.last_free_place() };
         if place.is_none() && !rules.driver_chooses {
             return Err(SettingError::Failed(format!("all {} places for rules are taken", rules.taken.len())));
         }
-        keep(Some(Added { queue: rule.queue, place }))?;
+        note(Some(Added { queue: rule.queue, place }))?;
         let place = match self.ethtool.insert_rule(interface, &rule, place) {
             Ok(place) => place,
             Err(error) => {
-                // An equal rule that somebody adds there later is not ours.
-                keep(None)?;
+                // An equal rule that another program adds there later is not ours.
+                note(None)?;
                 return Err(error.into());
             }
         };
         let added = Added { queue: rule.queue, place: Some(place) };
-        keep(Some(added))?;
+        note(Some(added))?;
         if added.find(&self.rules_about(interface, setting)?).is_none() {
-            // Nobody would find it again. As long as it is there, the journal names it.
+            // It could not be found again. As long as it is there, the journal names it.
             self.ethtool.delete_rule(interface, place)?;
-            keep(None)?;
+            note(None)?;
             return Err(SettingError::Failed("the driver shows the rule as another one".to_owned()));
         }
         self.rule(interface, setting)
@@ -157,7 +157,7 @@ impl Reader<'_> {
         Ok(place.map(|place| Added { place: Some(place), ..ours }))
     }
 
-    /// Removes the rule that we added, and returns [`NO_RULE`]: what is there besides is somebody else's.
+    /// Removes the rule that we added, and returns [`NO_RULE`]: the other rules are not ours.
     pub(crate) fn remove_rule(&self, interface: &str, setting: &Setting, saved: &str) -> Result<String, SettingError> {
         let Some(ours) = Added::parse(saved) else { return Ok(saved.to_owned()) };
         if let Some(place) = ours.find(&self.rules_about(interface, setting)?) {

@@ -39,10 +39,8 @@ pub enum Setting {
     Indirection,
     /// The key of the hash, in hexadecimal.
     HashKey,
-    /// What is hashed of UDP over IPv4, as letters.
-    FlowHashV4,
-    /// What is hashed of UDP over IPv6, as letters.
-    FlowHashV6,
+    /// What is hashed of UDP over a family, as letters.
+    FlowHash(Family),
     /// The cores of an interrupt.
     Interrupt {
         /// Its number, as in `/proc/irq`.
@@ -66,14 +64,12 @@ impl fmt::Display for Setting {
             Self::Coalescing => formatter.write_str("coalescing"),
             Self::Ntuple => formatter.write_str("ntuple"),
             Self::Rule { family, destination, port } => {
-                let family = if *family == Family::V4 { "udp4" } else { "udp6" };
                 let destination = destination.map_or("any".to_owned(), |address| address.to_string());
-                write!(formatter, "rule {family} {destination} {port}")
+                write!(formatter, "rule {} {destination} {port}", family.flow())
             }
             Self::Indirection => formatter.write_str("indirection"),
             Self::HashKey => formatter.write_str("hash-key"),
-            Self::FlowHashV4 => formatter.write_str("flow-hash-udp4"),
-            Self::FlowHashV6 => formatter.write_str("flow-hash-udp6"),
+            Self::FlowHash(family) => write!(formatter, "flow-hash-{}", family.flow()),
             Self::Interrupt { number, name } => write!(formatter, "interrupt {number} {name}"),
             Self::Rps(queue) => write!(formatter, "rps {queue}"),
             Self::Xps(queue) => write!(formatter, "xps {queue}"),
@@ -83,6 +79,11 @@ impl fmt::Display for Setting {
 }
 
 impl Setting {
+    /// True for what is a file of sysfs or procfs; the driver is asked for the others.
+    fn is_file(&self) -> bool {
+        matches!(self, Self::Interrupt { .. } | Self::Rps(_) | Self::Xps(_) | Self::Threaded)
+    }
+
     /// Reads the name that [`fmt::Display`] writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
@@ -94,8 +95,8 @@ impl Setting {
             ("rule", rest) => parse_rule(rest)?,
             ("indirection", "") => Self::Indirection,
             ("hash-key", "") => Self::HashKey,
-            ("flow-hash-udp4", "") => Self::FlowHashV4,
-            ("flow-hash-udp6", "") => Self::FlowHashV6,
+            ("flow-hash-udp4", "") => Self::FlowHash(Family::V4),
+            ("flow-hash-udp6", "") => Self::FlowHash(Family::V6),
             ("threaded-napi", "") => Self::Threaded,
             ("rps", queue) => Self::Rps(queue.parse().ok()?),
             ("xps", queue) => Self::Xps(queue.parse().ok()?),
@@ -110,11 +111,7 @@ impl Setting {
 
 fn parse_rule(text: &str) -> Option<Setting> {
     let [family, destination, port] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
-    let family = match family {
-        "udp4" => Family::V4,
-        "udp6" => Family::V6,
-        _ => return None,
-    };
+    let family = [Family::V4, Family::V6].into_iter().find(|known| known.flow() == family)?;
     let destination = if destination == "any" { None } else { Some(destination.parse::<IpAddr>().ok()?) };
     let fits = destination.is_none_or(|address| address.is_ipv4() == (family == Family::V4));
     Some(Setting::Rule { family, destination, port: port.parse().ok()? }).filter(|_| fits)
@@ -174,8 +171,7 @@ impl Reader<'_> {
                 key if key.is_empty() => return Err(SettingError::NotSupported),
                 key => key.iter().map(|byte| format!("{byte:02x}")).collect(),
             },
-            Setting::FlowHashV4 => self.ethtool.flow_hash(interface, Family::V4)?.expressible()?.letters(),
-            Setting::FlowHashV6 => self.ethtool.flow_hash(interface, Family::V6)?.expressible()?.letters(),
+            Setting::FlowHash(family) => self.ethtool.flow_hash(interface, *family)?.expressible()?.letters(),
             Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
                 let path = self.path(interface, setting)?;
                 match fs::read_to_string(&path) {
@@ -216,19 +212,9 @@ impl Reader<'_> {
                 self.ethtool.set_indirection(interface, Some(&parse_table(value).ok_or_else(damaged)?))?;
             }
             Setting::HashKey => self.ethtool.set_rss_key(interface, &parse_key(value).ok_or_else(damaged)?)?,
-            Setting::FlowHashV4 => {
-                self.ethtool.set_flow_hash(
-                    interface,
-                    Family::V4,
-                    FlowHash::from_letters(value).ok_or_else(damaged)?,
-                )?;
-            }
-            Setting::FlowHashV6 => {
-                self.ethtool.set_flow_hash(
-                    interface,
-                    Family::V6,
-                    FlowHash::from_letters(value).ok_or_else(damaged)?,
-                )?;
+            Setting::FlowHash(family) => {
+                let hash = FlowHash::from_letters(value).ok_or_else(damaged)?;
+                self.ethtool.set_flow_hash(interface, *family, hash)?;
             }
             Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
                 let path = self.path(interface, setting)?;
@@ -281,8 +267,7 @@ impl Reader<'_> {
                     let bytes: Vec<String> = parse_key(value)?.iter().map(|byte| format!("{byte:02x}")).collect();
                     format!("ethtool -X {interface} hkey {}", bytes.join(":"))
                 }
-                Setting::FlowHashV4 => command::set_flow_hash(interface, Family::V4, FlowHash::from_letters(value)?),
-                Setting::FlowHashV6 => command::set_flow_hash(interface, Family::V6, FlowHash::from_letters(value)?),
+                Setting::FlowHash(family) => command::set_flow_hash(interface, *family, FlowHash::from_letters(value)?),
                 Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
                     command::write_file(&self.path(interface, setting).ok()?.display().to_string(), value)
                 }
@@ -293,7 +278,7 @@ impl Reader<'_> {
 
     /// Whether a setting that is a file may be written, without writing.
     pub(crate) fn check_writable(&self, interface: &str, setting: &Setting) -> Result<(), SettingError> {
-        if !matches!(setting, Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded) {
+        if !setting.is_file() {
             return Ok(());
         }
         let path = self.path(interface, setting)?;

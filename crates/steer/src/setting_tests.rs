@@ -1,13 +1,8 @@
 //! Tests of reading back what was set.
 
 use super::*;
-use crate::host::MEANWHILE;
+use crate::host::{MEANWHILE, while_pausing};
 use crate::testing::Machine;
-
-fn with_reader<T>(machine: &Machine, body: impl FnOnce(Reader<'_>) -> T) -> T {
-    let (sys_root, proc_root) = (&machine.sys(), &machine.proc());
-    body(Reader { sys_root, proc_root, ethtool: &machine.ethtool, netdev: &machine.netdev, busy_polls: &[] })
-}
 
 fn interrupt() -> Setting {
     Setting::Interrupt { number: 29, name: "virtio0-input.2".to_owned() }
@@ -16,17 +11,14 @@ fn interrupt() -> Setting {
 #[test]
 fn an_interrupt_that_shows_its_old_cores_for_a_moment_is_read_again_until_it_has_moved() {
     let machine = Machine::named("virtio-multi");
+    machine.write("proc/irq/29/smp_affinity_list", "0");
     let path = machine.proc().join("irq/29/smp_affinity_list");
-    fs::write(&path, "0\n").expect("a file");
-    MEANWHILE.set((
-        0,
-        Some(Box::new(move |pauses| {
-            if pauses == 2 {
-                fs::write(&path, "2-3\n").expect("a file")
-            }
-        })),
-    ));
-    let now = with_reader(&machine, |reader| reader.settled("eth0", &interrupt(), "2,3"));
+    while_pausing(move |pauses| {
+        if pauses == 2 {
+            fs::write(&path, "2-3\n").expect("a file");
+        }
+    });
+    let now = machine.with_reader(&[], |reader| reader.settled("eth0", &interrupt(), "2,3"));
     assert_eq!(now.expect("readable"), "2-3");
     assert_eq!(MEANWHILE.take().0, 3, "and no longer than it takes");
 }
@@ -34,8 +26,8 @@ fn an_interrupt_that_shows_its_old_cores_for_a_moment_is_read_again_until_it_has
 #[test]
 fn one_that_never_moves_is_told_as_it_is_after_a_bounded_number_of_looks() {
     let machine = Machine::named("virtio-multi");
-    fs::write(machine.proc().join("irq/29/smp_affinity_list"), "0\n").expect("a file");
-    let now = with_reader(&machine, |reader| reader.settled("eth0", &interrupt(), "2"));
+    machine.write("proc/irq/29/smp_affinity_list", "0");
+    let now = machine.with_reader(&[], |reader| reader.settled("eth0", &interrupt(), "2"));
     assert_eq!(now.expect("readable"), "0");
     assert_eq!(MEANWHILE.take().0, LOOKS - 1);
 }
@@ -80,8 +72,9 @@ fn a_hash_of_which_a_part_has_no_letter_is_unknown_and_never_written_down_withou
     assert_eq!(letters.0, 0x3f0);
     assert_eq!(letters.letters(), "sdfnel");
     let machine = Machine::named("two-socket-smt-ixgbe");
-    machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device").hash_v4 = Some(FlowHash(0x430));
-    let error = with_reader(&machine, |reader| reader.get("eth0", &Setting::FlowHashV4)).expect_err("a new bit");
+    machine.change_device(|state| state.hash_v4 = Some(FlowHash(0x430)));
+    let error =
+        machine.with_reader(&[], |reader| reader.get("eth0", &Setting::FlowHash(Family::V4))).expect_err("a new bit");
     assert!(error.to_string().contains("the bits 0x400 are not known"), "{error}");
     let host = machine.read(&["eth0"]).expect("a host");
     assert!(matches!(host.interfaces[0].flow_hash_v4, crate::model::Known::Unknown(_)));
@@ -101,8 +94,8 @@ fn every_setting_is_read_back_by_the_name_that_it_shows() {
         rule(Family::V6, Some(IpAddr::from([7; 16]))),
         Setting::Indirection,
         Setting::HashKey,
-        Setting::FlowHashV4,
-        Setting::FlowHashV6,
+        Setting::FlowHash(Family::V4),
+        Setting::FlowHash(Family::V6),
         Setting::Interrupt { number: 38, name: "eth0-TxRx-0 (old)".to_owned() },
         Setting::Rps(3),
         Setting::Xps(4),

@@ -1,4 +1,4 @@
-//! Whether a host still is as planned, and who or what has changed it otherwise.
+//! Whether a host still is as planned, and which program or driver has changed it otherwise.
 //!
 //! Steering is undone silently: irqbalance moves an interrupt minutes later, a driver forgets every affinity when its
 //! queues change, a link flap resets a ring. So the comparison names the setting, the value found, the value wanted,
@@ -14,7 +14,7 @@ use crate::ethtool::{Family, FlowHash};
 use crate::host::{LOOKS, Reader, pause};
 use crate::interrupts::Roots;
 use crate::model::{Host, Interface, Known, Queue, WorkBy};
-use crate::plan::{Amount, Dedication, InterfacePlan, Plan, Request, Target, Wanted, Wish};
+use crate::plan::{Amount, InterfacePlan, Plan, Request, RequestField, Target, Wanted};
 use crate::rivals::{Rival, Rivals};
 use crate::setting::{Setting, SettingError, is_same};
 
@@ -53,7 +53,7 @@ impl Drift {
 pub struct Comparison {
     /// Everything that is not as planned.
     pub drifts: Vec<Drift>,
-    /// Everything of which nobody can say whether it is as planned, or that was asked for and cannot be had.
+    /// What could not be read, and what was asked for and cannot be had.
     pub unknown: Vec<Unknown>,
 }
 
@@ -87,7 +87,7 @@ impl Steering<'_> {
     pub fn compare(&self, host: &Host, plan: &Plan, rivals: &Rivals) -> Comparison {
         let mut comparison = Comparison::default();
         for (interface, part) in with_plans(host, plan) {
-            comparison.unknown.extend(doubts(interface, part, self.request));
+            comparison.unknown.extend(unknown_of(interface, part, self.request));
             comparison.unknown.extend(self.polled_by_anybody(interface));
             for wanted in &part.wanted {
                 self.compare_setting(interface, wanted, rivals, &mut comparison);
@@ -103,10 +103,7 @@ impl Steering<'_> {
 
     /// The setting that lets every program poll, which none of them needs a right for.
     fn polled_by_anybody(&self, interface: &Interface) -> Vec<Unknown> {
-        let unknown = |why: String, cure: String| {
-            let (interface, what) = (interface.name.clone(), "where its datagrams are processed".to_owned());
-            Unknown { interface, queue: None, what, why, cure }
-        };
+        let unknown = |why: String, cure: String| Unknown::new(&interface.name, None, WHERE_PROCESSED, why, cure);
         match self.reader.busy_polling() {
             Ok(found) => {
                 let told = found.into_iter().map(|(name, microseconds)| {
@@ -129,17 +126,12 @@ impl Steering<'_> {
             _ => None,
         };
         let name = &interface.name;
-        let unknown = |why: String, cure: &str| {
-            let (interface, what, cure) = (name.clone(), setting.to_string(), cure.to_owned());
-            Unknown { interface, queue, what, why, cure }
-        };
+        let unknown = |why: String, cure: &str| Unknown::new(name, queue, &setting.to_string(), why, cure);
         match self.reader.get(name, &setting) {
             Ok(from) if is_same(&setting, &from, &to) || self.is_rounded(name, &setting, &from, &to) => {}
             Ok(from) => {
-                let command = self.reader.command(name, &setting, &to);
-                let (why, disruption) = (wanted.why.clone(), wanted.disruption.clone());
                 let rival = rps_found(&setting, &from).or_else(|| rivals.of(&setting));
-                let change = Change { interface: name.clone(), setting, from, to, now: None, why, disruption, command };
+                let change = self.planned(name, &setting, from, to, wanted);
                 comparison.drifts.push(Drift { change, queue, rival });
             }
             // A kernel without RPS has it off, and so has a queue that is not there.
@@ -173,34 +165,34 @@ impl Steering<'_> {
     /// Interrupts whose affinity is as planned and that fire elsewhere all the same. One that has not fired since is
     /// none of them: it moves when it does.
     fn look_where_they_fire(&self, host: &Host, plan: &Plan, comparison: &mut Comparison) {
-        let mut suspects: Vec<Suspect> = Vec::new();
+        let mut strays: Vec<StrayInterrupt> = Vec::new();
         for (interface, part) in with_plans(host, plan) {
             for wanted in &part.wanted {
-                let Some(suspect) = Suspect::new(interface, wanted) else { continue };
+                let Some(stray) = StrayInterrupt::new(interface, wanted) else { continue };
                 let is_known =
-                    |drift: &Drift| drift.queue == Some(suspect.queue) && drift.change.interface == suspect.interface;
+                    |drift: &Drift| drift.queue == Some(stray.queue) && drift.change.interface == stray.interface;
                 if !comparison.drifts.iter().any(is_known) {
-                    suspects.push(suspect);
+                    strays.push(stray);
                 }
             }
         }
         let roots = Roots { sys: self.reader.sys_root, proc: self.reader.proc_root };
         for look in 0..LOOKS {
-            if suspects.is_empty() {
+            if strays.is_empty() {
                 return;
             }
             if look > 0 {
                 pause();
             }
-            suspects.retain_mut(|suspect| match suspect.look(&roots) {
+            strays.retain_mut(|stray| match stray.look(&roots) {
                 Ok(Fires::Elsewhere) => {
-                    comparison.drifts.push(suspect.drift(&self.reader));
+                    comparison.drifts.push(stray.drift(&self.reader));
                     false
                 }
                 Ok(Fires::Perhaps) => true,
                 Ok(Fires::AsPlanned) => false,
                 Err(error) => {
-                    comparison.unknown.push(suspect.unknown(error.to_string()));
+                    comparison.unknown.push(stray.unknown(error.to_string()));
                     false
                 }
             });
@@ -220,8 +212,7 @@ impl Steering<'_> {
         let (setting, from, to) = (Setting::Threaded, "1".to_owned(), "0".to_owned());
         let why = format!("the datagrams should be processed on core {}", format_core_list(planned));
         let command = self.reader.command(&interface.name, &setting, &to);
-        let interface = interface.name.clone();
-        let change = Change { interface, setting, from, to, now: None, why, disruption: None, command };
+        let change = Change::planned(&interface.name, &setting, from, to, why, command);
         Some(Drift { change, queue: Some(queue.index), rival: Some(Rival::Thread { pid, cores: work.cores.clone() }) })
     }
 }
@@ -232,14 +223,14 @@ fn with_plans<'a>(host: &'a Host, plan: &'a Plan) -> impl Iterator<Item = (&'a I
     host.interfaces.iter().filter_map(move |interface| Some((interface, part(interface)?)))
 }
 
-/// RPS itself, where it was found on: nobody else has to be looked for.
+/// RPS itself, where it was found on.
 fn rps_found(setting: &Setting, found: &str) -> Option<Rival> {
     let Setting::Rps(_) = setting else { return None };
     parse_mask(found).filter(|cores| !cores.is_empty()).map(|cores| Rival::Rps { cores })
 }
 
 /// An interrupt that is told to fire on some cores and that fires on others, as far as was seen.
-struct Suspect {
+struct StrayInterrupt {
     interface: String,
     queue: usize,
     number: u32,
@@ -258,7 +249,7 @@ enum Fires {
     Elsewhere,
 }
 
-impl Suspect {
+impl StrayInterrupt {
     fn new(interface: &Interface, wanted: &Wanted) -> Option<Self> {
         let Target::Interrupt { queue, cores } = &wanted.target else { return None };
         let interrupt = interface.queues.get(*queue)?.interrupt.get()?;
@@ -295,29 +286,22 @@ impl Suspect {
         let (setting, to) = (self.setting(), format_core_list(&self.wanted));
         let command = reader.command(&self.interface, &setting, &to);
         let from = format!("{} (its affinity says {to})", format_core_list(&self.effective));
-        let (interface, why) = (self.interface.clone(), self.why.clone());
-        let change = Change { interface, setting, from, to, now: None, why, disruption: None, command };
+        let change = Change::planned(&self.interface, &setting, from, to, self.why.clone(), command);
         Drift { change, queue: Some(self.queue), rival: Some(Rival::Controller) }
     }
 
     fn unknown(&self, why: String) -> Unknown {
         let (fires, wanted) = (format_core_list(&self.effective), format_core_list(&self.wanted));
         let why = format!("its affinity says {wanted}, it fires on {fires}, and whether it moves is unknown: {why}");
-        let (interface, what) = (self.interface.clone(), self.setting().to_string());
-        Unknown {
-            interface,
-            queue: Some(self.queue),
-            what,
-            why,
-            cure: "ask again when datagrams have arrived".to_owned(),
-        }
+        let cure = "ask again when datagrams have arrived";
+        Unknown::new(&self.interface, Some(self.queue), &self.setting().to_string(), why, cure)
     }
 }
 
 // What keeps a host from being "as planned" although no setting differs: what could not be read, and what was asked for
 // and cannot be had. Decided from what was read alone, without any I/O.
 
-/// Something of which nobody can say whether it is as planned, or that was asked for and cannot be had.
+/// Something that may or may not be as planned, because it could not be read, or that was asked for and cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown {
     /// The name of the interface.
@@ -332,6 +316,13 @@ pub struct Unknown {
     pub cure: String,
 }
 
+impl Unknown {
+    fn new(interface: &str, queue: Option<usize>, what: &str, why: impl Into<String>, cure: impl Into<String>) -> Self {
+        let (interface, what) = (interface.to_owned(), what.to_owned());
+        Self { interface, queue, what, why: why.into(), cure: cure.into() }
+    }
+}
+
 impl fmt::Display for Unknown {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { interface, queue, what, why, cure } = self;
@@ -341,8 +332,8 @@ impl fmt::Display for Unknown {
 }
 
 /// Everything of one interface.
-pub(crate) fn doubts(interface: &Interface, part: &InterfacePlan, request: &Request) -> Vec<Unknown> {
-    let mut found = Doubts { interface, found: Vec::new() };
+pub(crate) fn unknown_of(interface: &Interface, part: &InterfacePlan, request: &Request) -> Vec<Unknown> {
+    let mut found = UnknownOf { interface, found: Vec::new() };
     if !interface.is_up {
         let cure = format!("bring it up (`ip link set {} up`), then apply the plan again", interface.name);
         found.add(None, "the link", "the interface is down, and its interrupts appear when it comes up", cure);
@@ -358,17 +349,17 @@ pub(crate) fn doubts(interface: &Interface, part: &InterfacePlan, request: &Requ
     found.found
 }
 
-struct Doubts<'a> {
+struct UnknownOf<'a> {
     interface: &'a Interface,
     found: Vec<Unknown>,
 }
 
+const WHERE_PROCESSED: &str = "where its datagrams are processed";
 const ASK_AGAIN: &str = "look into the kernel log (`dmesg`) for what the driver says, then ask again";
 
-impl Doubts<'_> {
+impl UnknownOf<'_> {
     fn add(&mut self, queue: Option<usize>, what: &str, why: impl Into<String>, cure: impl Into<String>) {
-        let (interface, what) = (self.interface.name.clone(), what.to_owned());
-        self.found.push(Unknown { interface, queue, what, why: why.into(), cure: cure.into() });
+        self.found.push(Unknown::new(&self.interface.name, queue, what, why, cure));
     }
 
     /// What a driver did not tell is unknown whether it was asked for or not; what it does not have is a doubt only
@@ -425,10 +416,8 @@ impl Doubts<'_> {
 
     /// A queue that was asked for and that the plan goes without: the note about it says why.
     fn of_dedicated(&mut self, part: &InterfacePlan, request: &Request) {
-        let name = &self.interface.name;
-        let is_here = |wish: &Dedication| wish.interface.as_ref().is_none_or(|interface| interface == name);
-        if part.dedicated.is_empty() && request.dedicated.iter().any(is_here) {
-            let why = part.notes.iter().find(|note| note.wishes.contains(&Wish::Dedicated));
+        if part.dedicated.is_empty() && request.dedicated.iter().any(|asked| asked.is_for(&self.interface.name)) {
+            let why = part.notes.iter().find(|note| note.fields.contains(&RequestField::Dedicated));
             let why = why.map_or_else(String::new, |note| note.text.clone());
             let cure = "go without it, or take a card whose driver has rules (ntuple) and an indirection table";
             self.add(None, "a queue of its own", why, cure);
@@ -438,7 +427,7 @@ impl Doubts<'_> {
     fn of_queue(&mut self, queue: &Queue, part: &InterfacePlan) {
         let number = Some(queue.index);
         if let Known::Unknown(why) = &queue.interrupt {
-            let cure = "a kernel from 6.8 on tells it for more drivers; until then nobody can say where it fires";
+            let cure = "a kernel from 6.8 on tells it for more drivers; until then it is unknown where it fires";
             self.add(number, "the interrupt", why.clone(), cure);
             return;
         }
@@ -447,14 +436,14 @@ impl Doubts<'_> {
             (Known::Unknown(why), _) => {
                 let name = &self.interface.name;
                 let cure = format!("`echo 0 > /sys/class/net/{name}/threaded` lets the interrupt decide again");
-                self.add(number, "where its datagrams are processed", why.clone(), cure);
+                self.add(number, WHERE_PROCESSED, why.clone(), cure);
             }
             (Known::Is(work), Some(seat)) if work.by == WorkBy::BusyPoll && work.cores != seat.cores_of_queue() => {
                 let cores = format_core_list(&work.cores);
                 let why = format!("a program polls the queue from core {cores}: the interrupt does not decide");
                 let wanted = format_core_list(seat.cores_of_queue());
                 let cure = format!("run that program on core {wanted}, or without busy polling");
-                self.add(number, "where its datagrams are processed", why, cure);
+                self.add(number, WHERE_PROCESSED, why, cure);
             }
             _ => {}
         }
@@ -477,7 +466,7 @@ impl Doubts<'_> {
                 seat.receiver
             );
             let cure = "restart the program that receives, so that it plans with where the interrupt is";
-            self.add(Some(queue.index), "where its datagrams are processed", why, cure);
+            self.add(Some(queue.index), WHERE_PROCESSED, why, cure);
         }
     }
 }

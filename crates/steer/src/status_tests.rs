@@ -5,22 +5,14 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::ethtool::FlowHash;
-use crate::host::{BusyPoll, MEANWHILE};
+use crate::host::{BusyPoll, MEANWHILE, while_pausing};
 use crate::irqbalance::{Irqbalance, Presence};
 use crate::plan::{Amount, Request};
 use crate::testing::Machine;
-use crate::testing::driver::State;
-
-fn with<T>(machine: &Machine, request: &Request, polls: &[BusyPoll], body: impl FnOnce(Steering<'_>) -> T) -> T {
-    let (sys, proc) = (machine.sys(), machine.proc());
-    let (ethtool, netdev) = (&machine.ethtool, &machine.netdev);
-    let reader = Reader { sys_root: &sys, proc_root: &proc, ethtool, netdev, busy_polls: polls };
-    let allowed = crate::Topology::read(&sys).map_or_else(|_| vec![0], |topology| topology.online);
-    body(Steering { reader, allowed: &allowed, request, rounded: &[] })
-}
+use crate::testing::rig::Rig;
 
 fn compare_polled(machine: &Machine, request: &Request, rivals: &Rivals, polls: &[BusyPoll]) -> Comparison {
-    with(machine, request, polls, |steering| {
+    machine.with_steering_polled(request, polls, |steering| {
         let (host, plan) = steering.plan(&["eth0".to_owned()]).expect("a plan");
         steering.compare(&host, &plan, rivals)
     })
@@ -51,14 +43,6 @@ fn as_planned() -> Machine {
     let machine = Machine::named("virtio-multi");
     assert_eq!(compare(&machine, &Request::default()), Comparison::default());
     machine
-}
-
-impl Machine {
-    fn write(&self, path: &str, text: &str) {
-        let path = self.root.path().join(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
-        fs::write(path, format!("{text}\n")).expect("a file");
-    }
 }
 
 #[test]
@@ -111,15 +95,12 @@ fn a_driver_that_answers_nothing_is_never_as_planned() {
 #[test]
 fn whichever_question_to_the_driver_fails_it_is_never_as_planned() {
     let request = Request { ring: Amount::Max, ..Request::default() };
-    let machine = Machine::named("two-socket-smt-ixgbe");
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let journal = crate::Journal::in_folder(folder.path());
-    let mut lock = journal.lock("a test", std::time::Duration::ZERO, |_| ()).expect("nobody else has it");
-    with(&machine, &request, &[], |steering| steering.apply(&["eth0".to_owned()], &mut lock, |_| ())).expect("applied");
+    let machine = Rig::ixgbe();
+    machine.apply(&request).expect("applied");
     assert_eq!(compare(&machine, &request), Comparison::default());
     let mut failed = 0;
     for readings in 0..40 {
-        *machine.ethtool.readings_left.borrow_mut() = Some(readings);
+        machine.allow_readings(Some(readings));
         let verdict = compare(&machine, &request).verdict();
         let has_failed = machine.ethtool.readings_left.borrow_mut().take().is_none();
         assert_eq!(verdict, if has_failed { Verdict::Unknown } else { Verdict::AsPlanned }, "after {readings}");
@@ -132,23 +113,22 @@ fn whichever_question_to_the_driver_fails_it_is_never_as_planned() {
 fn what_is_asked_for_and_cannot_be_had_is_never_as_planned() {
     let hash = Request { flow_hash_udp: Some(FlowHash::ADDRESSES_AND_PORTS), ..Request::default() };
     let machine = as_planned();
-    let spoil = |spoil: fn(&mut State)| spoil(machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device"));
-    spoil(|device| (device.hash_v4, device.hash_v6) = (None, None));
+    machine.change_device(|device| (device.hash_v4, device.hash_v6) = (None, None));
     let found = unknown(&compare(&machine, &hash));
     let why = "the request asks for \"sdfn\" and the driver does not support it";
     assert_eq!(found.len(), 2);
     assert!(found[0].starts_with(&format!("eth0: the hash of UDP over IPv4: {why}")), "{found:?}");
 
-    spoil(|device| (device.hash_v4, device.rss) = (Some(FlowHash(0)), None));
+    machine.change_device(|device| (device.hash_v4, device.rss) = (Some(FlowHash(0)), None));
     let found = unknown(&compare(&machine, &hash));
     assert!(found[0].contains("the device hashes nothing, because its host gave it no RSS"), "{found:?}");
 
-    spoil(|device| (device.rings, device.channels) = (None, None));
+    machine.change_device(|device| (device.rings, device.channels) = (None, None));
     let amounts = Request { rx_queues: Amount::Max, ring: Amount::Number(512), ..Request::default() };
     let found = unknown(&compare(&machine, &amounts));
     assert!(found[0].contains("the number of queues: the request asks for the maximum and the driver"), "{found:?}");
     assert!(found[1].contains("the length of the ring: the request asks for 512 and the driver"), "{found:?}");
-    assert_eq!(compare(&machine, &Request::default()), Comparison::default(), "nobody asks for it");
+    assert_eq!(compare(&machine, &Request::default()), Comparison::default(), "it is not asked for");
 }
 
 #[test]
@@ -182,12 +162,12 @@ fn a_kernel_thread_that_polls_elsewhere_is_the_cause_that_is_named() {
 }
 
 #[test]
-fn a_kernel_thread_that_nobody_can_see_is_never_as_planned() {
+fn a_kernel_thread_that_cannot_be_seen_is_never_as_planned() {
     let machine = as_planned();
     machine.write("sys/class/net/eth0/threaded", "1");
     let found = unknown(&compare(&machine, &Request::default()));
     assert_eq!(found.len(), 4);
-    assert!(found[0].contains("nobody says which one polls this queue"), "{found:?}");
+    assert!(found[0].contains("it is unknown which one polls this queue"), "{found:?}");
     assert!(found[0].contains("`echo 0 > /sys/class/net/eth0/threaded`"), "{found:?}");
 }
 
@@ -196,14 +176,11 @@ fn an_interrupt_that_moves_at_this_moment_is_as_planned() {
     let machine = as_planned();
     machine.write("proc/irq/29/smp_affinity_list", "0");
     let path = machine.proc().join("irq/29/smp_affinity_list");
-    MEANWHILE.set((
-        0,
-        Some(Box::new(move |pauses| {
-            if pauses == 4 {
-                fs::write(&path, "2\n").expect("a file")
-            }
-        })),
-    ));
+    while_pausing(move |pauses| {
+        if pauses == 4 {
+            fs::write(&path, "2\n").expect("a file");
+        }
+    });
     assert_eq!(compare(&machine, &Request::default()), Comparison::default());
     assert_eq!(MEANWHILE.take().0, 5);
 }
@@ -221,7 +198,7 @@ fn an_interrupt_that_fires_and_stays_elsewhere_differs_and_one_that_has_not_fire
 
     let count = machine.sys().join("kernel/irq/29/per_cpu_count");
     let fire = move |pauses: usize| fs::write(&count, format!("{},0,0,0\n", 6 + pauses)).expect("a file");
-    MEANWHILE.set((0, Some(Box::new(fire))));
+    while_pausing(fire);
     let comparison = compare(&machine, &Request::default());
     MEANWHILE.take();
     let drift = only_drift(&comparison);
@@ -229,7 +206,7 @@ fn an_interrupt_that_fires_and_stays_elsewhere_differs_and_one_that_has_not_fire
     assert!(text.contains("is 0 (its affinity says 2), wanted 2; it has fired since and did not move"), "{text}");
 
     let effective = machine.proc().join("irq/29/effective_affinity_list");
-    MEANWHILE.set((0, Some(Box::new(move |_| fs::write(&effective, "2\n").expect("a file")))));
+    while_pausing(move |_| fs::write(&effective, "2\n").expect("a file"));
     assert_eq!(compare(&machine, &Request::default()), Comparison::default(), "it has moved");
     MEANWHILE.take();
 }
@@ -254,7 +231,7 @@ fn busy_polling_is_never_as_planned() {
 fn what_became_unreadable_is_unknown_and_a_difference_beside_it_weighs_more() {
     let machine = as_planned();
     let request = Request::default();
-    with(&machine, &request, &[], |steering| {
+    machine.with_steering(&request, |steering| {
         let (host, plan) = steering.plan(&["eth0".to_owned()]).expect("a plan");
         fs::remove_file(machine.proc().join("irq/29/smp_affinity_list")).expect("removed");
         let comparison = steering.compare(&host, &plan, &Rivals::default());
@@ -280,8 +257,8 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
 
 #[test]
 fn whichever_file_cannot_be_read_it_is_an_error_or_unknown_and_never_as_planned() {
-    // Nobody needs these to say where datagrams of eth0 are processed: they are of loopback and of interrupts that are
-    // not those of a receive queue, or only their being there counts.
+    // These are not needed to say where datagrams of eth0 are processed: they are of loopback and of interrupts that
+    // are not those of a receive queue, or only their being there counts.
     let not_needed = ["net/lo/", "per_cpu_count", "/uevent", "/config", "/msi_irqs/", "/ns/net"].map(str::to_owned);
     let of_others = [24, 26, 28, 30, 32].map(|number| format!("/proc/irq/{number}/"));
     let machine = as_planned();
@@ -292,7 +269,7 @@ fn whichever_file_cannot_be_read_it_is_an_error_or_unknown_and_never_as_planned(
         let aside = path.with_extension("aside");
         fs::rename(&path, &aside).expect("renamed");
         fs::create_dir(&path).expect("a folder cannot be read like a file");
-        let verdict = with(&machine, &Request::default(), &[], |steering| {
+        let verdict = machine.with_steering(&Request::default(), |steering| {
             let (host, plan) = steering.plan(&["eth0".to_owned()]).ok()?;
             Some(steering.compare(&host, &plan, &Rivals::default()).verdict())
         });
@@ -314,7 +291,7 @@ fn whichever_file_cannot_be_read_it_is_an_error_or_unknown_and_never_as_planned(
 fn a_plan_is_compared_with_the_interface_of_its_name_in_whatever_order_they_are() {
     let machine = as_planned();
     let host = machine.read(&["eth0"]).expect("a host");
-    let drifts = with(&machine, &Request::default(), &[], |steering| {
+    let drifts = machine.with_steering(&Request::default(), |steering| {
         let mut plan = Plan::new(&host, &host.topology.online, &Request::default()).expect("a plan");
         let other =
             crate::plan::InterfacePlan { name: "eth9".to_owned(), wanted: Vec::new(), ..plan.interfaces[0].clone() };
@@ -329,7 +306,7 @@ fn a_plan_is_compared_with_the_interface_of_its_name_in_whatever_order_they_are(
 fn a_managed_interrupt_that_fires_elsewhere_than_a_running_receiver_expects_is_a_doubt() {
     let machine = Machine::named("managed-interrupts-igc");
     let request = Request::default();
-    let plan = with(&machine, &request, &[], |steering| steering.plan(&["eth0".to_owned()]).expect("a plan").1);
+    let plan = machine.with_steering(&request, |steering| steering.plan(&["eth0".to_owned()]).expect("a plan").1);
     let mut seats = plan.interfaces[0].all_seats();
     let managed = seats.iter().position(|seat| seat.why.contains("the kernel manages")).expect("a managed interrupt");
     let doubts = |seats: &[crate::plan::QueueSeat]| {

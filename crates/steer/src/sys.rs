@@ -3,7 +3,7 @@
 //!
 //! The kernel writes its answer into a buffer whose length it has only been told, and kernels before December 2025 did
 //! not always listen: a driver whose number of counters grew between two calls wrote past the end (CVE-2025-68795). So
-//! every request lies at the very end of a mapping, with a page behind it that nobody may touch. What would have been
+//! every request lies at the very end of a mapping, with a page behind it that may not be touched. What would have been
 //! memory damage is then an EFAULT.
 #![allow(unsafe_code)]
 
@@ -20,7 +20,7 @@ const ALIGNMENT: usize = 8;
 /// What a request may need at most; nothing that a driver says makes us ask for more.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes that end where a page begins that nobody may touch.
+/// Bytes that end where a page begins that may not be touched.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     mapping: NonNull<libc::c_void>,

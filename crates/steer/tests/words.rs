@@ -1,5 +1,5 @@
-//! The words of the library, held by a test: whoever uses it has commands and keys of his own, and a sentence that
-//! names those of another program would send his users astray.
+//! The words of the library, held by a test: a program that uses it has commands and keys of its own, and a sentence
+//! that names those of another program would mislead its users.
 
 use std::fs;
 use std::path::Path;

@@ -1,25 +1,25 @@
 //! Keys and commands behind the sentences of the library. The crate `steer` says what is wrong and knows nothing of a
 //! configuration; here the key of `[steer]` is added that changes it, or the command of `udpd steer`.
 
-use steer::plan::{Plan, Wish};
+use steer::plan::{Plan, RequestField};
 use steer::{ApplyError, ApplyFailure, Drift, Rival};
 
-/// The keys of `[steer]` behind some wishes, as an addition to a sentence. `named` says that the interfaces were named
+/// The keys of `[steer]` behind some fields, as an addition to a sentence. `named` says that the interfaces were named
 /// on the command line, so that no key is behind them.
-fn keys(wishes: &[Wish], named: bool) -> String {
-    let key = |wish: &Wish| match wish {
-        Wish::Interfaces => (!named).then_some("interfaces"),
-        Wish::RxQueues => Some("rx_queues"),
-        Wish::Ring => Some("ring"),
-        Wish::FlowHash => Some("flow_hash_udp"),
-        Wish::Indirection => Some("indirection"),
-        Wish::Coalesce => Some("coalesce"),
-        Wish::Dedicated => Some("dedicated_queues"),
-        Wish::Placement => Some("placement"),
-        Wish::Cores => Some("cpus"),
+fn keys(fields: &[RequestField], named: bool) -> String {
+    let key = |field: &RequestField| match field {
+        RequestField::Interfaces => (!named).then_some("interfaces"),
+        RequestField::RxQueues => Some("rx_queues"),
+        RequestField::Ring => Some("ring"),
+        RequestField::FlowHash => Some("flow_hash_udp"),
+        RequestField::Indirection => Some("indirection"),
+        RequestField::Coalesce => Some("coalesce"),
+        RequestField::Dedicated => Some("dedicated_queues"),
+        RequestField::Placement => Some("placement"),
+        RequestField::Cores => Some("cpus"),
         _ => None,
     };
-    match wishes.iter().filter_map(key).collect::<Vec<_>>().as_slice() {
+    match fields.iter().filter_map(key).collect::<Vec<_>>().as_slice() {
         [] => String::new(),
         keys => format!(" ([steer] {})", keys.join(", ")),
     }
@@ -28,7 +28,7 @@ fn keys(wishes: &[Wish], named: bool) -> String {
 /// Adds to each note of a plan the key that would change it.
 pub fn name_keys(mut plan: Plan) -> Plan {
     for note in plan.interfaces.iter_mut().flat_map(|part| &mut part.notes) {
-        note.text.push_str(&keys(&note.wishes, false));
+        note.text.push_str(&keys(&note.fields, false));
     }
     plan
 }
@@ -36,7 +36,7 @@ pub fn name_keys(mut plan: Plan) -> Plan {
 /// Why there is no plan, or why something could not be read, saved or set.
 pub fn of_error(error: &ApplyError, named: bool) -> String {
     match error {
-        ApplyError::Plan(cause) => format!("{error}{}", keys(&cause.wishes, named)),
+        ApplyError::Plan(cause) => format!("{error}{}", keys(&cause.fields, named)),
         _ => error.to_string(),
     }
 }
@@ -76,17 +76,24 @@ mod tests {
 
     use super::*;
 
-    fn refused(wishes: &[Wish], named: bool) -> String {
-        let error = PlanError { what: "no".to_owned(), cure: "ask otherwise".to_owned(), wishes: wishes.to_vec() };
+    fn refused(fields: &[RequestField], named: bool) -> String {
+        let error = PlanError { what: "no".to_owned(), cure: "ask otherwise".to_owned(), fields: fields.to_vec() };
         of_error(&ApplyError::Plan(error), named)
     }
 
     #[test]
     fn a_refused_wish_is_named_by_its_key() {
-        let all = [Wish::Interfaces, Wish::RxQueues, Wish::Ring, Wish::FlowHash, Wish::Placement, Wish::Cores];
+        let all = [
+            RequestField::Interfaces,
+            RequestField::RxQueues,
+            RequestField::Ring,
+            RequestField::FlowHash,
+            RequestField::Placement,
+            RequestField::Cores,
+        ];
         let keys = "interfaces, rx_queues, ring, flow_hash_udp, placement, cpus";
         assert_eq!(refused(&all, false), format!("no; ask otherwise ([steer] {keys})"));
-        assert_eq!(refused(&[Wish::Interfaces], true), "no; ask otherwise", "the command line named them");
+        assert_eq!(refused(&[RequestField::Interfaces], true), "no; ask otherwise", "the command line named them");
     }
 
     #[test]
@@ -112,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_note_is_given_the_key_that_would_change_it() {
-        let note = |wishes: &[Wish]| Note { text: "so it is".to_owned(), wishes: wishes.to_vec() };
+        let note = |fields: &[RequestField]| Note { text: "so it is".to_owned(), fields: fields.to_vec() };
         let part = InterfacePlan {
             spare_seats: Vec::new(),
             name: "eth0".to_owned(),
@@ -121,7 +128,7 @@ mod tests {
             seats: Vec::new(),
             dedicated: Vec::new(),
             wanted: Vec::new(),
-            notes: vec![note(&[]), note(&[Wish::FlowHash])],
+            notes: vec![note(&[]), note(&[RequestField::FlowHash])],
             busiest_share_thousandths: 0,
         };
         let plan = name_keys(Plan { interfaces: vec![part] });

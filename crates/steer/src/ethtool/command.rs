@@ -1,5 +1,5 @@
-//! What an administrator would type for each change: printed beside every change that is made, so that nobody has to
-//! take our word for what was done, and can do or undo it without us.
+//! The command that an administrator would type for each change. It is printed beside every change that is made, so
+//! that an administrator can check, repeat or undo it without this program.
 
 use super::{Channels, Coalescing, Family, FlowHash, Rings, Rule};
 
@@ -34,13 +34,9 @@ pub(crate) fn set_indirection(interface: &str, table: &[u32]) -> String {
 
 /// Sets what is hashed of UDP.
 pub(crate) fn set_flow_hash(interface: &str, family: Family, hash: FlowHash) -> String {
-    let flow = match family {
-        Family::V4 => "udp4",
-        Family::V6 => "udp6",
-    };
     let letters = hash.letters();
     let letters = if letters.is_empty() { "r" } else { &letters };
-    format!("ethtool -N {interface} rx-flow-hash {flow} {letters}")
+    format!("ethtool -N {interface} rx-flow-hash {} {letters}", family.flow())
 }
 
 /// Sets when the device announces.
@@ -52,10 +48,7 @@ pub(crate) fn set_coalescing(interface: &str, coalescing: &Coalescing) -> String
 
 /// Sends the datagrams of a rule to its queue.
 pub(crate) fn insert_rule(interface: &str, rule: &Rule) -> String {
-    let flow = match rule.family {
-        Family::V4 => "udp4",
-        Family::V6 => "udp6",
-    };
+    let flow = rule.family.flow();
     let address = rule.destination.map_or(String::new(), |address| format!(" dst-ip {address}"));
     format!("ethtool -N {interface} flow-type {flow}{address} dst-port {} action {}", rule.port, rule.queue)
 }

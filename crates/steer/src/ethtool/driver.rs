@@ -155,7 +155,7 @@ impl Rule {
     }
 }
 
-/// The rules by which a device sorts datagrams, whoever made them.
+/// The rules by which a device sorts datagrams, ours and those of others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     /// How many there can be; `None` when the driver does not tell.
@@ -238,6 +238,16 @@ pub enum Family {
     V4,
     /// IPv6.
     V6,
+}
+
+impl Family {
+    /// UDP over this family, in the words of ethtool.
+    pub(crate) fn flow(self) -> &'static str {
+        match self {
+            Self::V4 => "udp4",
+            Self::V6 => "udp6",
+        }
+    }
 }
 
 impl fmt::Display for Family {

@@ -217,24 +217,75 @@ impl Ethtool for Ioctl {
         })
     }
 
-    fn feature(&self, interface: &str, name: &str) -> Answer<Feature> {
-        self.read_feature(interface, name)
-    }
-
-    fn set_feature(&self, interface: &str, name: &str, on: bool) -> Answer<()> {
-        self.write_feature(interface, name, on)
-    }
-
     fn rules(&self, interface: &str) -> Answer<Rules> {
-        self.list_rules(interface)
+        'listing: for _ in 0..LISTINGS {
+            let counted = self.ask(interface, command::COUNT_RULES, wire::RXNFC_BYTES, "the number of rules")?;
+            let count = bounded(wire::rule_count(counted.bytes()), wire::RULES_MAX, "rules", interface)?;
+            let bytes = (wire::PLACES_AT + 4 * count as usize).max(wire::RXNFC_BYTES);
+            let mut request = new_request(command::LIST_RULES, bytes)?;
+            wire::put_rule_count(request.bytes_mut(), count);
+            match sys::ethtool(self.socket().as_fd(), interface, &mut request) {
+                // More rules than there is room for: one came in between.
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => continue,
+                result => result.map_err(|cause| explain(cause, || format!("list the rules of {interface}")))?,
+            }
+            let listed = wire::rule_count(request.bytes()).min(count) as usize;
+            let mut taken = Vec::with_capacity(listed);
+            for place in wire::table(request.bytes(), wire::PLACES_AT, listed) {
+                match self.rule_at(interface, place)? {
+                    Some(rule) => taken.push((place, rule)),
+                    None => continue 'listing,
+                }
+            }
+            taken.sort_by_key(|(place, _)| *place);
+            // Some drivers tell the number of places with the count, some with the list, some never.
+            let told = [counted.bytes(), request.bytes()].map(|bytes| wire::u64_at(bytes, wire::DATA_AT));
+            let places = told.map(|data| data & !wire::DRIVER_CHOOSES);
+            let places = places.into_iter().find(|&places| places > 0).and_then(|places| u32::try_from(places).ok());
+            let driver_chooses = told.iter().any(|data| data & wire::DRIVER_CHOOSES != 0);
+            return Ok(Rules { places, driver_chooses, taken });
+        }
+        Err(EthtoolError::Failed {
+            operation: format!("list the rules of {interface}"),
+            cause: std::io::Error::other(format!("they changed {LISTINGS} times while they were listed")),
+        })
     }
 
     fn insert_rule(&self, interface: &str, rule: &Rule, place: Option<u32>) -> Answer<u32> {
-        self.add_rule(interface, rule, place)
+        let mut request = new_request(command::INSERT_RULE, wire::RXNFC_BYTES)?;
+        wire::put_rule(request.bytes_mut(), rule, place);
+        let doing = || {
+            let Rule { family, port, queue, .. } = rule;
+            format!("let {interface} send UDP over {family} to port {port} to queue {queue}")
+        };
+        self.call(interface, &mut request, doing)?;
+        Ok(wire::place(request.bytes()))
     }
 
     fn delete_rule(&self, interface: &str, place: u32) -> Answer<()> {
-        self.remove_rule(interface, place)
+        let mut request = new_request(command::DELETE_RULE, wire::RXNFC_BYTES)?;
+        wire::put_place(request.bytes_mut(), place);
+        self.call(interface, &mut request, || format!("delete the rule at place {place} of {interface}"))
+    }
+
+    fn feature(&self, interface: &str, name: &str) -> Answer<Feature> {
+        let (bit, words) = self.find_feature(interface, name)?;
+        let bytes = wire::FEATURES_HEADER_BYTES + wire::GET_BLOCK_BYTES * words;
+        let mut request = new_request(command::GET_FEATURES, bytes)?;
+        wire::put_feature_words(request.bytes_mut(), words);
+        self.call(interface, &mut request, || format!("read the features of {interface}"))?;
+        Ok(wire::feature(request.bytes(), bit))
+    }
+
+    fn set_feature(&self, interface: &str, name: &str, on: bool) -> Answer<()> {
+        let (bit, words) = self.find_feature(interface, name)?;
+        let bytes = wire::FEATURES_HEADER_BYTES + wire::SET_BLOCK_BYTES * words;
+        let mut request = new_request(command::SET_FEATURES, bytes)?;
+        wire::put_feature_words(request.bytes_mut(), words);
+        wire::put_feature(request.bytes_mut(), bit, on);
+        let doing = || format!("turn {name} of {interface} {}", if on { "on" } else { "off" });
+        // The kernel answers a request that the driver does not follow with a flag and no error; reading it back tells.
+        self.call(interface, &mut request, doing)
     }
 }
 
@@ -295,40 +346,6 @@ impl Ioctl {
 const LISTINGS: usize = 5;
 
 impl Ioctl {
-    pub(super) fn list_rules(&self, interface: &str) -> Answer<Rules> {
-        'listing: for _ in 0..LISTINGS {
-            let counted = self.ask(interface, command::COUNT_RULES, wire::RXNFC_BYTES, "the number of rules")?;
-            let count = bounded(wire::rule_count(counted.bytes()), wire::RULES_MAX, "rules", interface)?;
-            let bytes = (wire::PLACES_AT + 4 * count as usize).max(wire::RXNFC_BYTES);
-            let mut request = new_request(command::LIST_RULES, bytes)?;
-            wire::put_rule_count(request.bytes_mut(), count);
-            match sys::ethtool(self.socket().as_fd(), interface, &mut request) {
-                // More rules than there is room for: one came in between.
-                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => continue,
-                result => result.map_err(|cause| explain(cause, || format!("list the rules of {interface}")))?,
-            }
-            let listed = wire::rule_count(request.bytes()).min(count) as usize;
-            let mut taken = Vec::with_capacity(listed);
-            for place in wire::table(request.bytes(), wire::PLACES_AT, listed) {
-                match self.rule_at(interface, place)? {
-                    Some(rule) => taken.push((place, rule)),
-                    None => continue 'listing,
-                }
-            }
-            taken.sort_by_key(|(place, _)| *place);
-            // Some drivers tell the number of places with the count, some with the list, some never.
-            let told = [counted.bytes(), request.bytes()].map(|bytes| wire::u64_at(bytes, wire::DATA_AT));
-            let places = told.map(|data| data & !wire::DRIVER_CHOOSES);
-            let places = places.into_iter().find(|&places| places > 0).and_then(|places| u32::try_from(places).ok());
-            let driver_chooses = told.iter().any(|data| data & wire::DRIVER_CHOOSES != 0);
-            return Ok(Rules { places, driver_chooses, taken });
-        }
-        Err(EthtoolError::Failed {
-            operation: format!("list the rules of {interface}"),
-            cause: std::io::Error::other(format!("they changed {LISTINGS} times while they were listed")),
-        })
-    }
-
     /// What is at a place: `None` when nothing is any more, `Some(None)` when a [`Rule`] cannot express it. Drivers say
     /// either of two things of a place where nothing is: ixgbe that the question is wrong.
     fn rule_at(&self, interface: &str, place: u32) -> Answer<Option<Option<Rule>>> {
@@ -342,23 +359,6 @@ impl Ioctl {
             }
             result => result.map(|()| Some(wire::rule(request.bytes()))),
         }
-    }
-
-    pub(super) fn add_rule(&self, interface: &str, rule: &Rule, place: Option<u32>) -> Answer<u32> {
-        let mut request = new_request(command::INSERT_RULE, wire::RXNFC_BYTES)?;
-        wire::put_rule(request.bytes_mut(), rule, place);
-        let doing = || {
-            let Rule { family, port, queue, .. } = rule;
-            format!("let {interface} send UDP over {family} to port {port} to queue {queue}")
-        };
-        self.call(interface, &mut request, doing)?;
-        Ok(wire::place(request.bytes()))
-    }
-
-    pub(super) fn remove_rule(&self, interface: &str, place: u32) -> Answer<()> {
-        let mut request = new_request(command::DELETE_RULE, wire::RXNFC_BYTES)?;
-        wire::put_place(request.bytes_mut(), place);
-        self.call(interface, &mut request, || format!("delete the rule at place {place} of {interface}"))
     }
 
     /// The bit of a feature and how many words hold all of them.
@@ -378,26 +378,6 @@ impl Ioctl {
         wire::put_name_count(names.bytes_mut(), set, count);
         self.call(interface, &mut names, || format!("read the names of the {what} of {interface}"))?;
         Ok((names, count))
-    }
-
-    pub(super) fn read_feature(&self, interface: &str, name: &str) -> Answer<Feature> {
-        let (bit, words) = self.find_feature(interface, name)?;
-        let bytes = wire::FEATURES_HEADER_BYTES + wire::GET_BLOCK_BYTES * words;
-        let mut request = new_request(command::GET_FEATURES, bytes)?;
-        wire::put_feature_words(request.bytes_mut(), words);
-        self.call(interface, &mut request, || format!("read the features of {interface}"))?;
-        Ok(wire::feature(request.bytes(), bit))
-    }
-
-    pub(super) fn write_feature(&self, interface: &str, name: &str, on: bool) -> Answer<()> {
-        let (bit, words) = self.find_feature(interface, name)?;
-        let bytes = wire::FEATURES_HEADER_BYTES + wire::SET_BLOCK_BYTES * words;
-        let mut request = new_request(command::SET_FEATURES, bytes)?;
-        wire::put_feature_words(request.bytes_mut(), words);
-        wire::put_feature(request.bytes_mut(), bit, on);
-        let doing = || format!("turn {name} of {interface} {}", if on { "on" } else { "off" });
-        // The kernel answers a wish that the driver does not follow with a flag and no error; reading it back tells.
-        self.call(interface, &mut request, doing)
     }
 }
 

@@ -196,14 +196,14 @@ fn a_rule_that_goes_while_the_rules_are_read_makes_them_be_listed_again() {
     for errno in [libc::ENOENT, libc::EINVAL] {
         let ioctl = Ioctl::new().expect("a socket");
         seam::DRIVER.set(Some(driver_that_loses_a_rule(2, errno)));
-        assert_eq!(ioctl.list_rules("any0").expect("listed again").taken, [(3, None)]);
+        assert_eq!(ioctl.rules("any0").expect("listed again").taken, [(3, None)]);
     }
     let ioctl = Ioctl::new().expect("a socket");
     seam::DRIVER.set(Some(driver_that_loses_a_rule(0, libc::EINVAL)));
-    let error = ioctl.list_rules("any0").expect_err("not for ever").to_string();
+    let error = ioctl.rules("any0").expect_err("not for ever").to_string();
     assert!(error.contains("they changed 5 times while they were listed"), "{error}");
     seam::DRIVER.set(Some(driver_that_loses_a_rule(2, libc::EIO)));
-    let error = ioctl.list_rules("any0").expect_err("another error").to_string();
+    let error = ioctl.rules("any0").expect_err("another error").to_string();
     assert!(error.contains("read the rule at place 5 of any0"), "{error}");
 }
 

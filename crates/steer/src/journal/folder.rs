@@ -1,8 +1,8 @@
-//! A folder that only its owner can have put something into, and files in it that nobody else can have made.
+//! A folder and files in it that only root and this process can have written.
 //!
-//! root reads here what it then writes to the kernel. So every step is taken from a descriptor and none through a link:
-//! whoever may write somewhere on the way could otherwise point root at a file of his choice, to be read or to be
-//! overwritten.
+//! root reads here what it then writes to the kernel. So each step of the path is opened from the descriptor of the one
+//! before, and none through a link: a user who may write to a directory on the way could otherwise make root read or
+//! overwrite a file of the choice of that user.
 
 use std::fmt;
 use std::fs::File;
@@ -17,7 +17,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-/// What was of an interface with a thousand queues is a tenth of it.
+/// The file of an interface with a thousand queues takes a tenth of it.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A new file has this ending until it is whole.
@@ -79,7 +79,7 @@ impl Folder {
         format!("read {}", self.path(name).display())
     }
 
-    /// Nobody but root and ourselves may have written it.
+    /// Only root and this process may be able to write it.
     fn check_owner(&self, name: &str, status: &FileStat) -> Result<(), JournalError> {
         let path = self.path(name);
         let ours = geteuid().as_raw();
@@ -167,7 +167,7 @@ impl Folder {
         removed.and_then(|()| self.sync()).map_err(fail)
     }
 
-    /// Removes what a process left that was killed while it wrote. Only for who holds the lock.
+    /// Removes unfinished files of processes that were killed while they wrote. Only under the lock.
     pub(super) fn sweep(&self) -> Result<(), JournalError> {
         for name in self.names()?.iter().filter(|name| name.starts_with('.') && name.ends_with(UNFINISHED)) {
             self.remove(name)?;
@@ -196,7 +196,7 @@ pub enum JournalError {
         /// Why it failed.
         cause: io::Error,
     },
-    /// There is something that is not used: it is damaged, or somebody else may have put it there.
+    /// A file or a folder is not used: it is damaged, or another user may have put it there.
     Unusable(String),
     /// Another process holds the lock.
     Busy(String),

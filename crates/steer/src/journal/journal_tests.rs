@@ -20,7 +20,7 @@ fn place() -> Place {
 
 impl Place {
     fn lock(&self) -> LockedJournal {
-        self.journal.lock("a test", Duration::ZERO, |_| ()).expect("nobody else has it")
+        self.journal.lock("a test", Duration::ZERO, |_| ()).expect("no other process has it")
     }
 
     fn why_unusable(&self) -> String {
@@ -73,7 +73,7 @@ fn another_device_of_the_same_number_is_not_taken_for_the_one_that_was_saved() {
     journal.save(&saved()).expect("saved");
     let address = Some("02:00:00:00:00:01".to_owned());
     let renumbered = Identity { address: address.clone(), ..saved().identity };
-    assert_eq!(journal.find(&renumbered).expect("the same device"), Some(saved()), "somebody set its address");
+    assert_eq!(journal.find(&renumbered).expect("the same device"), Some(saved()), "its address was changed");
     for other in [
         Identity { address, bus: None, ..saved().identity },
         Identity { bus: Some("0000:00:04.0".to_owned()), ..saved().identity },
@@ -186,7 +186,7 @@ fn a_file_that_somebody_else_can_have_made_is_not_believed() {
     again();
     fs::remove_file(&file).expect("removed");
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
-    assert!(place.why_unusable().ends_with("is not a regular file"), "and nobody waits for its writer");
+    assert!(place.why_unusable().ends_with("is not a regular file"), "and its writer is not waited for");
     again();
     assert!(place.journal.entries().expect("the folder")[0].saved.is_ok());
 }

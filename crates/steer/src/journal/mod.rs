@@ -1,14 +1,14 @@
-//! What interfaces were like before they were steered, on disk, so that it can be put back after a crash too.
+//! The settings of interfaces before they were steered, on disk, so that they can be put back after a crash too.
 //!
-//! All of it is written before the first change: first to a file beside it, then made durable, then renamed. So at any
-//! moment there is either the whole of it or nothing, and if there is nothing, nothing was changed. A second apply
-//! finds it and leaves its values: the oldest are the ones to go back to.
+//! All of them are written before the first change: first to a file beside, then made durable, then renamed. So at any
+//! moment there is either the whole file or none, and if there is none, nothing was changed. A second apply finds the
+//! file and keeps its values: the oldest are the ones to go back to.
 //!
 //! Saving and removing take the lock, which is held through the whole of an apply or a restore: a restore in the middle
 //! of an apply would leave changes behind of which no journal says anything.
 //!
-//! It belongs below /run, into a folder of root's alone: a reboot puts all these settings back by itself, and the files
-//! go with them.
+//! The folder belongs below /run and to root alone: a reboot puts all these settings back by itself, and removes the
+//! files with them.
 
 mod folder;
 
@@ -29,16 +29,16 @@ pub use self::folder::JournalError;
 const ENDING: &str = ".saved";
 const LOCK: &str = "lock";
 
-/// How often a lock that somebody holds is asked for again.
+/// The pause between two attempts to take a lock that another process holds.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// The folder with what was.
+/// The folder with what was saved.
 #[derive(Debug, Clone)]
 pub struct Journal {
     folder: PathBuf,
 }
 
-/// The folder with what was, while nobody else may change it.
+/// The folder with what was saved, while no other process may change it.
 #[derive(Debug)]
 pub struct LockedJournal {
     folder: Folder,
@@ -53,7 +53,7 @@ pub struct Entry {
     pub path: PathBuf,
     /// The name of the interface when it was saved.
     pub interface: String,
-    /// What was, or why the file is of no use.
+    /// What was saved, or why the file is not usable.
     pub saved: Result<Saved, JournalError>,
     file: String,
 }
@@ -69,30 +69,30 @@ impl Journal {
         &self.folder
     }
 
-    /// Takes the lock, for as long as the answer lives. `purpose` is what others are told meanwhile. Somebody who holds
-    /// it is told to `waiting` and given `patience`.
+    /// Takes the lock, for as long as the answer lives. Other processes that ask for it are told our `purpose`. When
+    /// another process holds it, this waits for at most `timeout` and calls `on_wait` with what that process told.
     pub fn lock(
         &self,
         purpose: &str,
-        patience: Duration,
-        waiting: impl FnOnce(&str),
+        timeout: Duration,
+        on_wait: impl FnOnce(&str),
     ) -> Result<LockedJournal, JournalError> {
         let folder = Folder::open(&self.folder, true)?.expect("made where it was missing");
-        take(folder, purpose, patience, waiting)
+        take(folder, purpose, timeout, on_wait)
     }
 
     /// The same, without making the folder: `None` where it is missing, and so nothing is saved.
     pub fn lock_if_any(
         &self,
         purpose: &str,
-        patience: Duration,
-        waiting: impl FnOnce(&str),
+        timeout: Duration,
+        on_wait: impl FnOnce(&str),
     ) -> Result<Option<LockedJournal>, JournalError> {
         let folder = Folder::open(&self.folder, false)?;
-        folder.map(|folder| take(folder, purpose, patience, waiting)).transpose()
+        folder.map(|folder| take(folder, purpose, timeout, on_wait)).transpose()
     }
 
-    /// What is in the folder. What is read without the lock may be gone or otherwise in a moment.
+    /// The files of the folder. What is read without the lock may change or go at any time.
     pub fn entries(&self) -> Result<Vec<Entry>, JournalError> {
         Folder::open(&self.folder, false)?.map_or(Ok(Vec::new()), |folder| entries(&folder))
     }
@@ -107,13 +107,13 @@ impl Journal {
 fn take(
     folder: Folder,
     purpose: &str,
-    patience: Duration,
-    waiting: impl FnOnce(&str),
+    timeout: Duration,
+    on_wait: impl FnOnce(&str),
 ) -> Result<LockedJournal, JournalError> {
-    let (mut file, mut waiting) = (folder.lock_file(LOCK)?, Some(waiting));
+    let (mut file, mut on_wait) = (folder.lock_file(LOCK)?, Some(on_wait));
     let path = folder.path(LOCK);
     // Nothing where it is further away than a clock can tell.
-    let until = Instant::now().checked_add(patience);
+    let until = Instant::now().checked_add(timeout);
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
@@ -131,25 +131,25 @@ fn take(
         let _ = file.rewind().and_then(|()| (&file).take(1000).read_to_string(&mut holder));
         let holder = if holder.trim().is_empty() { "another process" } else { holder.trim() };
         if until.is_some_and(|until| Instant::now() >= until) {
-            let (path, seconds) = (path.display(), patience.as_secs_f32());
+            let (path, seconds) = (path.display(), timeout.as_secs_f32());
             return Err(JournalError::Busy(format!(
                 "{holder} holds {path}, after {seconds} s still; nothing was changed"
             )));
         }
-        if let Some(waiting) = waiting.take() {
-            waiting(holder);
+        if let Some(on_wait) = on_wait.take() {
+            on_wait(holder);
         }
         std::thread::sleep(ASK_AGAIN);
     }
 }
 
 impl LockedJournal {
-    /// What is in the folder.
+    /// The files of the folder.
     pub fn entries(&self) -> Result<Vec<Entry>, JournalError> {
         entries(&self.folder)
     }
 
-    /// What is saved for this very interface, whatever its name is by now.
+    /// What is saved for this interface, whatever its name is by now.
     pub(crate) fn find(&self, identity: &Identity) -> Result<Option<Saved>, JournalError> {
         let Some(file) = self.file_of(identity)? else { return Ok(None) };
         let saved = read(&self.folder, &file)?;
@@ -179,7 +179,7 @@ impl LockedJournal {
         self.folder.write(&file, &text)
     }
 
-    /// Forgets: everything is as it was.
+    /// Removes a file, because everything is as it was.
     pub(crate) fn remove(&mut self, entry: &Entry) -> Result<(), JournalError> {
         self.folder.remove(&entry.file)
     }
@@ -201,12 +201,12 @@ fn entries(folder: &Folder) -> Result<Vec<Entry>, JournalError> {
     Ok(entries)
 }
 
-/// A file that is damaged is an error: guessing at what was is worse than saying so.
+/// A file that is damaged is an error, because a guess at what was could be written to the kernel.
 fn read(folder: &Folder, file: &str) -> Result<Saved, JournalError> {
     let damaged = || JournalError::damaged(&folder.path(file));
     let saved = parse(&folder.read(file)?).ok_or_else(damaged)?;
     let Identity { name, index, namespace, .. } = &saved.identity;
-    // Somebody may have renamed or copied it.
+    // A file that was renamed or copied is not of this interface.
     if file == format!("{name}.{index}.{}{ENDING}", namespace.inode) { Ok(saved) } else { Err(damaged()) }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::parts::Request;
-use super::parts::{PlanError, Wish, refuse};
+use super::parts::{PlanError, RequestField, refuse};
 use crate::corelist::format_core_list;
 use crate::model::Host;
 use crate::topology::Topology;
@@ -23,7 +23,7 @@ pub(super) struct Cores<'a> {
     interrupts: BTreeMap<usize, usize>,
     /// How many receivers are on a core.
     receivers: BTreeMap<usize, usize>,
-    /// The physical cores of interrupts, of receivers, and of anybody.
+    /// The physical cores of interrupts, of receivers, and of either or of others.
     with_interrupt: BTreeSet<usize>,
     with_receiver: BTreeSet<usize>,
     touched: BTreeSet<usize>,
@@ -37,7 +37,7 @@ impl<'a> Cores<'a> {
             if !offline.is_empty() {
                 let what = format!("the request names the cores {}, which are not online", format_core_list(&offline));
                 let cure = format!("name some of those that are: {}", format_core_list(&topology.online));
-                return Err(refuse(&[Wish::Cores], what, cure));
+                return Err(refuse(&[RequestField::Cores], what, cure));
             }
         }
         let wanted = |core: &usize| request.cores.as_ref().is_none_or(|cores| cores.contains(core));
@@ -47,7 +47,7 @@ impl<'a> Cores<'a> {
             let may = format_core_list(allowed);
             let what = format!("this process may run on the cores {may}, and the request leaves none of them");
             let cure = "name some of them, or widen the affinity or cpuset that the process starts in";
-            return Err(refuse(&[Wish::Cores], what, cure));
+            return Err(refuse(&[RequestField::Cores], what, cure));
         }
         let mut cores = Self {
             topology,

@@ -7,9 +7,9 @@ use super::cores::Cores;
 use super::flows::{busiest_share, thousandths};
 use super::parts::{Amount, Request, why_not};
 use super::parts::{BALANCE_FLOWS, InterfacePlan, Plan, Target, Wanted};
-use super::parts::{Note, PlanError, Wish, refuse};
+use super::parts::{Note, PlanError, RequestField, refuse};
 use super::seats::assign;
-use super::seats::{Demand, Party};
+use super::seats::{InterfaceSeats, SeatRequest};
 use crate::corelist::format_core_list;
 use crate::ethtool::{Channels, Coalescing, Family, FlowHash, Rings};
 use crate::model::{Host, Interface, Kind};
@@ -18,17 +18,17 @@ impl Plan {
     /// Decides. `allowed` are the cores that this process may use.
     pub fn new(host: &Host, allowed: &[usize], request: &Request) -> Result<Self, PlanError> {
         let mut cores = Cores::new(host, allowed, request)?;
-        let (mut interfaces, mut demands) = (Vec::new(), Vec::new());
+        let (mut interfaces, mut requests) = (Vec::new(), Vec::new());
         for interface in &host.interfaces {
             let (part, queues) = plan(interface, &cores, request)?;
             interfaces.push(part);
             let receivers = request.receivers.get(&interface.name).copied().unwrap_or(queues).max(1);
             let seated = request.seated.get(&interface.name).map_or(&[][..], Vec::as_slice);
-            demands.push(Demand { interface, queues, receivers, seated });
+            requests.push(SeatRequest { interface, queues, receivers, seated });
         }
-        let parties = assign(&mut cores, &demands, request.placement);
-        for (part, party) in interfaces.iter_mut().zip(&parties) {
-            part.seat(party, &cores);
+        let seats = assign(&mut cores, &requests, request.placement);
+        for (part, seats) in interfaces.iter_mut().zip(&seats) {
+            part.seat(seats, &cores);
         }
         Ok(Self { interfaces })
     }
@@ -66,11 +66,11 @@ fn check_kind(interface: &Interface) -> Result<(), PlanError> {
             [] => "nothing is below it yet: name the interfaces that it will have".to_owned(),
             members => format!("name what is below it instead: {}", members.join(", ")),
         };
-        Err(refuse(&[Wish::Interfaces], what, cure))
+        Err(refuse(&[RequestField::Interfaces], what, cure))
     };
     let nothing = |what: &str| {
         let what = format!("{name} is {what}: it has no interrupts, so there is nothing to steer");
-        Err(refuse(&[Wish::Interfaces], what, "name an interface with a device behind it"))
+        Err(refuse(&[RequestField::Interfaces], what, "name an interface with a device behind it"))
     };
     match kind {
         Kind::Physical => Ok(()),
@@ -87,15 +87,15 @@ fn check_kind(interface: &Interface) -> Result<(), PlanError> {
 
 impl InterfacePlan {
     /// The seats, and what is wanted so that datagrams arrive there.
-    fn seat(&mut self, party: &Party<'_>, cores: &Cores<'_>) {
-        self.seats = party.seats(cores);
-        self.spare_seats = party.spare_seats(cores);
-        self.want_interrupts(party.interface);
-        self.want_rps(party.receivers.len(), &party.rps_cores(cores));
-        self.want_xps(party.interface);
-        self.notes.extend(party.remarks(cores));
-        self.busiest_share_thousandths = thousandths(busiest_share(BALANCE_FLOWS, party.receivers.len()));
-        if !party.interface.is_up {
+    fn seat(&mut self, seats: &InterfaceSeats<'_>, cores: &Cores<'_>) {
+        self.seats = seats.seats(cores);
+        self.spare_seats = seats.spare_seats(cores);
+        self.want_interrupts(seats.interface);
+        self.want_rps(seats.receivers.len(), &seats.rps_cores(cores));
+        self.want_xps(seats.interface);
+        self.notes.extend(seats.remarks(cores));
+        self.busiest_share_thousandths = thousandths(busiest_share(BALANCE_FLOWS, seats.receivers.len()));
+        if !seats.interface.is_up {
             self.note(&[], "the interface is down: its interrupts appear when it comes up; apply the plan again then");
         }
     }
@@ -105,8 +105,8 @@ impl InterfacePlan {
         self.wanted.push(Wanted { target, why: why.into(), disruption });
     }
 
-    pub(super) fn note(&mut self, wishes: &[Wish], text: impl Into<String>) {
-        self.notes.push(Note { text: text.into(), wishes: wishes.to_vec() });
+    pub(super) fn note(&mut self, fields: &[RequestField], text: impl Into<String>) {
+        self.notes.push(Note { text: text.into(), fields: fields.to_vec() });
     }
 
     /// Returns how many queues there will be.
@@ -115,7 +115,7 @@ impl InterfacePlan {
         let name = &interface.name;
         if now == 0 {
             let what = format!("{name} shows no receive queues");
-            return Err(refuse(&[Wish::Interfaces], what, "name another interface"));
+            return Err(refuse(&[RequestField::Interfaces], what, "name another interface"));
         }
         let Some(channels) = interface.channels.get() else {
             if request.rx_queues != Amount::Keep {
@@ -135,7 +135,11 @@ impl InterfacePlan {
             Amount::Number(number) if number <= most && number > 0 => number,
             Amount::Number(number) => {
                 let what = format!("the request asks for {number} queues, and {name} can have 1 to {most}");
-                return Err(refuse(&[Wish::RxQueues], what, format!("ask for at most {most}, or for the maximum")));
+                return Err(refuse(
+                    &[RequestField::RxQueues],
+                    what,
+                    format!("ask for at most {most}, or for the maximum"),
+                ));
             }
         };
         let channels =
@@ -157,7 +161,7 @@ impl InterfacePlan {
                 self.name,
                 format_core_list(usable)
             );
-            self.note(&[Wish::RxQueues, Wish::Cores], text);
+            self.note(&[RequestField::RxQueues, RequestField::Cores], text);
         }
         count.min(most)
     }
@@ -174,7 +178,7 @@ impl InterfacePlan {
             Amount::Number(number) if number == 0 || number > rings.rx_max => {
                 let (name, most) = (&interface.name, rings.rx_max);
                 let what = format!("the request asks for a ring of {number}, and {name} can have 1 to {most}");
-                return Err(refuse(&[Wish::Ring], what, format!("ask for at most {most}, or for the maximum")));
+                return Err(refuse(&[RequestField::Ring], what, format!("ask for at most {most}, or for the maximum")));
             }
             Amount::Number(number) => number,
             Amount::Max | Amount::Keep => rings.rx_max,
@@ -236,7 +240,7 @@ impl InterfacePlan {
                         "the device hashes only the addresses of UDP over {family}: all datagrams between two hosts \
                          land in one queue; a hash of \"sdfn\" spreads them by port too"
                     );
-                    self.note(&[Wish::FlowHash], text);
+                    self.note(&[RequestField::FlowHash], text);
                 }
                 (None, _) => {}
             }

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use super::parts::{
-    DedicatedQueue, Dedication, InterfacePlan, PlanError, QueueSeat, Request, Shares, Target, Wish, refuse, why_not,
+    DedicatedQueue, Dedication, InterfacePlan, PlanError, QueueSeat, Request, RequestField, Shares, Target, refuse,
+    why_not,
 };
 use crate::ethtool::{Family, Rule, Rules};
 use crate::model::Interface;
@@ -23,38 +24,35 @@ impl InterfacePlan {
         queues: usize,
         request: &Request,
     ) -> Result<(), PlanError> {
-        let is_here = |wish: &Dedication| wish.interface.as_ref().is_none_or(|name| *name == interface.name);
-        let wishes: Vec<(usize, &Dedication)> =
-            request.dedicated.iter().enumerate().filter(|(_, wish)| is_here(wish)).collect();
-        if let Some((_, wish)) = wishes.iter().find(|(_, wish)| wish.queues != 1) {
-            let what = format!("the request asks for {} queues for UDP {}", wish.queues, ports([*wish]));
+        let asked = request.dedicated.iter().enumerate().filter(|(_, asked)| asked.is_for(&interface.name));
+        let asked: Vec<(usize, &Dedication)> = asked.collect();
+        if let Some((_, several)) = asked.iter().find(|(_, asked)| asked.queues != 1) {
+            let what = format!("the request asks for {} queues for UDP {}", several.queues, ports(&[(0, several)]));
             let cure = "ask for one: a rule of a network card names one queue, and no context of several is made";
-            return Err(refuse(&[Wish::Dedicated], what, cure));
+            return Err(refuse(&[RequestField::Dedicated], what, cure));
         }
-        if wishes.is_empty() {
+        if asked.is_empty() {
             return Ok(());
         }
-        if let Err(why) = can_dedicate(interface, queues, wishes.len()) {
-            self.note(
-                &[Wish::Dedicated],
-                format!("no queue is kept for UDP {}: {why}", ports(wishes.iter().map(|(_, wish)| *wish))),
-            );
+        if let Err(why) = can_dedicate(interface, queues, asked.len()) {
+            self.note(&[RequestField::Dedicated], format!("no queue is kept for UDP {}: {why}", ports(&asked)));
             return Ok(());
         }
         let queue_of = |number: usize| queues - 1 - number;
         let mut rules: Vec<Rule> =
-            wishes.iter().enumerate().flat_map(|(number, (_, wish))| rules_of(wish, queue_of(number))).collect();
+            asked.iter().enumerate().flat_map(|(number, (_, asked))| rules_of(asked, queue_of(number))).collect();
         // Of two rules that match, devices obey the one at the lower place, and the last free place is taken first: so
         // a port on every address comes before the same port on one.
         rules.sort_by_key(|rule| (rule.family, rule.destination));
         let there = &interface.sorting.get().expect("it was just looked at").rules;
         if let Some(missing) = missing_places(there, &rules) {
-            let text = format!("no queue is kept for UDP {}: {missing}", ports(wishes.iter().map(|(_, wish)| *wish)));
-            self.note(&[Wish::Dedicated], text);
+            let text = format!("no queue is kept for UDP {}: {missing}", ports(&asked));
+            self.note(&[RequestField::Dedicated], text);
             return Ok(());
         }
-        self.dedicated =
-            (wishes.iter().enumerate()).map(|(number, (place, _))| (queue_of(number), *place)).map(dedicated).collect();
+        let queue =
+            |(number, (place, _)): (usize, &(usize, _))| DedicatedQueue { queue: queue_of(number), dedication: *place };
+        self.dedicated = asked.iter().enumerate().map(queue).collect();
         self.want(Target::Ntuple(true), "the device sorts by rules only with this on");
         for rule in rules {
             let why =
@@ -82,8 +80,8 @@ impl InterfacePlan {
         }
     }
 
-    /// A queue without a share in the table gets nothing, and one with two shares gets double. Queues that are kept for
-    /// somebody have none.
+    /// A queue without a share in the table gets nothing, and one with two shares gets double. Dedicated queues have
+    /// none.
     pub(super) fn want_table(&mut self, interface: &Interface, queues: usize, request: &Request) {
         let shared = queues - self.dedicated.len();
         let now = interface.rss.get().map(|rss| rss.indirection.as_slice()).unwrap_or_default();
@@ -100,7 +98,7 @@ impl InterfacePlan {
             let idle: Vec<String> = (0..count).filter(|queue| !kept.contains(queue)).map(|it| it.to_string()).collect();
             if !idle.is_empty() {
                 let text = format!("the table gives no flows to the queues {}: their receivers idle", idle.join(", "));
-                self.note(&[Wish::Indirection], text);
+                self.note(&[RequestField::Indirection], text);
             }
             self.want(Target::Indirection(kept), "the request keeps the weights that the table has");
             return;
@@ -110,8 +108,8 @@ impl InterfacePlan {
     }
 }
 
-/// Whether the device can keep that many of its queues for somebody, as far as it can be seen.
-fn can_dedicate(interface: &Interface, queues: usize, wished: usize) -> Result<(), String> {
+/// Whether the device can dedicate that many of its queues, as far as it can be seen.
+fn can_dedicate(interface: &Interface, queues: usize, asked: usize) -> Result<(), String> {
     let Some(sorting) = interface.sorting.get() else { return Err(why_not(&interface.sorting, "rules (ntuple)")) };
     if !sorting.ntuple.is_on && !sorting.ntuple.is_changeable {
         return Err("the driver keeps its rules (ntuple) turned off".to_owned());
@@ -120,7 +118,7 @@ fn can_dedicate(interface: &Interface, queues: usize, wished: usize) -> Result<(
         let why_not = why_not(&interface.rss, "an indirection table");
         return Err(format!("all the others cannot be kept off it, because {why_not}"));
     }
-    if queues <= wished {
+    if queues <= asked {
         let all = if queues == 1 { "1 queue".to_owned() } else { format!("{queues} queues") };
         return Err(format!("the interface has {all}, and one must be left for everything else"));
     }
@@ -143,9 +141,9 @@ fn missing_places(there: &Rules, wanted: &[Rule]) -> Option<String> {
     }
 }
 
-fn rules_of(wish: &Dedication, queue: usize) -> impl Iterator<Item = Rule> {
+fn rules_of(asked: &Dedication, queue: usize) -> impl Iterator<Item = Rule> {
     let queue = u32::try_from(queue).unwrap_or(u32::MAX);
-    wish.destinations.iter().map(move |destination| Rule {
+    asked.destinations.iter().map(move |destination| Rule {
         family: if destination.is_ipv4() { Family::V4 } else { Family::V6 },
         destination: Some(destination.ip()).filter(|address| !address.is_unspecified()),
         port: destination.port(),
@@ -153,14 +151,10 @@ fn rules_of(wish: &Dedication, queue: usize) -> impl Iterator<Item = Rule> {
     })
 }
 
-fn dedicated((queue, dedication): (usize, usize)) -> DedicatedQueue {
-    DedicatedQueue { queue, dedication }
-}
-
 /// "port 514" or "ports 514, 2055".
-fn ports<'a>(wishes: impl IntoIterator<Item = &'a Dedication>) -> String {
-    let ports: BTreeSet<u16> =
-        wishes.into_iter().flat_map(|wish| wish.destinations.iter().map(SocketAddr::port)).collect();
+fn ports(asked: &[(usize, &Dedication)]) -> String {
+    let ports = asked.iter().flat_map(|(_, asked)| asked.destinations.iter().map(SocketAddr::port));
+    let ports: BTreeSet<u16> = ports.collect();
     let names: Vec<String> = ports.iter().map(u16::to_string).collect();
     format!("{} {}", if names.len() == 1 { "port" } else { "ports" }, names.join(", "))
 }
@@ -213,7 +207,7 @@ impl InterfacePlan {
 }
 
 /// The cores of a seat. One whose receiver may run anywhere on a node has no core of its own but the interrupt's, and
-/// where nobody knows the interrupt the seat is a guess, for which nothing is moved.
+/// where the interrupt is unknown the seat is a guess, for which nothing is moved.
 fn cores_of(seat: &QueueSeat) -> Vec<usize> {
     let Some(interrupt) = seat.interrupt_core else { return Vec::new() };
     let receiver = Some(seat.receiver_core).filter(|core| seat.receiver_cores == [*core]);
@@ -269,6 +263,7 @@ fn chance_of_at_most(most: usize, flows: usize, receivers: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Random;
 
     #[test]
     fn one_receiver_gets_everything_and_one_flow_is_all_of_one_receiver() {
@@ -284,16 +279,13 @@ mod tests {
 
     #[test]
     fn the_figure_agrees_with_throwing_balls() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = Random::default();
         let rounds = 20_000;
         let mut sum = 0;
         for _ in 0..rounds {
             let mut bins = [0_u32; 4];
             for _ in 0..8 {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                bins[(state >> 33) as usize % 4] += 1;
+                bins[random.below(4)] += 1;
             }
             sum += bins.iter().max().expect("bins");
         }

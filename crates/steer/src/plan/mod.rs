@@ -17,5 +17,5 @@ mod tests;
 
 pub use parts::{
     Amount, BALANCE_FLOWS, DedicatedQueue, Dedication, InterfacePlan, Note, Placement, Plan, PlanError, QueueSeat,
-    Request, Shares, SpareSeat, Target, Wanted, Wish,
+    Request, RequestField, Shares, SpareSeat, Target, Wanted,
 };

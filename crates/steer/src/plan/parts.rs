@@ -95,7 +95,7 @@ pub struct QueueSeat {
 
 impl QueueSeat {
     /// Where the datagrams of its receiver are processed once the plan is applied: where the interrupt fires, or with
-    /// RPS on the receiver's own core. `None` when nobody can say, or when RPS cannot bring any to that core.
+    /// RPS on the receiver's own core. `None` when that is unknown, or when RPS cannot bring any to that core.
     pub fn arrival_core(&self) -> Option<usize> {
         match self.rps_cores.as_slice() {
             [] => self.interrupt_core,
@@ -103,7 +103,7 @@ impl QueueSeat {
         }
     }
 
-    /// Where the datagrams of the queue are processed once the plan is applied; empty when nobody can say.
+    /// Where the datagrams of the queue are processed once the plan is applied; empty when that is unknown.
     pub fn cores_of_queue(&self) -> &[usize] {
         if self.rps_cores.is_empty() { self.interrupt_core.as_slice() } else { &self.rps_cores }
     }
@@ -186,7 +186,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// True for RPS that shall be off, as it is unless somebody has turned it on.
+    /// True for RPS that shall be off, as it is on most hosts already.
     pub(crate) fn is_rps_off(&self) -> bool {
         matches!(self, Self::Rps { cores, .. } if cores.is_empty())
     }
@@ -261,6 +261,12 @@ pub struct Dedication {
     pub queues: usize,
 }
 
+impl Dedication {
+    pub(crate) fn is_for(&self, interface: &str) -> bool {
+        self.interface.as_ref().is_none_or(|name| name == interface)
+    }
+}
+
 /// Where a receiver sits, seen from its queue's interrupt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Placement {
@@ -276,7 +282,7 @@ pub enum Placement {
 /// A part of what is asked, for the sentences that are about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Wish {
+pub enum RequestField {
     /// Which interfaces to plan for.
     Interfaces,
     /// [`Request::rx_queues`](super::Request::rx_queues).
@@ -303,7 +309,7 @@ pub struct Note {
     /// One sentence for a person.
     pub text: String,
     /// The parts of the request that would change it; empty when nothing that can be asked does.
-    pub wishes: Vec<Wish>,
+    pub fields: Vec<RequestField>,
 }
 
 impl fmt::Display for Note {
@@ -320,7 +326,7 @@ pub struct PlanError {
     /// What to do about it.
     pub cure: String,
     /// The parts of the request that would have to change.
-    pub wishes: Vec<Wish>,
+    pub fields: Vec<RequestField>,
 }
 
 impl fmt::Display for PlanError {
@@ -340,8 +346,8 @@ pub(super) fn why_not<T>(known: &Known<T>, what: &str) -> String {
 }
 
 /// The error that these parts of the request cannot be.
-pub(super) fn refuse(wishes: &[Wish], what: String, cure: impl Into<String>) -> PlanError {
-    PlanError { what, cure: cure.into(), wishes: wishes.to_vec() }
+pub(super) fn refuse(fields: &[RequestField], what: String, cure: impl Into<String>) -> PlanError {
+    PlanError { what, cure: cure.into(), fields: fields.to_vec() }
 }
 
 // A plan as a table that a person reads before anything is done.

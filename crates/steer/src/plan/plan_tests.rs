@@ -141,8 +141,7 @@ fn on_several_nodes_a_device_of_unknown_node_has_the_same_plan_wherever_its_inte
     let machine = Machine::named("virtio-multi");
     let before = plan_on(&machine);
     for number in [25, 27, 29, 31] {
-        let path = machine.proc().join(format!("irq/{number}/effective_affinity_list"));
-        std::fs::write(path, "3\n").expect("a file");
+        machine.write(&format!("proc/irq/{number}/effective_affinity_list"), "3");
     }
     assert_eq!(plan_on(&machine).interfaces[0].seats, before.interfaces[0].seats);
 }
@@ -166,8 +165,7 @@ fn table_of(plan: &Plan) -> Vec<u32> {
 fn weights_are_kept_as_long_as_the_number_of_queues_stays() {
     let machine = Machine::named("two-socket-smt-ixgbe");
     let weighted: Vec<u32> = [0, 0, 0, 1].repeat(32);
-    machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device").rss.as_mut().expect("RSS").indirection =
-        weighted.clone();
+    machine.change_device(|state| state.rss.as_mut().expect("RSS").indirection = weighted.clone());
     let host = machine.read(&["eth0"]).expect("a host");
     let plan = |request: &Request| Plan::new(&host, &all_cores(&host), request).expect("a plan");
     let keep = Request { indirection: Shares::Keep, ..Request::default() };
@@ -185,8 +183,7 @@ fn weights_are_kept_among_the_others_when_a_queue_is_taken_out() {
     let machine = Machine::named("two-socket-smt-ixgbe");
     // Queue 0 has three times what queue 1 has; queue 7 has half of everything.
     let weighted: Vec<u32> = [0, 7, 0, 7, 0, 7, 1, 7].repeat(16);
-    machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device").rss.as_mut().expect("RSS").indirection =
-        weighted;
+    machine.change_device(|state| state.rss.as_mut().expect("RSS").indirection = weighted);
     let host = machine.read(&["eth0"]).expect("a host");
     let dedicated = vec![dedication(&["192.0.2.1:514"])];
     let request = Request { indirection: Shares::Keep, dedicated, ..Request::default() };
@@ -231,7 +228,7 @@ fn queues_of_their_own_that_cannot_be_had_are_noted_and_planned_without() {
         let plan = plan_of(machine, &Request { dedicated, ..Request::default() }).expect("a plan all the same");
         let without = plan_of(machine, &Request::default()).expect("a plan");
         let part = &plan.interfaces[0];
-        let is_ours = |note: &&Note| note.wishes == [Wish::Dedicated];
+        let is_ours = |note: &&Note| note.fields == [RequestField::Dedicated];
         let notes: Vec<&str> = part.notes.iter().filter(is_ours).map(|note| note.text.as_str()).collect();
         assert!(notes.len() == 1 && notes[0].contains(expected), "{machine}: {notes:?}");
         assert_eq!((&part.wanted, &part.dedicated), (&without.interfaces[0].wanted, &Vec::new()), "{machine}");
@@ -245,9 +242,7 @@ fn queues_of_their_own_that_cannot_be_had_are_noted_and_planned_without() {
 fn a_core_with_a_seat_sends_through_its_own_queue_and_no_other() {
     let machine = Machine::named("virtio-multi");
     // A fifth send queue that a driver gave every core to, as some do.
-    let fifth = machine.sys().join("class/net/eth0/queues/tx-4");
-    std::fs::create_dir_all(&fifth).expect("a folder");
-    std::fs::write(fifth.join("xps_cpus"), "0000000f\n").expect("a file");
+    machine.write("sys/class/net/eth0/queues/tx-4/xps_cpus", "0000000f");
     let host = machine.read(&["eth0"]).expect("a host");
     let request = Request { cores: Some(vec![0, 1, 2]), rx_queues: Amount::Number(3), ..Request::default() };
     let plan = Plan::new(&host, &all_cores(&host), &request).expect("a plan");

@@ -5,22 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{InterfacePlan, Plan, Request};
 use crate::model::{Host, Interface, Known, Queue, Work, WorkBy};
-use crate::testing::Machine;
+use crate::testing::{Machine, Random};
 use crate::topology::Topology;
 
-/// Numbers that look random and are the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % sides
-    }
-}
-
-fn topology(dice: &mut Dice) -> Topology {
-    let (nodes, threads) = (1 + dice.roll(3), 1 + dice.roll(2));
-    let physical = (1 + dice.roll(16)).max(nodes);
+fn topology(random: &mut Random) -> Topology {
+    let (nodes, threads) = (1 + random.below(3), 1 + random.below(2));
+    let physical = (1 + random.below(16)).max(nodes);
     let mut topology = Topology::default();
     for core in 0..physical * threads {
         let own = core % physical;
@@ -31,7 +21,7 @@ fn topology(dice: &mut Dice) -> Topology {
     }
     for one in 0..nodes {
         for other in 0..one {
-            let distance = u32::try_from(15 + dice.roll(20)).expect("a small number");
+            let distance = u32::try_from(15 + random.below(20)).expect("a small number");
             topology.distances.insert((one, other), distance);
             topology.distances.insert((other, one), distance);
         }
@@ -39,9 +29,9 @@ fn topology(dice: &mut Dice) -> Topology {
     topology
 }
 
-fn interface(base: &Interface, number: usize, dice: &mut Dice, topology: &Topology) -> Interface {
-    let queues = 1 + dice.roll(9);
-    let shares = dice.roll(8) == 0;
+fn interface(base: &Interface, number: usize, random: &mut Random, topology: &Topology) -> Interface {
+    let queues = 1 + random.below(9);
+    let shares = random.below(8) == 0;
     let queue = |index: usize| {
         let line = if shares { 0 } else { index };
         let mut queue = Queue { index, ..base.queues[0].clone() };
@@ -53,20 +43,20 @@ fn interface(base: &Interface, number: usize, dice: &mut Dice, topology: &Topolo
     let nodes: BTreeSet<usize> = topology.node_of_core.values().copied().collect();
     Interface {
         name: format!("eth{number}"),
-        node: (dice.roll(4) > 0).then(|| dice.roll(nodes.len())),
+        node: (random.below(4) > 0).then(|| random.below(nodes.len())),
         queues: (0..queues).map(queue).collect(),
         ..base.clone()
     }
 }
 
-fn host(base: &Interface, dice: &mut Dice) -> (Host, Request) {
-    let topology = topology(dice);
-    let count = 1 + dice.roll(3);
-    let interfaces: Vec<Interface> = (0..count).map(|number| interface(base, number, dice, &topology)).collect();
+fn host(base: &Interface, random: &mut Random) -> (Host, Request) {
+    let topology = topology(random);
+    let count = 1 + random.below(3);
+    let interfaces: Vec<Interface> = (0..count).map(|number| interface(base, number, random, &topology)).collect();
     let mut request = Request::default();
     for interface in &interfaces {
-        if dice.roll(3) == 0 {
-            request.receivers.insert(interface.name.clone(), 1 + dice.roll(9));
+        if random.below(3) == 0 {
+            request.receivers.insert(interface.name.clone(), 1 + random.below(9));
         }
     }
     (Host { topology, interfaces }, request)
@@ -76,9 +66,9 @@ const HOSTS: usize = 200;
 
 fn every_host(mut check: impl FnMut(&Host, &Request, &Plan)) {
     let base = Machine::named("vm-virtio-single").read(&[]).expect("a host").interfaces.remove(0);
-    let mut dice = Dice(7);
+    let mut random = Random::default();
     for _ in 0..HOSTS {
-        let (host, request) = host(&base, &mut dice);
+        let (host, request) = host(&base, &mut random);
         let plan = Plan::new(&host, &host.topology.online, &request).expect("a plan");
         check(&host, &request, &plan);
     }

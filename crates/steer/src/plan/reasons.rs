@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use super::cores::Cores;
 use super::parts::Placement;
-use super::parts::{Note, Wish};
+use super::parts::{Note, RequestField};
 use super::parts::{QueueSeat, SpareSeat};
-use super::seats::{Line, Party, Shortage};
+use super::seats::{InterfaceSeats, InterruptOwner, Shortage};
 use crate::corelist::format_core_list;
 
-impl Party<'_> {
+impl InterfaceSeats<'_> {
     /// One seat for each queue.
     pub(super) fn seats(&self, cores: &Cores<'_>) -> Vec<QueueSeat> {
         let seat = |queue: usize| {
@@ -92,17 +92,17 @@ impl Party<'_> {
             }
             Some(_) => "interrupt and receiver have a physical core each".to_owned(),
         };
-        let line = match &self.lines[queue] {
-            Line::Own => together,
-            Line::OfQueue(first) => format!("shares its interrupt with queue {first}; {together}"),
-            Line::OfAnother(_) => format!("shares its interrupt with another interface; {together}"),
-            Line::Managed => "the kernel manages the interrupt and keeps it where it is".to_owned(),
-            Line::Unknown(reason) => reason.clone(),
+        let interrupt = match &self.owners[queue] {
+            InterruptOwner::Own => together,
+            InterruptOwner::OfQueue(first) => format!("shares its interrupt with queue {first}; {together}"),
+            InterruptOwner::OfAnother(_) => format!("shares its interrupt with another interface; {together}"),
+            InterruptOwner::Managed => "the kernel manages the interrupt and keeps it where it is".to_owned(),
+            InterruptOwner::Unknown(reason) => reason.clone(),
         };
         let first = (0..queue).find(|&earlier| self.receiver_of(earlier) == place);
         let turn = first.map_or(String::new(), |first| format!("the receiver is that of queue {first}; "));
         let runs = if self.seated.is_empty() { "" } else { "the receiver runs already; " };
-        format!("{runs}{turn}{line}")
+        format!("{runs}{turn}{interrupt}")
     }
 
     fn whereabouts(&self, core: usize, cores: &Cores<'_>) -> String {
@@ -130,26 +130,26 @@ impl Party<'_> {
                 "{name} has {} queues and there are {of_cores}: queues share cores in turn",
                 self.interrupts.len()
             );
-            notes.push(Note { text, wishes: vec![Wish::RxQueues, Wish::Cores] });
+            notes.push(Note { text, fields: vec![RequestField::RxQueues, RequestField::Cores] });
         }
         if self.receivers.len() > usable.len() && self.receivers.len() > self.interrupts.len() {
             let text = format!(
                 "{name} feeds {} receivers and there are {of_cores}: receivers share cores",
                 self.receivers.len()
             );
-            notes.push(Note { text, wishes: vec![Wish::Cores] });
+            notes.push(Note { text, fields: vec![RequestField::Cores] });
         }
-        let own = self.interrupts.iter().zip(&self.lines).filter(|(_, line)| **line == Line::Own);
+        let own = self.interrupts.iter().zip(&self.owners).filter(|(_, owner)| **owner == InterruptOwner::Own);
         let mut used: BTreeSet<usize> = own.filter_map(|(core, _)| *core).collect();
         used.extend(self.receivers.iter().flatten().filter(|_| self.seated.is_empty()));
         let shared: Vec<usize> = used.into_iter().filter(|&core| cores.is_of_others(core)).collect();
         if !shared.is_empty() {
             let text = format!(
-                "others sit on the cores {} already, and no core of {} is left without somebody",
+                "others sit on the cores {} already, and no core of {} is left free",
                 format_core_list(&shared),
                 format_core_list(usable)
             );
-            notes.push(Note { text, wishes: vec![Wish::Cores] });
+            notes.push(Note { text, fields: vec![RequestField::Cores] });
         }
         notes
     }
@@ -168,10 +168,10 @@ impl Party<'_> {
             self.interface.name,
             format_core_list(&all)
         );
-        Some(Note { text, wishes: vec![Wish::RxQueues, Wish::Cores] })
+        Some(Note { text, fields: vec![RequestField::RxQueues, RequestField::Cores] })
     }
 
-    /// Only where somebody bears the shortage: a receiver on the physical core of its interrupt.
+    /// Only where the shortage has an effect: a receiver on the physical core of its interrupt.
     fn shortage_note(&self, cores: &Cores<'_>) -> Option<Note> {
         let shortage = self.shortage.as_ref().filter(|_| self.placement == Placement::Adjacent)?;
         let shares = |&queue: &usize| {
@@ -196,6 +196,6 @@ impl Party<'_> {
              {whose}",
             interfaces.join(" and ")
         );
-        Some(Note { text, wishes: vec![Wish::Placement] })
+        Some(Note { text, fields: vec![RequestField::Placement] })
     }
 }

@@ -12,121 +12,126 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cores::Cores;
-use super::parts::{Note, Placement, QueueSeat, Wish};
+use super::parts::{Note, Placement, QueueSeat};
 use crate::corelist::format_core_list;
 use crate::model::{Interface, Known};
 
-/// Seats all of them. Each party then knows its seats and has its notes.
-pub(super) fn assign<'a>(cores: &mut Cores<'_>, demands: &[Demand<'a>], placement: Placement) -> Vec<Party<'a>> {
-    let mut lines = BTreeSet::new();
-    let new = |demand| Party::new(demand, placement, cores, &mut lines);
-    let mut parties: Vec<Party<'a>> = demands.iter().map(new).collect();
+/// Seats the receivers and interrupts of all interfaces.
+pub(super) fn assign<'a>(
+    cores: &mut Cores<'_>,
+    requests: &[SeatRequest<'a>],
+    placement: Placement,
+) -> Vec<InterfaceSeats<'a>> {
+    let mut numbers = BTreeSet::new();
+    let new = |request| InterfaceSeats::new(request, placement, cores, &mut numbers);
+    let mut interfaces: Vec<InterfaceSeats<'a>> = requests.iter().map(new).collect();
     // The smallest home first, because the others have more to choose from.
-    let mut homes: Vec<Vec<usize>> = parties.iter().map(|party| party.home.clone()).collect();
+    let mut homes: Vec<Vec<usize>> = interfaces.iter().map(|seats| seats.home.clone()).collect();
     homes.sort_by_key(|home| (home.len(), home.clone()));
     homes.dedup();
     for home in homes {
-        let mut group: Vec<&mut Party<'a>> = parties.iter_mut().filter(|party| party.home == home).collect();
+        let mut group: Vec<&mut InterfaceSeats<'a>> =
+            interfaces.iter_mut().filter(|seats| seats.home == home).collect();
         let shortage = Shortage {
-            needed: group.iter().map(|party| party.needs()).sum(),
+            needed: group.iter().map(|seats| seats.needs()).sum(),
             free: cores.free_physical(&home).len(),
-            interfaces: group.iter().map(|party| party.interface.name.clone()).collect(),
+            interfaces: group.iter().map(|seats| seats.interface.name.clone()).collect(),
         };
         if placement == Placement::Adjacent && shortage.needed <= shortage.free {
             seat_apart(cores, &mut group);
         } else {
-            group.iter_mut().for_each(|party| party.shortage = Some(shortage.clone()));
+            group.iter_mut().for_each(|seats| seats.shortage = Some(shortage.clone()));
             seat_interrupts(cores, &mut group);
         }
     }
-    seat_elsewhere(cores, &mut parties);
-    seat_the_rest(cores, &mut parties, placement);
-    let lines: BTreeMap<u32, usize> = parties.iter().flat_map(Party::lines).collect();
-    parties.iter_mut().for_each(|party| party.share_lines(&lines));
-    parties
+    seat_elsewhere(cores, &mut interfaces);
+    seat_the_rest(cores, &mut interfaces, placement);
+    let placed: BTreeMap<u32, usize> = interfaces.iter().flat_map(InterfaceSeats::placed_interrupts).collect();
+    interfaces.iter_mut().for_each(|seats| seats.share_interrupts(&placed));
+    interfaces
 }
 
 /// Interrupts and receivers on physical cores of their own.
-fn seat_apart(cores: &mut Cores<'_>, group: &mut [&mut Party<'_>]) {
-    for party in group.iter_mut() {
-        let home = party.home.clone();
-        for receiver in 0..party.with_a_queue() {
-            let Some(queue) = party.first_queue(receiver) else { continue };
+fn seat_apart(cores: &mut Cores<'_>, group: &mut [&mut InterfaceSeats<'_>]) {
+    for seats in group.iter_mut() {
+        let home = seats.home.clone();
+        for receiver in 0..seats.with_a_queue() {
+            let Some(queue) = seats.first_queue(receiver) else { continue };
             let pair = cores.pairs(&home).first().copied();
-            if let (Some((interrupt, beside)), None) = (pair, party.receivers[receiver]) {
-                party.interrupts[queue] = Some(cores.add_interrupt(interrupt));
-                party.receivers[receiver] = Some(cores.add_receiver(beside));
+            if let (Some((interrupt, beside)), None) = (pair, seats.receivers[receiver]) {
+                seats.interrupts[queue] = Some(cores.add_interrupt(interrupt));
+                seats.receivers[receiver] = Some(cores.add_receiver(beside));
             } else {
-                party.interrupts[queue] = cores.free_for_interrupt(&home).map(|core| cores.add_interrupt(core));
+                seats.interrupts[queue] = cores.free_for_interrupt(&home).map(|core| cores.add_interrupt(core));
             }
         }
     }
     // Last, so that they take no half of a pair.
-    for party in group.iter_mut() {
-        for receiver in 0..party.with_a_queue() {
-            seat_receiver_apart(cores, party, receiver);
+    for seats in group.iter_mut() {
+        for receiver in 0..seats.with_a_queue() {
+            seat_receiver_apart(cores, seats, receiver);
         }
     }
 }
 
-fn seat_receiver_apart(cores: &mut Cores<'_>, party: &mut Party<'_>, receiver: usize) {
-    if party.receivers[receiver].is_none() {
-        let found = cores.apart_for_receiver(&party.home, party.interrupt_of(receiver));
-        party.receivers[receiver] = found.map(|core| cores.add_receiver(core));
+fn seat_receiver_apart(cores: &mut Cores<'_>, seats: &mut InterfaceSeats<'_>, receiver: usize) {
+    if seats.receivers[receiver].is_none() {
+        let found = cores.apart_for_receiver(&seats.home, seats.interrupt_of(receiver));
+        seats.receivers[receiver] = found.map(|core| cores.add_receiver(core));
     }
 }
 
-/// An interrupt for everybody, in turn, as long as there are free threads at home.
-fn seat_interrupts(cores: &mut Cores<'_>, group: &mut [&mut Party<'_>]) {
-    let wanted = |party: &Party<'_>, receiver: usize| party.first_queue(receiver).is_some();
+/// An interrupt for every receiver, in turn over the interfaces, as long as there are free threads at home.
+fn seat_interrupts(cores: &mut Cores<'_>, group: &mut [&mut InterfaceSeats<'_>]) {
+    let wanted = |seats: &InterfaceSeats<'_>, receiver: usize| seats.first_queue(receiver).is_some();
     let interrupts: usize =
-        group.iter().map(|party| (0..party.with_a_queue()).filter(|&receiver| wanted(party, receiver)).count()).sum();
-    let apart = group.iter().filter(|party| party.placement == Placement::Adjacent);
-    let receivers = apart.map(|party| party.needs()).sum::<usize>().saturating_sub(interrupts);
-    let Some(home) = group.first().map(|party| party.home.clone()) else { return };
+        group.iter().map(|seats| (0..seats.with_a_queue()).filter(|&receiver| wanted(seats, receiver)).count()).sum();
+    let apart = group.iter().filter(|seats| seats.placement == Placement::Adjacent);
+    let receivers = apart.map(|seats| seats.needs()).sum::<usize>().saturating_sub(interrupts);
+    let Some(home) = group.first().map(|seats| seats.home.clone()) else { return };
     let theirs = cores.for_interrupts(&home, interrupts, receivers);
-    for receiver in 0..most(group.iter().map(|party| party.with_a_queue())) {
-        for party in group.iter_mut().filter(|party| receiver < party.with_a_queue()) {
-            let Some(queue) = party.first_queue(receiver) else { continue };
+    for receiver in 0..most(group.iter().map(|seats| seats.with_a_queue())) {
+        for seats in group.iter_mut().filter(|seats| receiver < seats.with_a_queue()) {
+            let Some(queue) = seats.first_queue(receiver) else { continue };
             let core = cores.free_for_interrupt(&theirs).or_else(|| cores.free_for_interrupt(&home));
-            party.interrupts[queue] = core.map(|core| cores.add_interrupt(core));
+            seats.interrupts[queue] = core.map(|core| cores.add_interrupt(core));
         }
     }
 }
 
-/// What found no place at home: interrupts elsewhere or in turn, and then the receivers, at home as far as they can.
-fn seat_elsewhere(cores: &mut Cores<'_>, parties: &mut [Party<'_>]) {
-    let most = most(parties.iter().map(Party::with_a_queue));
+/// What has no core at home yet: interrupts elsewhere or in turn, and then the receivers, at home as far as possible.
+fn seat_elsewhere(cores: &mut Cores<'_>, interfaces: &mut [InterfaceSeats<'_>]) {
+    let most = most(interfaces.iter().map(InterfaceSeats::with_a_queue));
     for receiver in 0..most {
-        for party in parties.iter_mut().filter(|party| receiver < party.with_a_queue()) {
-            let Some(queue) = party.first_queue(receiver) else { continue };
-            let core = cores.any_for_interrupt(&party.home, party.interface.node);
-            party.interrupts[queue] = Some(cores.add_interrupt(core));
+        for seats in interfaces.iter_mut().filter(|seats| receiver < seats.with_a_queue()) {
+            let Some(queue) = seats.first_queue(receiver) else { continue };
+            let core = cores.any_for_interrupt(&seats.home, seats.interface.node);
+            seats.interrupts[queue] = Some(cores.add_interrupt(core));
         }
     }
     for receiver in 0..most {
-        for party in parties.iter_mut().filter(|party| receiver < party.with_a_queue()) {
-            if party.placement != Placement::SameCore || party.own_interrupt_of(receiver).is_none() {
-                seat_receiver_apart(cores, party, receiver);
+        for seats in interfaces.iter_mut().filter(|seats| receiver < seats.with_a_queue()) {
+            if seats.placement != Placement::SameCore || seats.own_interrupt_of(receiver).is_none() {
+                seat_receiver_apart(cores, seats, receiver);
             }
         }
     }
     for receiver in 0..most {
-        for party in parties.iter_mut().filter(|party| receiver < party.with_a_queue()) {
-            if party.receivers[receiver].is_none() {
-                let core = elsewhere_or_together(cores, party, receiver);
-                party.receivers[receiver] = Some(cores.add_receiver(core));
+        for seats in interfaces.iter_mut().filter(|seats| receiver < seats.with_a_queue()) {
+            if seats.receivers[receiver].is_none() {
+                let core = elsewhere_or_together(cores, seats, receiver);
+                seats.receivers[receiver] = Some(cores.add_receiver(core));
             }
         }
     }
 }
 
-fn elsewhere_or_together(cores: &Cores<'_>, party: &Party<'_>, receiver: usize) -> usize {
-    let anywhere = cores.any_for_receiver(&party.home, party.interface.node);
-    let Some(interrupt) = party.own_interrupt_of(receiver).filter(|core| cores.usable().contains(core)) else {
+fn elsewhere_or_together(cores: &Cores<'_>, seats: &InterfaceSeats<'_>, receiver: usize) -> usize {
+    let anywhere = cores.any_for_receiver(&seats.home, seats.interface.node);
+    let Some(interrupt) = seats.own_interrupt_of(receiver).filter(|core| cores.usable().contains(core)) else {
         return anywhere;
     };
-    if party.placement == Placement::SameCore {
+    if seats.placement == Placement::SameCore {
         return interrupt;
     }
     // Away from home the neighbours of the interrupt are the home.
@@ -140,34 +145,34 @@ fn most(counts: impl Iterator<Item = usize>) -> usize {
 }
 
 /// Receivers beyond the queues, in turn; then the interrupts of further queues of the same receiver.
-fn seat_the_rest(cores: &mut Cores<'_>, parties: &mut [Party<'_>], placement: Placement) {
-    let most = most(parties.iter().map(|party| party.receivers.len()));
+fn seat_the_rest(cores: &mut Cores<'_>, interfaces: &mut [InterfaceSeats<'_>], placement: Placement) {
+    let most = most(interfaces.iter().map(|seats| seats.receivers.len()));
     for receiver in 0..most {
-        for party in parties.iter_mut().filter(|party| receiver < party.receivers.len()) {
-            if party.receivers[receiver].is_none() {
-                let core = cores.any_for_receiver(&party.home, party.interface.node);
-                party.receivers[receiver] = Some(cores.add_receiver(core));
+        for seats in interfaces.iter_mut().filter(|seats| receiver < seats.receivers.len()) {
+            if seats.receivers[receiver].is_none() {
+                let core = cores.any_for_receiver(&seats.home, seats.interface.node);
+                seats.receivers[receiver] = Some(cores.add_receiver(core));
             }
         }
     }
     for receiver in 0..most {
-        for party in parties.iter_mut().filter(|party| receiver < party.with_a_queue()) {
-            while let Some(queue) = party.open_queue(receiver) {
+        for seats in interfaces.iter_mut().filter(|seats| receiver < seats.with_a_queue()) {
+            while let Some(queue) = seats.open_queue(receiver) {
                 let core = match placement {
-                    Placement::SameCore => party.receivers[receiver],
-                    Placement::Adjacent => cores.free_physical(&party.home).first().copied(),
-                    Placement::Node => cores.free_for_interrupt(&party.home),
+                    Placement::SameCore => seats.receivers[receiver],
+                    Placement::Adjacent => cores.free_physical(&seats.home).first().copied(),
+                    Placement::Node => cores.free_for_interrupt(&seats.home),
                 };
-                let core = core.or(party.interrupt_of(receiver));
-                let core = core.unwrap_or_else(|| cores.any_for_interrupt(&party.home, party.interface.node));
-                party.interrupts[queue] = Some(cores.add_interrupt(core));
+                let core = core.or(seats.interrupt_of(receiver));
+                let core = core.unwrap_or_else(|| cores.any_for_interrupt(&seats.home, seats.interface.node));
+                seats.interrupts[queue] = Some(cores.add_interrupt(core));
             }
         }
     }
 }
 
-/// What of one interface is to be seated.
-pub(super) struct Demand<'a> {
+/// The queues and receivers of one interface that need cores.
+pub(super) struct SeatRequest<'a> {
     pub(super) interface: &'a Interface,
     /// How many queues there will be.
     pub(super) queues: usize,
@@ -177,9 +182,9 @@ pub(super) struct Demand<'a> {
     pub(super) seated: &'a [QueueSeat],
 }
 
-/// Whose the interrupt of a queue is.
+/// Which queue, interface or program decides where the interrupt of a queue fires.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum InterruptOwner {
     /// Its own, and ours to place.
     Own,
     /// That of an earlier queue of the same interface.
@@ -188,7 +193,7 @@ pub(super) enum Line {
     OfAnother(u32),
     /// The kernel keeps it where it is.
     Managed,
-    /// None that we could place: why.
+    /// There is none that we could place: why.
     Unknown(String),
 }
 
@@ -201,8 +206,8 @@ pub(super) struct Shortage {
     pub(super) interfaces: Vec<String>,
 }
 
-/// One interface while it is being seated.
-pub(super) struct Party<'a> {
+/// One interface while its queues and receivers get their cores.
+pub(super) struct InterfaceSeats<'a> {
     pub(super) interface: &'a Interface,
     pub(super) placement: Placement,
     /// The cores nearest to the device.
@@ -210,7 +215,7 @@ pub(super) struct Party<'a> {
     /// Where receivers run already.
     pub(super) seated: &'a [QueueSeat],
     /// By queue.
-    pub(super) lines: Vec<Line>,
+    pub(super) owners: Vec<InterruptOwner>,
     /// The core of each queue's interrupt, as far as it has one.
     pub(super) interrupts: Vec<Option<usize>>,
     /// The numbers of the receivers. Those that run may have gaps between theirs.
@@ -223,22 +228,22 @@ pub(super) struct Party<'a> {
     pub(super) notes: Vec<Note>,
 }
 
-impl<'a> Party<'a> {
-    /// Takes what is not ours to choose: interrupts that stay, receivers that run. `lines` are the numbers of the
-    /// interrupts that some party has.
+impl<'a> InterfaceSeats<'a> {
+    /// Takes what is not ours to choose: interrupts that stay, receivers that run. `numbers` are the interrupts that
+    /// some interface has already.
     pub(super) fn new(
-        demand: &Demand<'a>,
+        request: &SeatRequest<'a>,
         placement: Placement,
         cores: &mut Cores<'_>,
-        lines: &mut BTreeSet<u32>,
+        numbers: &mut BTreeSet<u32>,
     ) -> Self {
-        let Demand { interface, queues, receivers, seated } = *demand;
-        let mut party = Self {
+        let SeatRequest { interface, queues, receivers, seated } = *request;
+        let mut seats = Self {
             interface,
             placement,
             home: cores.home(interface.node),
             seated,
-            lines: Vec::new(),
+            owners: Vec::new(),
             interrupts: vec![None; queues],
             numbers: (0..receivers).collect(),
             receivers: vec![None; receivers],
@@ -247,35 +252,35 @@ impl<'a> Party<'a> {
             notes: Vec::new(),
         };
         for queue in 0..queues {
-            let line = party.line(queue, lines);
-            if line == Line::Managed {
+            let owner = seats.owner(queue, numbers);
+            if owner == InterruptOwner::Managed {
                 let fires = interface.queues[queue].interrupt.get().and_then(|own| own.effective.first().copied());
-                party.interrupts[queue] = fires.map(|core| cores.add_interrupt(core));
+                seats.interrupts[queue] = fires.map(|core| cores.add_interrupt(core));
             }
-            party.lines.push(line);
+            seats.owners.push(owner);
         }
         if !seated.is_empty() {
-            party.take_seated(cores);
+            seats.take_seated(cores);
         }
-        party
+        seats
     }
 
-    fn line(&self, queue: usize, lines: &mut BTreeSet<u32>) -> Line {
+    fn owner(&self, queue: usize, numbers: &mut BTreeSet<u32>) -> InterruptOwner {
         let interrupt_of = |queue: usize| self.interface.queues.get(queue).map(|queue| &queue.interrupt);
         match interrupt_of(queue) {
             // A queue that does not exist yet has no interrupt to look at.
-            None => Line::Own,
-            Some(Known::Unknown(reason)) => Line::Unknown(format!("the interrupt is unknown: {reason}")),
-            Some(Known::NotSupported) => Line::Unknown("there is no interrupt to set".to_owned()),
-            Some(Known::Is(own)) if !own.is_settable => Line::Managed,
+            None => InterruptOwner::Own,
+            Some(Known::Unknown(reason)) => InterruptOwner::Unknown(format!("the interrupt is unknown: {reason}")),
+            Some(Known::NotSupported) => InterruptOwner::Unknown("there is no interrupt to set".to_owned()),
+            Some(Known::Is(own)) if !own.is_settable => InterruptOwner::Managed,
             Some(Known::Is(own)) => {
                 let is_it = |&earlier: &usize| {
                     interrupt_of(earlier).and_then(Known::get).is_some_and(|other| other.number == own.number)
                 };
                 match (0..queue).find(is_it) {
-                    Some(first) => Line::OfQueue(first),
-                    None if lines.insert(own.number) => Line::Own,
-                    None => Line::OfAnother(own.number),
+                    Some(first) => InterruptOwner::OfQueue(first),
+                    None if numbers.insert(own.number) => InterruptOwner::Own,
+                    None => InterruptOwner::OfAnother(own.number),
                 }
             }
         }
@@ -299,7 +304,8 @@ impl<'a> Party<'a> {
 
     /// A queue of the receiver whose interrupt is ours to place and has no core yet.
     pub(super) fn open_queue(&self, receiver: usize) -> Option<usize> {
-        self.queues_of(receiver).find(|&queue| self.lines[queue] == Line::Own && self.interrupts[queue].is_none())
+        self.queues_of(receiver)
+            .find(|&queue| self.owners[queue] == InterruptOwner::Own && self.interrupts[queue].is_none())
     }
 
     /// The same, as long as none of its queues has a core.
@@ -309,14 +315,14 @@ impl<'a> Party<'a> {
 
     /// Where an interrupt fires that is the receiver's alone.
     pub(super) fn own_interrupt_of(&self, receiver: usize) -> Option<usize> {
-        let is_own = |queue: &usize| matches!(self.lines[*queue], Line::Own | Line::Managed);
+        let is_own = |queue: &usize| matches!(self.owners[*queue], InterruptOwner::Own | InterruptOwner::Managed);
         self.queues_of(receiver).filter(is_own).find_map(|queue| self.interrupts[queue])
     }
 
-    /// Where the first interrupt of a receiver fires, whoever has it too.
+    /// Where the first interrupt of a receiver fires, also where it shares that interrupt.
     pub(super) fn interrupt_of(&self, receiver: usize) -> Option<usize> {
-        self.queues_of(receiver).find_map(|queue| match self.lines[queue] {
-            Line::OfQueue(first) => self.interrupts[first],
+        self.queues_of(receiver).find_map(|queue| match self.owners[queue] {
+            InterruptOwner::OfQueue(first) => self.interrupts[first],
             _ => self.interrupts[queue],
         })
     }
@@ -330,19 +336,19 @@ impl<'a> Party<'a> {
     }
 
     /// The interrupts that it has placed, with their cores.
-    pub(super) fn lines(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
-        (0..self.lines.len()).filter(|&queue| self.lines[queue] == Line::Own).filter_map(|queue| {
+    pub(super) fn placed_interrupts(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
+        (0..self.owners.len()).filter(|&queue| self.owners[queue] == InterruptOwner::Own).filter_map(|queue| {
             let number = self.interface.queues.get(queue)?.interrupt.get()?.number;
             Some((number, self.interrupts[queue]?))
         })
     }
 
-    /// Queues with an interrupt of somebody else have it where he has it.
-    pub(super) fn share_lines(&mut self, placed: &BTreeMap<u32, usize>) {
-        for queue in 0..self.lines.len() {
-            match self.lines[queue] {
-                Line::OfQueue(first) => self.interrupts[queue] = self.interrupts[first],
-                Line::OfAnother(number) => self.interrupts[queue] = placed.get(&number).copied(),
+    /// A queue that shares the interrupt of another queue has it on the core of that queue.
+    pub(super) fn share_interrupts(&mut self, placed: &BTreeMap<u32, usize>) {
+        for queue in 0..self.owners.len() {
+            match self.owners[queue] {
+                InterruptOwner::OfQueue(first) => self.interrupts[queue] = self.interrupts[first],
+                InterruptOwner::OfAnother(number) => self.interrupts[queue] = placed.get(&number).copied(),
                 _ => {}
             }
         }
@@ -356,7 +362,7 @@ impl<'a> Party<'a> {
 /// What makes a program's receivers fit again.
 const CURE: &str = "restart the program that receives, so that it plans anew";
 
-impl Party<'_> {
+impl InterfaceSeats<'_> {
     /// Gives each receiver the core that it has, and each interrupt that is ours to place the core that is expected.
     pub(super) fn take_seated(&mut self, cores: &mut Cores<'_>) {
         self.numbers = self.seated.iter().map(|seat| seat.receiver).collect();
@@ -368,10 +374,10 @@ impl Party<'_> {
         self.receivers = self.numbers.iter().map(core_of).collect();
         self.is_spread_by_rps = self.seated.iter().any(|seat| !seat.rps_cores.is_empty());
         for queue in 0..self.interrupts.len() {
-            if self.lines[queue] == Line::Managed {
+            if self.owners[queue] == InterruptOwner::Managed {
                 self.say_where_managed(queue);
             }
-            if self.lines[queue] != Line::Own {
+            if self.owners[queue] != InterruptOwner::Own {
                 continue;
             }
             let number = self.numbers[self.receiver_of(queue)];
@@ -440,6 +446,6 @@ impl Party<'_> {
     }
 
     fn say(&mut self, text: String) {
-        self.notes.push(Note { text, wishes: Vec::<Wish>::new() });
+        self.notes.push(Note { text, fields: Vec::new() });
     }
 }

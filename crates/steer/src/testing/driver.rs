@@ -18,7 +18,7 @@ pub(crate) struct State {
     pub(crate) channels: Option<Channels>,
     pub(crate) rings: Option<Rings>,
     pub(crate) rss: Option<Rss>,
-    /// The table was set by somebody; otherwise the driver spreads its own over the queues there are.
+    /// The table was set; otherwise the driver spreads its own over the queues there are.
     pub(crate) table_is_set: bool,
     pub(crate) hash_v4: Option<FlowHash>,
     pub(crate) hash_v6: Option<FlowHash>,
@@ -125,7 +125,7 @@ impl Ethtool for FakeDevice {
     }
 
     fn set_channels(&self, interface: &str, channels: &Channels) -> Answer<()> {
-        // The kernel refuses to remove a queue that a table of somebody's or a rule still names.
+        // The kernel refuses to remove a queue that a table that was set or a rule still names.
         let table = self.read(interface, |state| Some(state.rss.clone().filter(|_| state.table_is_set)))?;
         let table = table.map(|rss| rss.indirection).unwrap_or_default();
         let ruled = self.read(interface, |state| Some(state.rules.clone().unwrap_or_default().taken))?;
@@ -219,7 +219,7 @@ impl Ethtool for FakeDevice {
 
     fn set_feature(&self, interface: &str, name: &str, on: bool) -> Answer<()> {
         self.set(interface, format!("{name} {on}"), |state| {
-            // A wish that a driver cannot follow is no error; one that turns it off drops every rule.
+            // A request that a driver cannot follow is no error; one that turns it off drops every rule.
             if state.ntuple?.is_changeable {
                 state.ntuple = Some(Feature { is_on: on, is_changeable: true });
                 if let Some(rules) = state.rules.as_mut().filter(|_| !on && !self.keeps_rules_while_off) {

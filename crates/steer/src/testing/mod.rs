@@ -26,12 +26,15 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use crate::apply::Steering;
 use crate::ethtool::{Channels, Coalescing, DriverInfo, Feature, FlowHash, Rings, Rss, Rules};
 use crate::host::{BusyPoll, ReadError, Reader};
 use crate::model::Host;
 use crate::netdev::Link;
 use crate::netdev::{Netdev, NetdevQueue};
-use crate::testing::driver::FakeDevice;
+use crate::plan::Request;
+use crate::testing::driver::{FakeDevice, State};
+use crate::topology::Topology;
 
 /// An unpacked machine; its files go when it goes.
 pub(crate) struct Machine {
@@ -133,22 +136,72 @@ impl Machine {
         self.root.path().join("proc")
     }
 
+    /// Writes a line into a file, with the folders above it.
+    pub(crate) fn write(&self, path: &str, line: &str) {
+        fs::write(self.create_parent(path), format!("{line}\n")).expect("a file");
+    }
+
+    /// The text of a file.
+    pub(crate) fn text(&self, path: &str) -> String {
+        fs::read_to_string(self.root.path().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    /// What the device of eth0 has.
+    pub(crate) fn device(&self) -> State {
+        self.ethtool.states.borrow()["eth0"].clone()
+    }
+
+    /// Changes the device of eth0 as another program or its driver would.
+    pub(crate) fn change_device(&self, change: impl FnOnce(&mut State)) {
+        change(self.ethtool.states.borrow_mut().get_mut("eth0").expect("a device"));
+    }
+
+    /// Gives the device of an interface to another name.
+    pub(crate) fn rename_device(&self, from: &str, to: &str) {
+        let device = self.ethtool.states.borrow_mut().remove(from).expect("a device");
+        self.ethtool.states.borrow_mut().insert(to.to_owned(), device);
+    }
+
+    /// How many more questions the device answers before one fails.
+    pub(crate) fn allow_readings(&self, count: Option<usize>) {
+        *self.ethtool.readings_left.borrow_mut() = count;
+    }
+
+    pub(crate) fn with_reader<T>(&self, busy_polls: &[BusyPoll], body: impl FnOnce(Reader<'_>) -> T) -> T {
+        let (sys_root, proc_root) = (&self.sys(), &self.proc());
+        body(Reader { sys_root, proc_root, ethtool: &self.ethtool, netdev: &self.netdev, busy_polls })
+    }
+
+    /// Steers with all cores that are online.
+    pub(crate) fn with_steering<T>(&self, request: &Request, body: impl FnOnce(Steering<'_>) -> T) -> T {
+        self.with_steering_polled(request, &[], body)
+    }
+
+    pub(crate) fn with_steering_polled<T>(
+        &self,
+        request: &Request,
+        busy_polls: &[BusyPoll],
+        body: impl FnOnce(Steering<'_>) -> T,
+    ) -> T {
+        let allowed = Topology::read(&self.sys()).map_or_else(|_| vec![0], |topology| topology.online);
+        self.with_reader(busy_polls, |reader| body(Steering { reader, allowed: &allowed, request, rounded: &[] }))
+    }
+
     /// Reads these interfaces; all physical ones when none is named.
     pub(crate) fn read(&self, interfaces: &[&str]) -> Result<Host, ReadError> {
         self.read_polled(interfaces, &[])
     }
 
     pub(crate) fn read_polled(&self, interfaces: &[&str], busy_polls: &[BusyPoll]) -> Result<Host, ReadError> {
-        let (sys, proc) = (self.sys(), self.proc());
-        let reader =
-            Reader { sys_root: &sys, proc_root: &proc, ethtool: &self.ethtool, netdev: &self.netdev, busy_polls };
-        let mut names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
-        if names.is_empty() {
-            names = reader.physical_interfaces()?;
-        }
-        let mut host = reader.read(&names)?;
-        reader.read_sorting(&mut host);
-        Ok(host)
+        self.with_reader(busy_polls, |reader| {
+            let mut names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
+            if names.is_empty() {
+                names = reader.physical_interfaces()?;
+            }
+            let mut host = reader.read(&names)?;
+            reader.read_sorting(&mut host);
+            Ok(host)
+        })
     }
 
     pub(crate) fn add(&mut self, line: &str) -> Option<()> {

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Deref;
 use std::time::Duration;
 
-use crate::apply::Steering;
 use crate::change::{ApplyFailure, Change, Restored};
 use crate::ethtool::FlowHash;
-use crate::host::Reader;
 use crate::journal::{Journal, JournalError, LockedJournal};
 use crate::plan::{Amount, Dedication, Request};
-use crate::restore::RestoreWish;
+use crate::restore::RestoreOptions;
 use crate::testing::{Machine, all_machines};
 
 pub(crate) fn request() -> Request {
@@ -30,28 +29,18 @@ pub(crate) fn dedication(destinations: &[&str]) -> Dedication {
     Dedication { interface: None, destinations, queues: 1 }
 }
 
-/// Everything on a machine that can be set, as it is.
-pub(crate) fn state(machine: &Machine) -> (BTreeMap<String, String>, String) {
-    let mut files = BTreeMap::new();
-    for folder in ["proc/irq", "sys/class/net/eth0/queues"] {
-        for entry in fs::read_dir(machine.root.path().join(folder)).into_iter().flatten().flatten() {
-            for file in ["smp_affinity_list", "rps_cpus", "xps_cpus"] {
-                let path = entry.path().join(file);
-                if let Ok(text) = fs::read_to_string(&path) {
-                    files.insert(path.display().to_string(), text);
-                }
-            }
-        }
-    }
-    // Whether somebody has set the table is nothing that anybody can read back.
-    let devices = format!("{:?}", machine.ethtool.states.borrow());
-    (files, devices.replace("table_is_set: true", "table_is_set: false"))
-}
-
 pub(crate) struct Rig {
     pub(crate) machine: Machine,
     pub(crate) journal: Journal,
     _folder: tempfile::TempDir,
+}
+
+impl Deref for Rig {
+    type Target = Machine;
+
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
 }
 
 impl Rig {
@@ -60,33 +49,60 @@ impl Rig {
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory");
         let journal = Journal::in_folder(folder.path().join("steer"));
         let machine = Machine::named(machine);
-        let net = machine.sys().join("class/net/eth0");
-        if net.exists() {
-            fs::write(net.join("address"), "52:54:00:12:34:56\n").expect("a file");
+        if machine.sys().join("class/net/eth0").exists() {
+            machine.write("sys/class/net/eth0/address", "52:54:00:12:34:56");
             machine.kernel_sees_what_sysfs_shows();
         }
         Self { machine, journal, _folder: folder }
     }
 
-    pub(crate) fn with<T>(&self, request: &Request, body: impl FnOnce(Steering<'_>) -> T) -> T {
-        let (sys, proc) = (self.machine.sys(), self.machine.proc());
-        let reader = Reader {
-            sys_root: &sys,
-            proc_root: &proc,
-            ethtool: &self.machine.ethtool,
-            netdev: &self.machine.netdev,
-            busy_polls: &[],
-        };
-        let allowed = crate::Topology::read(&sys).map(|topology| topology.online).unwrap_or_default();
-        body(Steering { reader, allowed: &allowed, request, rounded: &[] })
+    /// The one with an ixgbe card, which has everything that can be set.
+    pub(crate) fn ixgbe() -> Self {
+        Self::new("two-socket-smt-ixgbe")
+    }
+
+    /// Everything on the machine that can be set, as it is.
+    pub(crate) fn state(&self) -> (BTreeMap<String, String>, String) {
+        let mut files = BTreeMap::new();
+        for folder in ["proc/irq", "sys/class/net/eth0/queues"] {
+            for entry in fs::read_dir(self.machine.root.path().join(folder)).into_iter().flatten().flatten() {
+                for file in ["smp_affinity_list", "rps_cpus", "xps_cpus"] {
+                    let path = entry.path().join(file);
+                    if let Ok(text) = fs::read_to_string(&path) {
+                        files.insert(path.display().to_string(), text);
+                    }
+                }
+            }
+        }
+        // Whether the table was set cannot be read back.
+        let devices = format!("{:?}", self.machine.ethtool.states.borrow());
+        (files, devices.replace("table_is_set: true", "table_is_set: false"))
+    }
+
+    /// What the devices were told since the last call, in order.
+    pub(crate) fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut *self.machine.ethtool.log.borrow_mut())
+    }
+
+    /// The device takes so many more settings before it refuses all.
+    pub(crate) fn allow_settings(&self, count: Option<usize>) {
+        *self.machine.ethtool.settings_left.borrow_mut() = count;
+    }
+
+    /// Restores, and checks that everything could be put back.
+    #[track_caller]
+    pub(crate) fn restore_all(&self) -> Restored {
+        let restored = self.restore();
+        assert_eq!(restored.failures, Vec::<String>::new());
+        restored
     }
 
     pub(crate) fn lock(&self) -> LockedJournal {
-        self.journal.lock("a test", Duration::ZERO, |_| ()).expect("nobody else has it")
+        self.journal.lock("a test", Duration::ZERO, |_| ()).expect("no other process has it")
     }
 
     pub(crate) fn apply(&self, request: &Request) -> Result<Vec<Change>, ApplyFailure> {
-        self.with(request, |steering| steering.apply(&["eth0".to_owned()], &mut self.lock(), |_| ()))
+        self.with_steering(request, |steering| steering.apply(&["eth0".to_owned()], &mut self.lock(), |_| ()))
     }
 
     pub(crate) fn restore(&self) -> Restored {
@@ -95,9 +111,9 @@ impl Rig {
 
     pub(crate) fn try_restore(&self, interfaces: &[&str], forget: bool) -> Result<Restored, JournalError> {
         let interfaces: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
-        let wish = RestoreWish { interfaces: &interfaces, forget, unban: &mut |_| Ok(()) };
+        let options = RestoreOptions { interfaces: &interfaces, forget, unban: &mut |_| Ok(()) };
         let mut journal = self.journal.lock("a test", Duration::ZERO, |_| ())?;
-        self.with(&request(), |steering| steering.restore(wish, &mut journal, |_| ()))
+        self.with_steering(&request(), |steering| steering.restore(options, &mut journal, |_| ()))
     }
 
     /// The interfaces for which something is saved.

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use steer::{Journal, RestoreWish, Restored, Steering};
+use steer::{Journal, RestoreOptions, Restored, Steering};
 
 use super::journal::{PATIENCE, not_kept, wait_for};
 use super::task::Task;
@@ -22,7 +22,7 @@ pub(super) fn restore(
         Some(mut journal) => {
             let mut said = Ok(());
             let wish =
-                RestoreWish { interfaces: &task.interfaces, forget: task.forget, unban: &mut irqbalance::let_have };
+                RestoreOptions { interfaces: &task.interfaces, forget: task.forget, unban: &mut irqbalance::let_have };
             let restored = steering.restore(wish, &mut journal, |change| {
                 if !task.json && said.is_ok() {
                     said = console::print(out, &report::line(change));

@@ -148,7 +148,7 @@ fn listen(crew: &Crew) -> Result<Receiver<LinkEvent>, Failure> {
             return Ok(never());
         }
     };
-    if let Some(why) = events.why_deaf() {
+    if let Some(why) = events.settings_error() {
         log::warn!("cannot hear of changed channels, rings and hashes by netlink: {why}; {instead}");
     }
     let (sender, notices) = bounded(NOTICES);
