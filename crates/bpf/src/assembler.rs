@@ -34,52 +34,52 @@ pub enum Register {
     R10,
 }
 
-/// How many bytes a load or a store moves.
+/// How many bytes a load or a store moves. The numbers of this and the next two are the bits in the instruction.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
-    Byte,
-    Half,
-    Word,
-    Double,
+    Byte = 0x10,
+    Half = 0x08,
+    Word = 0x00,
+    Double = 0x18,
 }
 
 /// What is done to the destination with the source or the value.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    Add,
-    Subtract,
-    Multiply,
+    Add = 0x00,
+    Subtract = 0x10,
+    Multiply = 0x20,
     /// Without a sign; by 0 it gives 0.
-    Divide,
-    Or,
-    And,
-    ShiftLeft,
+    Divide = 0x30,
+    Or = 0x40,
+    And = 0x50,
+    ShiftLeft = 0x60,
     /// Zeroes come in from the left.
-    ShiftRight,
+    ShiftRight = 0x70,
     /// By 0 it leaves the destination as it is.
-    Remainder,
-    ExclusiveOr,
-    Set,
+    Remainder = 0x90,
+    ExclusiveOr = 0xa0,
+    Set = 0xb0,
     /// The sign comes in from the left.
-    ShiftRightSigned,
+    ShiftRightSigned = 0xc0,
 }
 
 /// When a jump is made. Without a sign unless its name has one.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    Equal,
-    NotEqual,
-    Above,
-    AtLeast,
-    Below,
-    AtMost,
+    Equal = 0x10,
+    NotEqual = 0x50,
+    Above = 0x20,
+    AtLeast = 0x30,
+    Below = 0xa0,
+    AtMost = 0xb0,
     /// The two have a set bit in common.
-    AnyBit,
-    SignedAbove,
-    SignedBelow,
+    AnyBit = 0x40,
+    SignedAbove = 0x60,
+    SignedBelow = 0xc0,
 }
 
 /// The target of jumps, which may be written before its place is known.
@@ -133,52 +133,6 @@ const TARGET_IS_KERNEL: u8 = 2;
 /// `BPF_PSEUDO_MAP_VALUE`
 const SOURCE_IS_MAP_VALUE: u8 = 2;
 
-impl Width {
-    fn code(self) -> u8 {
-        match self {
-            Self::Byte => 0x10,
-            Self::Half => 0x08,
-            Self::Word => 0x00,
-            Self::Double => 0x18,
-        }
-    }
-}
-
-impl Operation {
-    fn code(self) -> u8 {
-        match self {
-            Self::Add => 0x00,
-            Self::Subtract => 0x10,
-            Self::Multiply => 0x20,
-            Self::Divide => 0x30,
-            Self::Or => 0x40,
-            Self::And => 0x50,
-            Self::ShiftLeft => 0x60,
-            Self::ShiftRight => 0x70,
-            Self::Remainder => 0x90,
-            Self::ExclusiveOr => 0xa0,
-            Self::Set => 0xb0,
-            Self::ShiftRightSigned => 0xc0,
-        }
-    }
-}
-
-impl When {
-    fn code(self) -> u8 {
-        match self {
-            Self::Equal => 0x10,
-            Self::Above => 0x20,
-            Self::AtLeast => 0x30,
-            Self::AnyBit => 0x40,
-            Self::NotEqual => 0x50,
-            Self::SignedAbove => 0x60,
-            Self::Below => 0xa0,
-            Self::AtMost => 0xb0,
-            Self::SignedBelow => 0xc0,
-        }
-    }
-}
-
 impl Assembler {
     /// A program without instructions.
     pub fn new() -> Self {
@@ -226,22 +180,22 @@ impl Assembler {
 
     /// `destination = destination operation source`, in 64 bits.
     pub fn compute(&mut self, operation: Operation, destination: Register, source: Register) -> &mut Self {
-        self.push(CLASS_DOUBLE | FROM_REGISTER | operation.code(), destination, source as u8, 0, 0)
+        self.push(CLASS_DOUBLE | FROM_REGISTER | operation as u8, destination, source as u8, 0, 0)
     }
 
     /// The same with a value, which is widened with its sign.
     pub fn compute_value(&mut self, operation: Operation, destination: Register, value: i32) -> &mut Self {
-        self.push(CLASS_DOUBLE | operation.code(), destination, 0, 0, value)
+        self.push(CLASS_DOUBLE | operation as u8, destination, 0, 0, value)
     }
 
     /// `destination = destination operation source`, in the lower 32 bits; the upper ones become 0.
     pub fn compute_word(&mut self, operation: Operation, destination: Register, source: Register) -> &mut Self {
-        self.push(CLASS_WORD | FROM_REGISTER | operation.code(), destination, source as u8, 0, 0)
+        self.push(CLASS_WORD | FROM_REGISTER | operation as u8, destination, source as u8, 0, 0)
     }
 
     /// The same with a value.
     pub fn compute_word_value(&mut self, operation: Operation, destination: Register, value: i32) -> &mut Self {
-        self.push(CLASS_WORD | operation.code(), destination, 0, 0, value)
+        self.push(CLASS_WORD | operation as u8, destination, 0, 0, value)
     }
 
     /// Puts the lower 16, 32 or 64 bits into the order of the network; the others become 0.
@@ -258,30 +212,30 @@ impl Assembler {
 
     /// `destination = [source + offset]`
     pub fn load(&mut self, width: Width, destination: Register, source: Register, offset: i16) -> &mut Self {
-        self.push(CLASS_LOAD_FROM | MODE_MEMORY | width.code(), destination, source as u8, offset, 0)
+        self.push(CLASS_LOAD_FROM | MODE_MEMORY | width as u8, destination, source as u8, offset, 0)
     }
 
     /// `[destination + offset] = source`
     pub fn store(&mut self, width: Width, destination: Register, offset: i16, source: Register) -> &mut Self {
-        self.push(CLASS_STORE | MODE_MEMORY | width.code(), destination, source as u8, offset, 0)
+        self.push(CLASS_STORE | MODE_MEMORY | width as u8, destination, source as u8, offset, 0)
     }
 
     /// `[destination + offset] = value`
     pub fn store_value(&mut self, width: Width, destination: Register, offset: i16, value: i32) -> &mut Self {
-        self.push(CLASS_STORE_VALUE | MODE_MEMORY | width.code(), destination, 0, offset, value)
+        self.push(CLASS_STORE_VALUE | MODE_MEMORY | width as u8, destination, 0, offset, value)
     }
 
     /// `[destination + offset] += source`, atomically, in 64 bits.
     pub fn add_atomically(&mut self, destination: Register, offset: i16, source: Register) -> &mut Self {
         // The immediate names the operation: BPF_ADD, which is 0.
-        self.push(CLASS_STORE | MODE_ATOMIC | Width::Double.code(), destination, source as u8, offset, 0)
+        self.push(CLASS_STORE | MODE_ATOMIC | Width::Double as u8, destination, source as u8, offset, 0)
     }
 
     /// The same, and the source becomes the value before (Linux 5.12 and later). It is a full barrier: a core that sees
     /// what comes after this instruction also sees the sum.
     pub fn fetch_and_add(&mut self, destination: Register, offset: i16, source: Register) -> &mut Self {
         const FETCH: i32 = 1; // BPF_FETCH
-        self.push(CLASS_STORE | MODE_ATOMIC | Width::Double.code(), destination, source as u8, offset, FETCH)
+        self.push(CLASS_STORE | MODE_ATOMIC | Width::Double as u8, destination, source as u8, offset, FETCH)
     }
 
     /// `R0 = helper(R1, R2, R3, R4, R5)`; the number is one of [`helper`].
@@ -330,17 +284,17 @@ impl Assembler {
 
     /// Jumps if `left when value`, in 64 bits; the value is widened with its sign.
     pub fn jump_if(&mut self, left: Register, when: When, value: i32, label: Label) -> &mut Self {
-        self.jump_by(CLASS_JUMP | when.code(), left, 0, value, label)
+        self.jump_by(CLASS_JUMP | when as u8, left, 0, value, label)
     }
 
     /// Jumps if `left when right`, in 64 bits.
     pub fn jump_if_register(&mut self, left: Register, when: When, right: Register, label: Label) -> &mut Self {
-        self.jump_by(CLASS_JUMP | FROM_REGISTER | when.code(), left, right as u8, 0, label)
+        self.jump_by(CLASS_JUMP | FROM_REGISTER | when as u8, left, right as u8, 0, label)
     }
 
     /// Jumps if `left when value`, of the lower 32 bits (Linux 5.1 and later).
     pub fn jump_if_word(&mut self, left: Register, when: When, value: i32, label: Label) -> &mut Self {
-        self.jump_by(CLASS_JUMP_WORD | when.code(), left, 0, value, label)
+        self.jump_by(CLASS_JUMP_WORD | when as u8, left, 0, value, label)
     }
 
     /// The instructions, with every jump resolved.

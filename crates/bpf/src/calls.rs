@@ -54,6 +54,7 @@ const TRIES: usize = 20;
 type Name = [u8; 16];
 
 #[repr(C)]
+#[derive(Default)]
 struct MapCreate {
     kind: u32,
     key_bytes: u32,
@@ -66,6 +67,7 @@ struct MapCreate {
 }
 
 #[repr(C)]
+#[derive(Default)]
 struct ProgramLoad {
     kind: u32,
     count: u32,
@@ -82,6 +84,7 @@ struct ProgramLoad {
 }
 
 #[repr(C)]
+#[derive(Default)]
 struct MapElement {
     map: u32,
     padding: u32,
@@ -91,6 +94,7 @@ struct MapElement {
 }
 
 #[repr(C)]
+#[derive(Default)]
 struct MapElements {
     in_batch: u64,
     out_batch: u64,
@@ -103,6 +107,7 @@ struct MapElements {
 }
 
 #[repr(C)]
+#[derive(Default)]
 struct ProgramRun {
     program: u32,
     returned: u32,
@@ -131,6 +136,7 @@ struct LinkCreate {
 }
 
 #[repr(C)]
+#[derive(Default)]
 struct LinkUpdate {
     link: u32,
     program: u32,
@@ -227,34 +233,22 @@ impl Map {
     }
 
     /// An array that can be [mapped](crate::MappedArray) (Linux 5.5 and later).
-    ///
-    /// # Errors
-    /// Of the kernel.
     pub fn mappable_array(name: &str, value_bytes: usize, entries: u32) -> io::Result<Self> {
         Self::create((ARRAY, MAPPABLE), name, 4, value_bytes, entries)
     }
 
     /// A hash table, at first empty.
-    ///
-    /// # Errors
-    /// Of the kernel.
     pub fn hash(name: &str, key_bytes: usize, value_bytes: usize, entries: u32) -> io::Result<Self> {
         Self::create((HASH, 0), name, key_bytes, value_bytes, entries)
     }
 
     /// A map of AF_XDP sockets by queue, for [`helper::REDIRECT_MAP`](crate::helper::REDIRECT_MAP).
-    ///
-    /// # Errors
-    /// Of the kernel.
     pub fn of_sockets(name: &str, entries: u32) -> io::Result<Self> {
         Self::create((SOCKETS, 0), name, 4, 4, entries)
     }
 
     /// An array of one value, which each core has a copy of, and how many cores those are. What is read has the values
     /// of all of them, each at a multiple of 8 bytes.
-    ///
-    /// # Errors
-    /// Of the kernel.
     pub fn array_per_core(name: &str, value_bytes: usize) -> io::Result<(Self, usize)> {
         let cores = cores_of_kernel()?;
         let mut map = Self::create((PER_CORE_ARRAY, 0), name, 4, value_bytes, 1)?;
@@ -275,9 +269,8 @@ impl Map {
             value_bytes: length(value_bytes)?,
             entries,
             flags,
-            inner_map: 0,
-            node: 0,
             name: name(text),
+            ..MapCreate::default()
         };
         // SAFETY: the layout is the kernel's, u32 and bytes only, and holds no addresses.
         let fd = unsafe { bpf_descriptor(MAP_CREATE, &mut attributes) }?;
@@ -301,9 +294,6 @@ impl Map {
     }
 
     /// Gives `key` this value.
-    ///
-    /// # Errors
-    /// Of the kernel.
     pub fn update(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         let mut attributes = self.element(key, address(value.as_ptr()), value.len())?;
         // SAFETY: as in `look_up`, and the value is only read.
@@ -321,23 +311,17 @@ impl Map {
     }
 
     /// Gives many keys their values by one call (Linux 5.6 and later); both lie one behind the other.
-    ///
-    /// # Errors
-    /// Of the kernel.
     pub fn update_many(&self, keys: &[u8], values: &[u8]) -> io::Result<()> {
         let count = keys.len() / self.key_bytes.max(1);
         if count * self.key_bytes != keys.len() || count * self.value_bytes != values.len() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let mut attributes = MapElements {
-            in_batch: 0,
-            out_batch: 0,
             keys: address(keys.as_ptr()),
             values: address(values.as_ptr()),
             count: length(count)?,
             map: number(self.fd.as_fd()),
-            element_flags: 0,
-            flags: 0,
+            ..MapElements::default()
         };
         // SAFETY: the layout is the kernel's and has no gaps. It reads `count` keys and values of the lengths that the
         // map was made with, and so many there are.
@@ -348,7 +332,7 @@ impl Map {
         if key.len() != self.key_bytes || value_bytes < self.value_bytes {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        Ok(MapElement { map: number(self.fd.as_fd()), padding: 0, key: address(key.as_ptr()), value, flags: 0 })
+        Ok(MapElement { map: number(self.fd.as_fd()), key: address(key.as_ptr()), value, ..MapElement::default() })
     }
 }
 
@@ -432,11 +416,11 @@ impl<'a> Program<'a> {
             log_level: u32::from(!log.is_empty()),
             log_bytes: length(log.len())?,
             log: if log.is_empty() { 0 } else { address(log.as_mut_ptr()) },
-            kernel_version: 0,
             flags: self.flags,
             name: name(self.name),
             interface: self.interface,
             attach_kind: if self.kind == ProgramKind::Xdp { AT_INTERFACE } else { 0 },
+            ..ProgramLoad::default()
         };
         // SAFETY: the layout is the kernel's and has no gaps; `instructions` is readable for `count` instructions and
         // `license` up to its zero, `log` is writable for its length; all live through the call.
@@ -490,21 +474,14 @@ pub fn run(program: BorrowedFd<'_>, run: &mut Run<'_>) -> io::Result<Ran> {
     let is_wanted = !run.data_out.is_empty();
     let mut attributes = ProgramRun {
         program: number(program),
-        returned: 0,
         data_bytes: length(run.data.len())?,
         data_out_bytes: length(run.data_out.len())?,
         data: address(run.data.as_ptr()),
         data_out: if is_wanted { address(run.data_out.as_mut_ptr()) } else { 0 },
         repeat: run.repeat,
-        duration_ns: 0,
-        context_bytes: 0,
-        context_out_bytes: 0,
-        context: 0,
-        context_out: 0,
         flags: run.flags,
-        core: 0,
         batch: run.batch,
-        padding: 0,
+        ..ProgramRun::default()
     };
     // SAFETY: the layout is the kernel's and has no gaps; `data` is readable and `data_out` writable for the lengths
     // given with them.
@@ -524,11 +501,8 @@ pub fn attach_to_interface(program: BorrowedFd<'_>, interface: u32, flags: u32) 
 }
 
 /// Replaces the program of `link` by another one of the same kind, without a moment in which there is none.
-///
-/// # Errors
-/// Of the kernel.
 pub fn replace_program(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    let mut attributes = LinkUpdate { link: number(link), program: number(program), flags: 0, program_before: 0 };
+    let mut attributes = LinkUpdate { link: number(link), program: number(program), ..LinkUpdate::default() };
     // SAFETY: the layout is the kernel's, u32 only, and holds no addresses.
     unsafe { bpf(LINK_UPDATE, &mut attributes) }.map(drop)
 }

@@ -33,24 +33,25 @@ pub(crate) fn threshold(share: f64) -> u64 {
 /// One place of a table that draws by unequal chances with two numbers: the place itself below `threshold`, else
 /// `other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct AliasEntry {
     pub(crate) threshold: u32,
     pub(crate) other: u32,
 }
 
 /// The table of a Zipf mix (Walker's aliases, filled after Vose).
-pub(crate) fn zipf_places(flows: u32, exponent: f64) -> Vec<Place> {
+pub(crate) fn zipf_places(flows: u32, exponent: f64) -> Vec<AliasEntry> {
     let weights: Vec<f64> = (1..=flows).map(|rank| f64::from(rank).powf(-exponent)).collect();
     let mean = weights.iter().sum::<f64>() / f64::from(flows);
     // Each weight as a multiple of the mean: a place has room for exactly 1.
     let mut shares: Vec<f64> = weights.into_iter().map(|weight| weight / mean).collect();
-    let full = |other| Place { threshold: u32::MAX, other };
-    let mut places: Vec<Place> = (0..flows).map(full).collect();
+    let full = |other| AliasEntry { threshold: u32::MAX, other };
+    let mut places: Vec<AliasEntry> = (0..flows).map(full).collect();
     let (mut small, mut large): (Vec<u32>, Vec<u32>) = (0..flows).partition(|&flow| shares[flow as usize] < 1.0);
     while let (Some(&poor), Some(&rich)) = (small.last(), large.last()) {
         small.pop();
         let share = shares[poor as usize];
-        places[poor as usize] = Place { threshold: u32::try_from(threshold(share)).unwrap_or(u32::MAX), other: rich };
+        places[poor as usize] =
+            AliasEntry { threshold: u32::try_from(threshold(share)).unwrap_or(u32::MAX), other: rich };
         // What the poor place has left over is filled from the rich one.
         shares[rich as usize] -= 1.0 - share;
         if shares[rich as usize] < 1.0 {
@@ -61,13 +62,13 @@ pub(crate) fn zipf_places(flows: u32, exponent: f64) -> Vec<Place> {
     places
 }
 
-/// Whose turn it is.
+/// Which flow is next.
 #[derive(Clone, Debug)]
 pub(crate) enum Flows {
     /// The next flow, and how many rounds there were.
     InTurn { next: u32, round: u64 },
     /// Each flow's next sequence.
-    Drawn { mix: Mix, sequences: Vec<u64>, places: Vec<Place> },
+    Drawn { mix: Mix, sequences: Vec<u64>, places: Vec<AliasEntry> },
 }
 
 impl Flows {
@@ -99,7 +100,7 @@ impl Flows {
                     },
                     Mix::Zipf { .. } => {
                         let place = chance.below(flows);
-                        let Place { threshold, other } = places[place as usize];
+                        let AliasEntry { threshold, other } = places[place as usize];
                         if chance.next() < threshold { place } else { other }
                     }
                 };
@@ -111,7 +112,7 @@ impl Flows {
     }
 }
 
-/// Whether flows come one after the other, so that nobody has to remember each one's sequence.
+/// Whether flows come one after the other, so that each one's sequence need not be remembered.
 pub(crate) fn is_in_turn(mix: Mix, flows: u32) -> bool {
     flows == 1 || mix == Mix::RoundRobin
 }

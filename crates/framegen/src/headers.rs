@@ -3,7 +3,7 @@
 
 use bpf::{Operation, Register, When, Width};
 
-use crate::program::Writing;
+use crate::program::ProgramWriter;
 use crate::spec::{FIRST_PORT, NUMBERED_BYTES, TIMED_BYTES};
 use crate::state::{OFFSET, TIME, TIME_PART, TIME_SUM};
 use crate::writer::first_word;
@@ -13,7 +13,7 @@ use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 
-impl Writing<'_> {
+impl ProgramWriter<'_> {
     /// The headers as the template has them. From here to the cut `R1` is the frame.
     pub(crate) fn write_headers(&mut self) {
         let payload = self.template.places.payload;

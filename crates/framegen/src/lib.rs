@@ -43,7 +43,7 @@
 //! - `packet`: [`PacketFrames`], from user space (`AF_PACKET`, `PACKET_QDISC_BYPASS`)
 //! - `live`: [`LiveFrames`], from the kernel (`BPF_F_TEST_XDP_LIVE_FRAMES`)
 //! - `keep_xdp_attached`: keeps the program attached, so that runs are short (`unshare`)
-//! - `witness`: the programs that count what the driver takes (`xdp_devmap_xmit`, `xdp_redirect_err`)
+//! - `answers`: the programs that count what the driver takes (`xdp_devmap_xmit`, `xdp_redirect_err`)
 //! - `headers`, `program`: the program that makes a frame
 //! - `state`: what the programs remember
 //! - `writer`: frames as bytes, and their sums, pure
@@ -53,6 +53,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("udpd-framegen is written against the system calls of Linux and builds for no other system");
 
+mod answers;
 mod draw;
 mod headers;
 mod keep_xdp_attached;
@@ -61,7 +62,6 @@ mod packet;
 mod program;
 mod spec;
 mod state;
-mod witness;
 mod writer;
 
 pub use live::{LiveError, LiveFrames, LiveSent, LiveStep};

@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use bpf::{Assembler, Map, Program, ProgramKind, Register, Run, run};
 
-use crate::draw::{Place, is_in_turn, zipf_places};
+use crate::answers::AnswerCounter;
+use crate::draw::{AliasEntry, is_in_turn, zipf_places};
 use crate::keep_xdp_attached::Attachment;
-use crate::program::{DROP, Maps, frame_program};
+use crate::program::{DROP, FrameMaps, frame_program};
 use crate::spec::{FrameSpec, Mix};
 use crate::state::{BYTES, IN_FLIGHT, KEY, RAN, RANDOM, State, TAKEN};
-use crate::witness::Witness;
 use crate::writer::Template;
 
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`
@@ -32,7 +32,7 @@ pub enum LiveStep {
     /// Loading the program: needs `CAP_BPF` and `CAP_NET_ADMIN`, or `CAP_SYS_ADMIN`.
     Program,
     /// Counting what the driver takes: needs `CAP_PERFMON`, or `CAP_SYS_ADMIN`.
-    Witness,
+    Count,
     /// A run with live frames: needs Linux 5.18.
     Run,
 }
@@ -52,7 +52,7 @@ impl fmt::Display for LiveError {
             LiveStep::Spec => return write!(formatter, "{}", self.error),
             LiveStep::Map => "cannot make a map",
             LiveStep::Program => "cannot load the program that makes frames",
-            LiveStep::Witness => "cannot count what the driver takes",
+            LiveStep::Count => "cannot count what the driver takes",
             LiveStep::Run => "cannot run a program with live frames",
         };
         write!(formatter, "{what}: {}", self.error)
@@ -91,8 +91,8 @@ pub struct LiveSent {
 pub struct LiveFrames {
     program: OwnedFd,
     attachment: Option<Attachment>,
-    maps: Maps,
-    witness: Witness,
+    maps: FrameMaps,
+    answers: AnswerCounter,
     frame: Vec<u8>,
     offset_factor: u64,
     state: State,
@@ -104,15 +104,15 @@ impl LiveFrames {
     pub fn new(interface: u32, spec: &FrameSpec) -> Result<Self, LiveError> {
         spec.check().map_err(LiveStep::Spec.failed())?;
         let template = Template::new(spec);
-        let maps = Maps::create(spec, &template).map_err(LiveStep::Map.failed())?;
+        let maps = FrameMaps::create(spec, &template).map_err(LiveStep::Map.failed())?;
         let program = load(spec, &template, &maps, interface).map_err(LiveStep::Program.failed())?;
         prove_live_frames(&template.frame).map_err(LiveStep::Run.failed())?;
-        let witness = Witness::attach(&maps.state).map_err(LiveStep::Witness.failed())?;
+        let answers = AnswerCounter::attach(&maps.state).map_err(LiveStep::Count.failed())?;
         let state = State::read(&maps.state).map_err(LiveStep::Map.failed())?;
         let offset_factor = spec.marks.factors[3];
         // Without it everything works, in long calls.
         let attachment = Attachment::new(program.as_fd()).ok();
-        Ok(Self { program, attachment, maps, witness, frame: template.frame, offset_factor, state })
+        Ok(Self { program, attachment, maps, answers, frame: template.frame, offset_factor, state })
     }
 
     /// Whether a call takes no longer than its frames do. Otherwise each waits some ten milliseconds for all cores, and
@@ -142,8 +142,8 @@ impl LiveFrames {
             error: ran.err().filter(|error| error.raw_os_error() != Some(libc::EINTR)),
         };
         self.state = state;
-        // What nobody has answered for was lost between the program and the driver. It counts as refused, and must not
-        // stand in the way of the next answers.
+        // Frames without an answer were lost between the program and the driver. They count as refused, and must not be
+        // taken for frames of the next call.
         if state.get(IN_FLIGHT) > 0 {
             self.state.set(IN_FLIGHT, 0);
             self.state.write(&self.maps.state)?;
@@ -153,11 +153,11 @@ impl LiveFrames {
 
     /// What was refused since the beginning, by the number of the error; 0 is a driver that had no room.
     pub fn refusals(&self) -> io::Result<Vec<(i32, u64)>> {
-        self.witness.refusals()
+        self.answers.refusals()
     }
 }
 
-impl Maps {
+impl FrameMaps {
     fn create(spec: &FrameSpec, template: &Template) -> io::Result<Self> {
         let state = State::create_map()?;
         let mut first = State::default();
@@ -184,18 +184,18 @@ impl Maps {
 }
 
 /// Writes a table into its map.
-fn fill(map: &Map, places: &[Place]) -> io::Result<()> {
+fn fill(map: &Map, places: &[AliasEntry]) -> io::Result<()> {
     for (part, places) in places.chunks(VALUES_A_CALL).enumerate() {
         let first = (part * VALUES_A_CALL) as u32;
         let keys: Vec<u8> = (first..).take(places.len()).flat_map(u32::to_ne_bytes).collect();
-        let words = |place: &Place| [place.threshold, place.other];
+        let words = |place: &AliasEntry| [place.threshold, place.other];
         let values: Vec<u8> = places.iter().flat_map(words).flat_map(u32::to_ne_bytes).collect();
         map.update_many(&keys, &values)?;
     }
     Ok(())
 }
 
-fn load(spec: &FrameSpec, template: &Template, maps: &Maps, interface: u32) -> io::Result<OwnedFd> {
+fn load(spec: &FrameSpec, template: &Template, maps: &FrameMaps, interface: u32) -> io::Result<OwnedFd> {
     Program::new(ProgramKind::Xdp, "framegen", &frame_program(spec, template, maps, interface)).load()
 }
 

@@ -185,7 +185,7 @@ fn next_of_program(program: &OwnedFd, template: &[u8]) -> Vec<u8> {
 fn the_program_makes_the_frames_of_the_writer_bit_by_bit() {
     for spec in specs() {
         let template = Template::new(&spec);
-        let maps = match Maps::create(&spec, &template) {
+        let maps = match FrameMaps::create(&spec, &template) {
             Ok(maps) => maps,
             Err(error) => {
                 let _ = writeln!(io::stderr(), "SKIPPED: the program against the writer needs CAP_BPF: {error}");

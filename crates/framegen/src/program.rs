@@ -2,8 +2,8 @@
 //! does not vary costs nothing.
 //!
 //! It does what `writer` does, in the same order and with the same chance. The kernel hands it pages that have been
-//! sent before and may have been changed by whoever received them, so it writes all headers each time; of the payload
-//! only the marks, because nobody changes what comes behind them.
+//! sent before and may have been changed by their receivers, so it writes all headers each time; of the payload only
+//! the marks, because receivers do not change what comes behind them.
 
 use std::os::fd::AsFd;
 
@@ -23,7 +23,7 @@ pub(crate) const DROP: i32 = 1;
 
 /// The maps of a program.
 #[derive(Debug)]
-pub(crate) struct Maps {
+pub(crate) struct FrameMaps {
     pub(crate) state: Map,
     /// Each flow's next sequence; none where flows come in turn.
     pub(crate) sequences: Option<Map>,
@@ -34,21 +34,26 @@ pub(crate) struct Maps {
 }
 
 /// A program that is being written; `headers` has the rest of it.
-pub(crate) struct Writing<'a> {
+pub(crate) struct ProgramWriter<'a> {
     pub(crate) assembler: Assembler,
     pub(crate) spec: &'a FrameSpec,
     pub(crate) template: &'a Template,
-    maps: &'a Maps,
+    maps: &'a FrameMaps,
     /// Where a frame goes that cannot be made: never, but the verifier wants to see it asked.
     pub(crate) drop: Label,
 }
 
 /// The program for frames that leave by the interface of this index. While it runs, `R6` is the context, `R7` the
 /// state, `R8` the flow and then the number, and `R9` the size with its sums.
-pub(crate) fn frame_program(spec: &FrameSpec, template: &Template, maps: &Maps, interface: u32) -> Vec<Instruction> {
+pub(crate) fn frame_program(
+    spec: &FrameSpec,
+    template: &Template,
+    maps: &FrameMaps,
+    interface: u32,
+) -> Vec<Instruction> {
     let mut assembler = Assembler::new();
     let drop = assembler.label();
-    let mut writing = Writing { assembler, spec, template, maps, drop };
+    let mut writing = ProgramWriter { assembler, spec, template, maps, drop };
     writing.assembler.copy(R6, R1).set_map_value(R7, maps.state.as_fd(), 0);
     writing.look_at_clock();
     writing.draw_flow();
@@ -63,8 +68,8 @@ pub(crate) fn frame_program(spec: &FrameSpec, template: &Template, maps: &Maps, 
     writing.assembler.finish()
 }
 
-impl Writing<'_> {
-    /// At the first frame after all have left: notes the core, by which `witness` knows whose they are, and the time.
+impl ProgramWriter<'_> {
+    /// At the first frame after all have left: notes the core, by which `answers` knows whose they are, and the time.
     fn look_at_clock(&mut self) {
         let under_way = self.assembler.label();
         self.assembler

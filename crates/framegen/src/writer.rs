@@ -13,7 +13,7 @@ use crate::spec::{FIRST_PORT, FrameSpec, NUMBERED_BYTES, SizeOrder, TIMED_BYTES}
 
 /// Where things are in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct HeaderOffsets {
     /// The length in the network header, and how much it has beside the payload.
     pub(crate) length: usize,
     pub(crate) length_beside_payload: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Places {
     pub(crate) payload: usize,
 }
 
-const V4: Places = Places {
+const V4: HeaderOffsets = HeaderOffsets {
     length: 16,
     length_beside_payload: 28,
     header_sum: Some(24),
@@ -38,7 +38,7 @@ const V4: Places = Places {
     payload: 42,
 };
 
-const V6: Places = Places {
+const V6: HeaderOffsets = HeaderOffsets {
     length: 18,
     length_beside_payload: 8,
     header_sum: None,
@@ -62,7 +62,7 @@ pub(crate) struct Size {
 pub(crate) struct Template {
     /// The headers, zero where they differ, and the longest payload, which has at least room for all marks.
     pub(crate) frame: Vec<u8>,
-    pub(crate) places: Places,
+    pub(crate) places: HeaderOffsets,
     pub(crate) sizes: Vec<Size>,
 }
 
@@ -119,7 +119,7 @@ impl Template {
 }
 
 impl Size {
-    fn new(bytes: u16, frame: &[u8], places: Places, spec: &FrameSpec) -> Self {
+    fn new(bytes: u16, frame: &[u8], places: HeaderOffsets, spec: &FrameSpec) -> Self {
         let length = usize::from(bytes);
         let payload = &frame[places.payload..places.payload + length];
         let payload_sum = match length {
@@ -193,8 +193,16 @@ impl Writer {
         let (flow, sequence) = self.flows.draw(self.spec.flows, &mut self.chance);
         let size = self.draw_size();
         let number = u64::from(flow) << (64 - self.spec.marks.flow_bits) | sequence;
-        let Places { length, length_beside_payload, header_sum, source, source_port, udp_length, udp_sum, payload } =
-            self.template.places;
+        let HeaderOffsets {
+            length,
+            length_beside_payload,
+            header_sum,
+            source,
+            source_port,
+            udp_length,
+            udp_sum,
+            payload,
+        } = self.template.places;
         put(frame, length, &(size.bytes + length_beside_payload as u16).to_be_bytes());
         put(frame, udp_length, &(size.bytes + 8).to_be_bytes());
         let bits = self.spec.port_bits();

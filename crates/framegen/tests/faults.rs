@@ -14,7 +14,7 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Frames that could go over loopback, to a port where nobody listens.
+/// Frames that could go over loopback, to a closed port.
 fn spec() -> FrameSpec {
     FrameSpec {
         destination_mac: [0; 6],

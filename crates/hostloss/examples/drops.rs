@@ -45,7 +45,7 @@ fn watch_until(watch: &mut Watch, time: Option<Duration>) -> io::Result<()> {
             drop(ended);
         });
     } else {
-        // Nobody ends it but the clock.
+        // Only the clock ends it.
         std::mem::forget(ended);
     }
     let began = Instant::now();

@@ -132,13 +132,13 @@ fn a_port_without_a_listener_has_its_name() {
     let _turn = turn();
     for (family, is_ipv6) in [(Family::V4, false), (Family::V6, true)] {
         let Some(mut watch) = watch() else { return };
-        let (socket, nobody) = bound(family, |_| {});
+        let (socket, closed) = bound(family, |_| {});
         drop(socket);
         let sender = UdpSocket::bind(loopback(family)).expect("a free port");
         for _ in 0..50 {
-            sender.send_to(b"to nobody", nobody).expect("sent");
+            sender.send_to(b"to a closed port", closed).expect("sent");
         }
-        // Others on this machine may send to nobody at the same time.
+        // Others on this machine may send to closed ports at the same time.
         read_until(&mut watch, |tally| of_reason(tally, "NO_SOCKET", is_ipv6) >= 50);
     }
 }

@@ -181,7 +181,7 @@ impl Lane {
             };
             match start() {
                 Ok((engine, batch, waker)) => {
-                    // Whoever started this waits for it.
+                    // The thread that started this one waits for it.
                     let _ = sender.send(Ok(waker));
                     let account = receive_queue(engine, batch, pause, &book);
                     account.inspect_err(|error| drop(say(&format!("queue {queue} failed: {error}"))))

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     socket.bind(address).map_err(|error| format!("cannot listen on {address}: {error}"))?;
     let mut out = io::stdout().lock();
     writeln!(out, "counting")?;
-    // What arrives is counted whether or not anybody reads it.
+    // What arrives is counted whether or not it is read.
     io::copy(&mut io::stdin(), &mut io::sink())?;
     for found in counter.read()? {
         let queue = found.queue.map_or("none".to_owned(), |queue| queue.to_string());

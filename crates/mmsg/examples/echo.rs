@@ -4,10 +4,10 @@
 //! cargo run -p mmsg --example echo -- 0.0.0.0:7007
 //! ```
 //!
-//! A socket on the unspecified address sends from whichever address the route of the answer has; whoever asked another
-//! one takes the answer for a stranger's. So the address that was asked is received with each datagram, and given back
-//! to the kernel with the answer. Not for the open network: two echo servers can be made to talk to each other for
-//! ever.
+//! A socket on the unspecified address sends from whichever address the route of the answer has; a client that asked
+//! another one takes the answer for a stranger's. So the address that was asked is received with each datagram, and
+//! given back to the kernel with the answer. Not for the open network: two echo servers can be made to talk to each
+//! other for ever.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -59,7 +59,7 @@ impl Echo {
                 None => self.answers.push(question.payload(), Some(to))?,
             }
         }
-        // An answer that cannot be sent is its asker's loss and nobody else's.
+        // An answer that cannot be sent is lost to its asker alone.
         Ok(self.answers.flush(&self.socket)?.sent)
     }
 }

@@ -3,7 +3,7 @@
 //! The memory is zeroed when it comes, so nothing in it is uninitialised, and it never moves. What lies where in it is
 //! in `region.rs`.
 //!
-//! A page that nobody may use lies before and behind it. Without them the kernel joins the mapping to its neighbours,
+//! An unusable page lies before it and another behind it. Without them the kernel joins the mapping to its neighbours,
 //! such as the stack of a thread that is just being made, and a huge page which that thread is given there takes a part
 //! of the pool along to the wrong memory node.
 #![allow(unsafe_code)]

@@ -4,13 +4,13 @@
 //! header with how much it used), read, and armed again before the next call. Only slots the kernel has touched since
 //! they were last armed are armed again, and nothing else in a header ever changes.
 //!
-//! Who may touch the memory when is the borrow checker's business: filling takes `&mut RecvBatch`, every [`Datagram`]
-//! borrows the batch, so the kernel never writes under the eyes of a reader.
+//! The borrow checker decides who may touch the memory when: filling takes `&mut RecvBatch`, and every [`Datagram`]
+//! borrows the batch, so the kernel never writes what is being read.
 //!
-//! A batch without GRO keeps no table at all while nothing is discarded: slot = datagram. That is the hot path, and
-//! its accounts are one loop over the lengths.
+//! A batch without GRO keeps no table while nothing is discarded: each slot is one datagram. That is the hot path, and
+//! its counts take one loop over the lengths.
 #![allow(unsafe_code)]
-// The lengths in a header have other types with other C libraries; where a cast is needed depends on which.
+// The lengths in a header have other types in other C libraries; which of them need a cast depends on that.
 #![allow(clippy::unnecessary_cast)]
 
 use std::fmt;
@@ -27,26 +27,26 @@ use crate::region::Region;
 use crate::shape::BatchShape;
 use crate::socket::Socket;
 use crate::sys;
-use crate::wait::Bell;
 use crate::wait::Wait;
+use crate::wait::WakeFlag;
 
 /// A fixed set of slots for received messages, and what is in them.
 pub struct RecvBatch {
     region: Region,
     gro: bool,
-    /// What is kept of a datagram: a slot, or less where a slot has room for a train.
+    /// How many bytes of a datagram are kept: a slot, or less where a slot has room for a train.
     longest: usize,
     /// Slots in use: what was received and not cleared.
     used: usize,
     /// Slots whose headers the kernel may have changed since they were armed. Never below `used`.
     touched: usize,
-    /// Slots in use that hold nothing: what a shut-down socket returns.
+    /// Slots in use without a datagram: the answers of a shut-down socket.
     void: usize,
-    /// Slots whose datagrams have had their PROXY headers judged, and are shown without.
+    /// Slots whose PROXY headers were judged and are not shown.
     unwrapped: usize,
     /// Whether `kept` is valid for the slots in use. While it is not, each of them holds one datagram.
     masked: bool,
-    /// One bit for each datagram of a slot that is still to be yielded.
+    /// One bit for each datagram of a slot that is to be yielded.
     kept: Box<[u128]>,
     /// The segment size of each slot's train. Empty without GRO.
     segments: Box<[usize]>,
@@ -98,26 +98,30 @@ impl RecvBatch {
         self.receive_more(socket, wait)
     }
 
-    /// Fills the slots that are still free, and keeps what is in the others. A full batch returns 0 without waiting.
+    /// Fills the free slots and keeps the others. A full batch returns 0 without waiting.
     pub fn receive_more(&mut self, socket: &Socket, wait: Wait) -> io::Result<usize> {
-        self.receive_until_rung(socket, wait, None)
+        self.receive_until_woken(socket, wait, None)
     }
 
-    /// The same, and a wait ends when the bell rings.
-    pub(crate) fn receive_until_rung(&mut self, socket: &Socket, wait: Wait, bell: Option<&Bell>) -> io::Result<usize> {
+    /// The same, and setting the wake flag ends a wait.
+    pub(crate) fn receive_until_woken(
+        &mut self,
+        socket: &Socket,
+        wait: Wait,
+        wake_flag: Option<&WakeFlag>,
+    ) -> io::Result<usize> {
         self.check_gro(socket)?;
         self.fill(|headers, count| {
             if let Wait::Gather(time) = wait {
                 std::thread::sleep(time);
             }
-            // SAFETY: `fill` passes `count` armed headers of a region that it borrows mutably: nobody else has it.
-            unsafe { receive_into(socket, headers, count, wait, bell) }
+            // SAFETY: `fill` passes `count` armed headers of a region that it borrows mutably.
+            unsafe { receive_into(socket, headers, count, wait, wake_flag) }
         })
     }
 
-    /// Fills the free slots with one call for each message (`recvmsg`), without waiting. Use it where the call for many
-    /// fails and what is in the socket must still be read. The next call returns an error that came after the first
-    /// message.
+    /// Fills the free slots with one call for each message (`recvmsg`), without waiting. Use it where `recvmmsg` fails
+    /// and the socket must still be read. An error after the first message is returned by the next call.
     pub fn receive_each(&mut self, socket: &Socket) -> io::Result<usize> {
         self.check_gro(socket)?;
         // SAFETY: as in `receive_more`.
@@ -139,8 +143,8 @@ impl RecvBatch {
         &self.region
     }
 
-    /// Lets `call` fill the free slots and takes account of what it has put there.
-    /// It is given armed headers and their number, and returns how many it has filled, in order; an error fills none.
+    /// Lets `call` fill the free slots and counts what it has put there. It is given armed headers and their number,
+    /// and returns how many it has filled, in order; an error fills none.
     pub(crate) fn fill(&mut self, call: impl FnOnce(*mut mmsghdr, usize) -> io::Result<usize>) -> io::Result<usize> {
         let first = self.used;
         let free = self.slots() - first;
@@ -148,10 +152,10 @@ impl RecvBatch {
             return Ok(0);
         }
         self.arm(first);
-        // Should the call not return, any header may be other than it was.
+        // If the call does not return, any header may have changed.
         self.touched = self.slots();
         let outcome = call(self.region.header(first), free);
-        // Whatever has come of it, the kernel may have begun on the first one.
+        // Whatever the outcome, the kernel may have begun on the first one.
         let received = outcome.as_ref().map_or(0, |received| *received.min(&free));
         self.used = first + received;
         self.touched = self.used.max(first + 1);
@@ -163,16 +167,16 @@ impl RecvBatch {
         Ok(received - void)
     }
 
-    /// Restores in the headers from `first` on what the kernel has overwritten.
+    /// Restores what the kernel has overwritten in the headers from `first` on.
     fn arm(&mut self, first: usize) {
         for slot in first..self.touched {
-            // SAFETY: `touched` never exceeds the number of slots; `&mut self` means nobody reads.
+            // SAFETY: `touched` never exceeds the number of slots; `&mut self` excludes readers.
             unsafe { self.region.arm(slot) };
         }
         self.touched = first;
     }
 
-    /// Takes account of the slots from `first` on, one datagram each. Returns how many of them are void.
+    /// Counts the slots from `first` on, one datagram each. Returns how many of them are void.
     fn account(&mut self, first: usize) -> usize {
         let slot_bytes = self.region.layout().slot_bytes;
         let (mut bytes, mut truncated, mut void) = (0, 0, 0);
@@ -234,8 +238,8 @@ impl RecvBatch {
         if slot < self.unwrapped { datagram.unwrapped() } else { datagram }
     }
 
-    /// A shut-down socket that is empty answers with a message that has no sender and no bytes. That is no datagram (an
-    /// empty datagram has a sender), so it must not be counted or shown.
+    /// An empty socket that was shut down answers with a message without sender and bytes. It is no datagram (an empty
+    /// datagram has a sender), so it must not be counted or shown.
     #[cold]
     fn set_void_aside(&mut self, first: usize, mut void: usize) {
         self.mask();
@@ -302,7 +306,7 @@ impl RecvBatch {
         if self.masked { self.kept[slot] } else { 1 }
     }
 
-    /// Whether some datagrams of some slots are not to be shown.
+    /// Whether some datagrams are not to be shown.
     pub(crate) fn is_masked(&self) -> bool {
         self.masked
     }
@@ -346,8 +350,8 @@ impl RecvBatch {
         &self.summary
     }
 
-    /// Asks `judge` of every datagram in the slots from `first` on: how many bytes of its payload are shown no longer,
-    /// or `None` where all of it is discarded. Returns how many were.
+    /// Asks `judge` about every datagram in the slots from `first` on: how many bytes of its payload to hide, or `None`
+    /// to discard it. Returns how many were discarded.
     pub(crate) fn sift(&mut self, first: usize, mut judge: impl FnMut(&Datagram<'_>) -> Option<usize>) -> usize {
         self.mask();
         let (mut summary, mut discarded) = (self.summary, 0);
@@ -372,7 +376,7 @@ impl RecvBatch {
         discarded
     }
 
-    /// The slots from which on nobody has judged PROXY headers.
+    /// The first slot whose PROXY headers are not judged yet.
     pub(crate) fn unwrapped_slots(&self) -> usize {
         self.unwrapped
     }
@@ -383,7 +387,7 @@ impl RecvBatch {
     }
 }
 
-/// Receives by `recvmmsg`. Nothing there is 0, not an error, and so is a wait that the bell has ended.
+/// Receives by `recvmmsg`. 0: nothing was there, or the wake flag has ended the wait.
 ///
 /// # Safety
 /// As for [`sys::recvmmsg`].
@@ -392,7 +396,7 @@ pub(crate) unsafe fn receive_into(
     headers: *mut mmsghdr,
     count: usize,
     wait: Wait,
-    bell: Option<&Bell>,
+    wake_flag: Option<&WakeFlag>,
 ) -> io::Result<usize> {
     // MSG_TRUNC as an argument: report the real length also of what did not fit.
     let flags = libc::MSG_TRUNC
@@ -403,14 +407,14 @@ pub(crate) unsafe fn receive_into(
     loop {
         // SAFETY: the caller vouches for it.
         match unsafe { sys::recvmmsg(socket.as_fd(), headers, count, flags) } {
-            Err(error) if error.kind() == Interrupted && !bell.is_some_and(Bell::is_rung) => {}
+            Err(error) if error.kind() == Interrupted && !wake_flag.is_some_and(WakeFlag::is_set) => {}
             Err(error) if matches!(error.kind(), Interrupted | WouldBlock) => return Ok(0),
             result => return result,
         }
     }
 }
 
-/// Receives by `recvmsg`, message by message, until a call finds nothing. Nothing there is 0, not an error.
+/// Receives by `recvmsg`, message by message, until a call finds nothing. 0: nothing was there.
 ///
 /// # Safety
 /// As for [`sys::recvmmsg`].
@@ -422,7 +426,7 @@ pub(crate) unsafe fn receive_each_into(socket: &Socket, headers: *mut mmsghdr, c
             unsafe { sys::recvmsg(socket.as_fd(), headers.add(received), libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
         match result {
             Ok(true) => received += 1,
-            // A shut-down socket that is empty says so with a message without a sender, which `fill` sets aside.
+            // An empty socket that was shut down answers with a message without a sender, which `fill` sets aside.
             Ok(false) => return Ok(received + 1),
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             Err(error) if received > 0 || error.kind() == WouldBlock => break,

@@ -24,7 +24,7 @@ fn train(payload: &[u8], segment_bytes: i32) -> Delivery {
     Delivery { control, ..single(payload) }
 }
 
-fn nobody() -> Delivery {
+fn without_sender() -> Delivery {
     Delivery { without_sender: true, ..Delivery::default() }
 }
 
@@ -201,11 +201,11 @@ fn discarded_datagrams_are_not_yielded_and_the_summary_follows() {
 fn a_message_without_sender_is_not_a_datagram() {
     for gro in [false, true] {
         let mut batch = batch(4, 10, gro);
-        assert_eq!(deliver(&mut batch, &[nobody()]), 0);
+        assert_eq!(deliver(&mut batch, &[without_sender()]), 0);
         assert!(batch.is_empty() && !batch.is_full());
         assert_eq!(*batch.summary(), Summary::default());
 
-        assert_eq!(deliver(&mut batch, &[single(b"a"), nobody(), single(b"b"), nobody()]), 2);
+        assert_eq!(deliver(&mut batch, &[single(b"a"), without_sender(), single(b"b"), without_sender()]), 2);
         assert_eq!(payloads(&batch), [b"a", b"b"], "gro {gro}");
         assert_eq!((batch.messages(), batch.summary().datagrams), (2, 2));
         batch.clear();
@@ -217,7 +217,7 @@ fn a_message_without_sender_is_not_a_datagram() {
 #[test]
 fn headers_are_armed_again_after_each_use() {
     let mut batch = batch(2, 10, true);
-    deliver(&mut batch, &[train(b"aabb", 2), nobody()]);
+    deliver(&mut batch, &[train(b"aabb", 2), without_sender()]);
     batch.clear();
     deliver(&mut batch, &[single(b"plain"), train(b"ccdd", 2)]);
     let expected: [&[u8]; 3] = [b"plain", b"cc", b"dd"];

@@ -97,8 +97,8 @@ pub(crate) fn packet_info(control: &[u8]) -> Option<PacketInfo> {
     if let Some(data) = ControlMessages::find(control, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) {
         let destination = canonical(Ipv6Addr::from(array::<16>(data, 0)?));
         let index = u32::from_ne_bytes(array(data, 16)?);
-        let everybody = destination.is_multicast() || destination == IpAddr::V4(Ipv4Addr::BROADCAST);
-        let local = (!everybody).then_some(destination);
+        let is_group = destination.is_multicast() || destination == IpAddr::V4(Ipv4Addr::BROADCAST);
+        let local = (!is_group).then_some(destination);
         return Some(PacketInfo { destination, local, interface_index: (index != 0).then_some(index) });
     }
     // Three fields: interface, the local address, and the destination in the IP header. The last one is what was asked
@@ -165,12 +165,10 @@ pub(crate) fn gro_segment(control: &[u8]) -> Option<i32> {
 }
 
 /// The control message that asks the kernel to cut a payload into segments of `segment_bytes`.
+#[inline]
 pub(crate) fn encode_segment(segment_bytes: u16) -> [u8; SEGMENT_SPACE] {
     let mut bytes = [0; SEGMENT_SPACE];
-    bytes[..WORD].copy_from_slice(&(HEADER_BYTES + 2).to_ne_bytes());
-    bytes[WORD..WORD + 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
-    bytes[WORD + 4..HEADER_BYTES].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
-    bytes[HEADER_BYTES..HEADER_BYTES + 2].copy_from_slice(&segment_bytes.to_ne_bytes());
+    put(&mut bytes, 0, libc::SOL_UDP, libc::UDP_SEGMENT, &segment_bytes.to_ne_bytes());
     bytes
 }
 
@@ -178,24 +176,24 @@ pub(crate) fn encode_segment(segment_bytes: u16) -> [u8; SEGMENT_SPACE] {
 pub(crate) fn encode_source(source: IpAddr) -> ([u8; SOURCE_SPACE], usize) {
     let mut bytes = [0; SOURCE_SPACE];
     // An interface of 0 leaves the way to the route. `in_pktinfo` has the source second, `in6_pktinfo` first.
-    let (level, kind, data_bytes) = match source {
+    let end = match source {
         IpAddr::V4(address) => {
-            bytes[HEADER_BYTES + 4..HEADER_BYTES + 8].copy_from_slice(&address.octets());
-            (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>())
+            let mut info = [0; size_of::<libc::in_pktinfo>()];
+            info[4..8].copy_from_slice(&address.octets());
+            put(&mut bytes, 0, libc::IPPROTO_IP, libc::IP_PKTINFO, &info)
         }
         IpAddr::V6(address) => {
-            bytes[HEADER_BYTES..HEADER_BYTES + 16].copy_from_slice(&address.octets());
-            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, size_of::<libc::in6_pktinfo>())
+            let mut info = [0; size_of::<libc::in6_pktinfo>()];
+            info[..16].copy_from_slice(&address.octets());
+            put(&mut bytes, 0, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info)
         }
     };
-    bytes[..WORD].copy_from_slice(&(HEADER_BYTES + data_bytes).to_ne_bytes());
-    bytes[WORD..WORD + 4].copy_from_slice(&level.to_ne_bytes());
-    bytes[WORD + 4..HEADER_BYTES].copy_from_slice(&kind.to_ne_bytes());
-    (bytes, space(data_bytes))
+    (bytes, end)
 }
 
 /// Writes a control message as the kernel would, `at` so many bytes into a control space, and returns where the next
-/// one goes. One for which there is no room is left out, as the kernel leaves it out.
+/// one goes. It leaves out a message for which there is no room, as the kernel does.
+#[inline]
 pub(crate) fn put(control: &mut [u8], at: usize, level: i32, kind: i32, data: &[u8]) -> usize {
     let Some(message) = control.get_mut(at..at + space(data.len())) else { return at };
     message[..WORD].copy_from_slice(&(HEADER_BYTES + data.len()).to_ne_bytes());
@@ -205,22 +203,19 @@ pub(crate) fn put(control: &mut [u8], at: usize, level: i32, kind: i32, data: &[
     at + space(data.len())
 }
 
-/// Writes, at the beginning of a control space, when the kernel took a datagram; returns how many bytes that takes.
-pub(crate) fn put_timestamp(control: &mut [u8], arrival: Duration) -> usize {
+/// Writes when the kernel took a datagram, as [`put`] does.
+pub(crate) fn put_timestamp(control: &mut [u8], at: usize, arrival: Duration) -> usize {
     let mut time = [0; 16];
     time[..8].copy_from_slice(&arrival.as_secs().to_ne_bytes());
     time[8..].copy_from_slice(&u64::from(arrival.subsec_nanos()).to_ne_bytes());
-    put(control, 0, libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &time)
+    put(control, at, libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &time)
 }
 
-/// A control message as the kernel would write it, for tests of the decoders and of the batch.
+/// The same alone, for tests of the decoders and of the batch.
 #[cfg(test)]
 pub(crate) fn encode(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = (HEADER_BYTES + data.len()).to_ne_bytes().to_vec();
-    bytes.extend(level.to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(data);
-    bytes.resize(bytes.len().next_multiple_of(WORD), 0);
+    let mut bytes = vec![0; space(data.len())];
+    put(&mut bytes, 0, level, kind, data);
     bytes
 }
 

@@ -122,7 +122,7 @@ impl<'a> Datagram<'a> {
         proxy::read(self.payload)
     }
 
-    /// The same without its PROXY header, from whom that says; where it has none, as it is.
+    /// The same without its PROXY header, with the sender that the header names; unchanged where it has none.
     pub(crate) fn unwrapped(self) -> Datagram<'a> {
         let Ok(header) = self.proxy_header() else { return self };
         Datagram {
@@ -157,9 +157,9 @@ impl<'a> Datagram<'a> {
         self.length > self.payload.len()
     }
 
-    /// Who sent it; behind a proxy, see [`RecvBatch::unwrap_proxied`](crate::RecvBatch::unwrap_proxied), who the proxy
-    /// says did. An IPv4 sender is shown as IPv4 also on a dual-stack socket. `None` where the kernel wrote no address
-    /// of either family, which it does for no UDP datagram.
+    /// The sender; behind a proxy the one that the proxy names, see
+    /// [`RecvBatch::unwrap_proxied`](crate::RecvBatch::unwrap_proxied). An IPv4 sender is shown as IPv4 also on a
+    /// dual-stack socket. `None` where the kernel wrote no address of either family, which it does for no UDP datagram.
     #[inline]
     pub fn source(&self) -> Option<SocketAddr> {
         addr::decode(self.name)

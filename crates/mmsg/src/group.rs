@@ -1,17 +1,16 @@
 //! A reuseport group that can grow and shrink under load without losing a datagram.
 //!
 //! Four facts of the kernel make this more than a list of sockets. Members are numbered in the order of `bind`, and
-//! when one is closed the *last* takes its number, so only the last can leave without moving another. A program has to
-//! be there before the first `bind`, on the first socket alone, or datagrams go astray meanwhile. What is queued at a
-//! socket that is closed vanishes without any counter. And it is not enough that no program names a socket any more
-//! before it is closed: while it is being closed it is out of its group and still in the kernel's table of sockets for
-//! a moment, and who looks there in that moment takes it for an ordinary socket and chooses it. At 50,000 datagrams a
-//! second about one close in a hundred loses one that way.
+//! when one is closed the *last* takes its number, so only the last can leave without moving another. The program has
+//! to be on the first socket before the first `bind`, or datagrams go astray meanwhile. What is queued at a socket that
+//! is closed vanishes without any counter. And it is not enough that no program names a socket any more before it is
+//! closed: for a moment it is out of its group and still in the kernel's table of sockets, and a lookup in that moment
+//! takes it for an ordinary socket and chooses it. At 50,000 datagrams a second about one close in a hundred loses one
+//! that way.
 //!
-//! So a member that leaves is first bound to an interface that does not exist. That takes it out of the group, and out
-//! of every later search, while it stays open and readable. Once every softirq that had chosen it before has come to
-//! its end, what is queued there is all there will ever be; it is read to the end, and then the close finds nothing to
-//! lose.
+//! So a member that leaves is first bound to an interface that does not exist. That takes it out of the group and out
+//! of every later lookup, while it stays open and readable. Once every softirq that had chosen it before has ended,
+//! nothing more is queued there; it is read to the end, and then the close loses nothing.
 
 use std::io;
 use std::net::SocketAddr;
@@ -51,8 +50,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Takes sockets that are not bound yet, in the order in which they shall be numbered, and prepares them for
-    /// [`bind`](Self::bind): the program of `spread` stands on the first before any datagram can arrive.
+    /// Takes sockets that are not bound yet, in the order of their future numbers, and prepares them for
+    /// [`bind`](Self::bind): the program of `spread` is on the first before any datagram can arrive.
     pub fn new(members: Vec<Arc<Socket>>, spread: GroupSpread) -> io::Result<Self> {
         let Some(first) = members.first() else {
             return Err(refuse("a group needs at least one socket"));
@@ -60,15 +59,15 @@ impl Group {
         for member in &members {
             member.set_reuse_port(true)?;
         }
-        // A new socket has no program that could be taken away.
+        // A new socket has no program to remove.
         if spread != GroupSpread::Flow {
             first.attach_reuseport(&spread, count(members.len())?)?;
         }
         Ok(Self { members, spread, address: None })
     }
 
-    /// Goes on with sockets that are a group already, bound to one address, in the order in which they were bound. One
-    /// alone need not be in a group yet: the next one that joins it makes it one.
+    /// Adopts sockets that are a group already, bound to one address, in the order in which they were bound. A single
+    /// one need not be in a group yet: the next member makes it one.
     pub fn adopt(members: Vec<Arc<Socket>>, spread: GroupSpread) -> io::Result<Self> {
         let Some(first) = members.first() else {
             return Err(refuse("a group needs at least one socket"));
@@ -87,14 +86,13 @@ impl Group {
 
     /// Binds every member, in order, from this one thread. The first decides the port when `address` leaves it open.
     ///
-    /// `EADDRINUSE` with a spread other than [`GroupSpread::Flow`] may also mean that another process has a group of
-    /// its own on this address: two groups with programs do not become one. After an error drop the group and its
-    /// sockets.
+    /// `EADDRINUSE` with a spread other than [`GroupSpread::Flow`] may also mean that another process has a group with
+    /// a program on this address: two such groups do not become one. After an error drop the group and its sockets.
     pub fn bind(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
         self.bind_by(address, Socket::bind)
     }
 
-    /// The same, for who has another do it: `bind` gets each member, in order, and the address for it.
+    /// The same with another way to bind: `bind` gets each member, in order, and the address for it.
     pub fn bind_by(
         &mut self,
         address: SocketAddr,
@@ -124,13 +122,13 @@ impl Group {
         result
     }
 
-    /// Binds one more member and spreads over it too. Nothing is sent its way before it is bound. When the program
-    /// cannot be replaced the socket is a member all the same, and gets only what the old program leaves to the kernel.
+    /// Binds one more member and spreads over it too. It gets nothing before it is bound. When the program cannot be
+    /// replaced the socket is a member all the same, and gets only what the old program leaves to the kernel.
     pub fn grow(&mut self, socket: Arc<Socket>) -> io::Result<()> {
         self.grow_by(socket, Socket::bind)
     }
 
-    /// The same, for who has another bind it.
+    /// The same with another way to bind it.
     pub fn grow_by(
         &mut self,
         socket: Arc<Socket>,
@@ -147,19 +145,19 @@ impl Group {
 
     /// Takes the last member out and loses nothing.
     ///
-    /// It leaves the group at once: nothing is sent its way, and its number is free. Then every softirq that had
-    /// chosen it is waited for, and `drain` gets it, to read it until it is empty, or to tell the thread that reads it
-    /// to do so. Only then may it be closed, which happens where the last handle to it is dropped.
+    /// It leaves the group at once and its number is free. The call waits for every softirq that had chosen it, and
+    /// then gives it to `drain`, to read it until it is empty, or to tell the thread that reads it to do so. Only then
+    /// may its last handle be dropped, which closes it.
     ///
-    /// The wait is a `membarrier` call, some ten milliseconds. Where that is refused the receive queue is looked at
-    /// until it has stayed the same twice, which is as good as a look from outside can be.
+    /// The wait is a `membarrier` call of some ten milliseconds. Where that is refused the call looks at the receive
+    /// queue until it has stayed the same twice, which is all that can be seen from outside.
     ///
     /// `EPERM`, and nothing has changed: members that are bound to an interface may leave only with `CAP_NET_RAW`.
     pub fn shrink<R>(&mut self, drain: impl FnOnce(Arc<Socket>) -> R) -> io::Result<R> {
         self.shrink_by(Socket::withdraw, drain)
     }
 
-    /// The same, for who has another [withdraw](Socket::withdraw) it.
+    /// The same with another way to [withdraw](Socket::withdraw) it.
     pub fn shrink_by<R>(
         &mut self,
         withdraw: impl FnOnce(&Socket) -> io::Result<()>,
@@ -191,14 +189,14 @@ impl Group {
 const NO_INTERFACE: c_int = c_int::MAX;
 
 impl Socket {
-    /// Takes the socket out of the kernel's search for good, while it stays open and what is queued stays readable:
-    /// nothing more arrives, and a sender that goes on is told that nobody listens. It is bound to an interface that
-    /// does not exist, which for a socket that is bound to one already takes `CAP_NET_RAW`.
+    /// Takes the socket out of the kernel's lookups for good: nothing more arrives, senders are told that the port is
+    /// closed, and what is queued stays readable. It is bound to an interface that does not exist, which takes
+    /// `CAP_NET_RAW` if it is bound to one already.
     pub fn withdraw(&self) -> io::Result<()> {
         self.set_interface_index(NO_INTERFACE)
     }
 
-    /// Whether that was done to it.
+    /// Whether it was [withdrawn](Self::withdraw).
     pub fn is_withdrawn(&self) -> bool {
         self.bound_interface().is_ok_and(|index| index == NO_INTERFACE.cast_unsigned())
     }
@@ -212,11 +210,10 @@ fn count(members: usize) -> io::Result<u32> {
     u32::try_from(members).map_err(|_| refuse("a group of more sockets than 32 bits can count"))
 }
 
-/// How long a softirq that holds a datagram may be kept from queueing it, as far as a look from outside can tell.
+/// How long a softirq may hold a datagram before queueing it, as far as can be seen from outside.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Looks at the queue until two looks in a row have found what the look before had found. Somebody may be reading it;
-/// then that is nothing.
+/// Looks at the queue until two looks in a row have found it unchanged; at worst a reader empties it meanwhile.
 fn wait_until_unchanged(socket: &Socket) {
     let mut before = socket.memory_info().ok();
     let mut same = 0;
@@ -228,9 +225,9 @@ fn wait_until_unchanged(socket: &Socket) {
     }
 }
 
-/// Returns once every datagram that the kernel had begun to deliver is in its socket, or dropped: after
-/// [`Socket::refuse_arrivals`] what is in the socket is all there will ever be. Some ten milliseconds; `EINVAL` where
-/// the kernel cannot ask cores that are free of its tick (`nohz_full`).
+/// Returns once every datagram that the kernel had begun to deliver is in its socket or dropped: after
+/// [`Socket::refuse_arrivals`] nothing more comes into the socket then. Takes some ten milliseconds; `EINVAL` where the
+/// kernel cannot ask cores that are free of its tick (`nohz_full`).
 pub fn wait_for_arrivals_under_way() -> io::Result<()> {
     sys::wait_for_every_core()
 }

@@ -44,9 +44,9 @@
 //! - `xdp/engine` `!`: frames of one queue into batches
 //! - `xdp/redirect`: [`xdp::Redirect`], the program at an interface, and what outlives the interface (`SIOCGIFHWADDR`,
 //!   `BPF_PROG_LOAD`, `BPF_LINK_CREATE`)
-//! - `xdp/witness`: the program that notes what a frame does not show (`netif_receive_skb`)
+//! - `xdp/hidden_state`: the program that notes what a frame does not show (`netif_receive_skb`)
 //! - `xdp/program`: the program, pure
-//! - `xdp/deposit` `!`: one frame into one slot, copied or exchanged
+//! - `xdp/move_frame` `!`: one frame into one slot, copied or exchanged
 //! - `xdp/control`: sender and control messages as the kernel writes them, pure
 //! - `xdp/socket` `!`: the socket of a queue, and what the kernel counts for it (`AF_XDP`, `XDP_UMEM_REG`,
 //!   `XDP_STATISTICS`)

@@ -1,11 +1,11 @@
 //! The options of a [`Socket`], typed: what goes in is what the option means, and what comes out is what was granted.
 //!
-//! What the kernel reports with each datagram is off unless switched on, and each kind needs room in the batch
-//! ([`Control`](crate::Control)): a message without room is cut off, and with GRO that may be the one that a train
-//! cannot be split without.
+//! Reports about each datagram are off unless switched on, and each kind needs room in the batch
+//! ([`Control`](crate::Control)): the kernel cuts off a message without room, and with GRO that may be the one that a
+//! train cannot be split without.
 //!
 //! Multicast uses the requests that do not depend on the family (`MCAST_JOIN_GROUP` and its like): they name the
-//! interface by its index and do not depend on it having an address.
+//! interface by its index, which then needs no address.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,8 +18,8 @@ use crate::reuseport::{self, GroupSpread};
 use crate::socket::Socket;
 use crate::sys;
 
-/// The kernel doubles what is set, and its own arithmetic on buffers beyond 1 GiB has had faults. Half of that is the
-/// most this crate ever sets; a larger wish shows as clamped.
+/// The most that this crate sets; a larger wish shows as clamped. The kernel doubles what is set, and its arithmetic
+/// has had faults beyond 1 GiB.
 const MAX_BUFFER_BYTES: usize = 512 << 20;
 
 /// The kernel keeps the name with a zero behind it.
@@ -28,7 +28,7 @@ const MAX_INTERFACE_NAME_BYTES: usize = libc::IFNAMSIZ - 1;
 /// How many numbers `SO_MEMINFO` gives; the drops come last.
 const MEMORY_WORDS: usize = libc::SK_MEMINFO_DROPS as usize + 1;
 
-/// An option of UDP that no kernel has, and programs that own groups of sockets answer.
+/// An option of UDP that no kernel has; programs that own groups of sockets answer it.
 const GROUP_OWNER: c_int = 200;
 
 /// What the kernel granted when it was asked for a buffer.
@@ -55,8 +55,7 @@ impl GrantedBuffer {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// Memory charged for what is queued. While datagrams are being read it may run ahead by up to a quarter of the
-    /// buffer.
+    /// Memory charged for what is queued. While datagrams are read it may exceed that by up to a quarter of the buffer.
     pub receive_used_bytes: u32,
     /// The receive buffer, as in [`GrantedBuffer::granted_bytes`].
     pub receive_buffer_bytes: u32,
@@ -81,7 +80,7 @@ impl Socket {
     }
 
     /// Takes datagrams from this interface only (`SO_BINDTODEVICE`). The socket stays bound to that very interface:
-    /// when it is deleted and made again under the same name, the socket receives nothing from then on.
+    /// when it is deleted and made again under the same name, the socket receives nothing any more.
     pub fn bind_to_device(&self, interface: &str) -> io::Result<()> {
         if interface.is_empty() || interface.len() > MAX_INTERFACE_NAME_BYTES || interface.contains('\0') {
             let text = format!(
@@ -103,8 +102,7 @@ impl Socket {
     /// such a socket.
     ///
     /// # Errors
-    /// `InvalidInput` for switching it off again: trains that are queued by then would come out without their segment
-    /// size, each as one datagram that was never sent.
+    /// `InvalidInput` for switching it off again: queued trains would then come out as datagrams that were never sent.
     pub fn set_gro(&self, on: bool) -> io::Result<()> {
         if !on {
             let text = "GRO cannot be switched off, because trains that are queued already would look like datagrams: \
@@ -145,7 +143,7 @@ impl Socket {
     }
 
     /// Prefers this socket of its reuseport group for what arrives on `cpu` (`SO_INCOMING_CPU`). The kernel walks all
-    /// members for each datagram; [`GroupSpread::Cpu`] does the same with one look.
+    /// members for each datagram; [`GroupSpread::Cpu`] finds the member at once.
     pub fn set_incoming_cpu(&self, cpu: usize) -> io::Result<()> {
         let cpu = c_int::try_from(cpu).map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {cpu}: the kernel counts in 32 bits"))
@@ -165,20 +163,20 @@ impl Socket {
         Ok(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_INCOMING_NAPI_ID)?.cast_unsigned())
     }
 
-    /// Whether another program owns the groups of sockets with one address and decides who in them gets a datagram, as
-    /// udpgrm does. It is asked by an option that the kernel does not have (number 200 of UDP) and such a program
-    /// answers. Its own choice takes the place of any [`GroupSpread`](crate::GroupSpread).
+    /// Whether another program owns the groups of sockets with one address and chooses the member for each datagram, as
+    /// udpgrm does. Such a program answers an option that the kernel does not have (number 200 of UDP), and its choice
+    /// replaces any [`GroupSpread`](crate::GroupSpread).
     pub fn group_has_owner(&self) -> bool {
         sys::get_option_int(self.as_fd(), SOL_UDP, GROUP_OWNER).is_ok()
     }
 
-    /// Asks for a receive buffer, past the administrator's limit where the process may (`SO_RCVBUFFORCE`, else
+    /// Asks for a receive buffer, beyond the administrator's limit where the process may (`SO_RCVBUFFORCE`, else
     /// `SO_RCVBUF`), and reads back what was granted.
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<GrantedBuffer> {
         self.set_buffer(bytes, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)
     }
 
-    /// The receive buffer as it is, beside what somebody would ask for. It does not say how it was set.
+    /// The receive buffer as it is, compared with `asked_bytes`. It does not say how it was set.
     pub fn receive_buffer(&self, asked_bytes: usize) -> io::Result<GrantedBuffer> {
         let granted = sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_RCVBUF)?;
         Ok(GrantedBuffer { asked_bytes, granted_bytes: usize::try_from(granted).unwrap_or(0), forced: false })
@@ -203,10 +201,9 @@ impl Socket {
         Ok(GrantedBuffer { asked_bytes: bytes, granted_bytes: usize::try_from(granted).unwrap_or(0), forced })
     }
 
-    /// Makes sends fail also for what the kernel otherwise keeps to itself (`IP_RECVERR`): that a queue of the device
-    /// was full and the datagram is lost ([`ENOBUFS`](libc::ENOBUFS)), and answers of the network that may be over in a
-    /// moment, such as that no host has the address. The kernel keeps a record of each answer on the socket, up to its
-    /// receive buffer.
+    /// Makes sends report what the kernel otherwise keeps to itself (`IP_RECVERR`): that a full queue of the device
+    /// lost the datagram ([`ENOBUFS`](libc::ENOBUFS)), and answers of the network that may be temporary, such as that
+    /// no host has the address. The kernel keeps a record of each answer on the socket, up to its receive buffer.
     pub fn set_report_errors(&self, on: bool) -> io::Result<()> {
         match self.family() {
             Family::V4 => self.set(IPPROTO_IP, libc::IP_RECVERR, on.into()),
@@ -233,7 +230,7 @@ impl Socket {
     }
 
     /// The longest packet that the route of a connected socket takes whole, headers included, as far as the kernel
-    /// knows by now. It knows less of a route that it has not used.
+    /// knows. It learns by use.
     pub fn path_mtu(&self) -> io::Result<usize> {
         let (level, option) = match self.family() {
             Family::V4 => (IPPROTO_IP, libc::IP_MTU),
@@ -244,7 +241,7 @@ impl Socket {
 
     /// The state of the receive queue, and the exact count of drops.
     pub fn memory_info(&self) -> io::Result<MemoryInfo> {
-        // Newer kernels may know more words; they write as many as there is room for.
+        // Newer kernels may know more words; they write only as many as there is room for.
         let mut words = [0; MEMORY_WORDS];
         let known = sys::get_option(self.as_fd(), SOL_SOCKET, libc::SO_MEMINFO, &mut words)?;
         if known < words.len() {
@@ -259,13 +256,13 @@ impl Socket {
     }
 
     /// Gives the reuseport group of this socket the program that spreads its datagrams over so many members.
-    /// [`GroupSpread::Flow`] needs none and takes away the one there is. [`Group`](crate::Group) does all of this.
+    /// [`GroupSpread::Flow`] needs none and removes it. [`Group`](crate::Group) does all of this.
     ///
     /// Call it on the **first** member, after [`set_reuse_port`](Self::set_reuse_port) and before its `bind`; then bind
-    /// all members in index order. In this order not one datagram goes astray: the program is there before the first
-    /// datagram, and as long as an index has no member yet the kernel falls back to its hash. A second socket that has
-    /// a program of its own cannot join the group: its `bind` fails with `EADDRINUSE`. On a bound member the call
-    /// replaces the program of the whole group, in one step.
+    /// all members in index order. Then no datagram goes astray: the program is there before the first datagram, and
+    /// the kernel falls back to its hash while an index has no member. A second socket that has a program of its own
+    /// cannot join the group: its `bind` fails with `EADDRINUSE`. On a bound member the call replaces the program of
+    /// the whole group, in one step.
     ///
     /// `ENOMEM` means that the program is larger than `net.core.optmem_max` allows.
     pub fn attach_reuseport(&self, spread: &GroupSpread, members: u32) -> io::Result<()> {
@@ -278,19 +275,19 @@ impl Socket {
         }
     }
 
-    /// Takes the program away, so that the kernel's hash decides again. `ENOENT` when there is none.
+    /// Removes the program, so that the kernel's hash decides again. `ENOENT` when there is none.
     pub fn detach_reuseport(&self) -> io::Result<()> {
         self.set(SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0)
     }
 
     /// Makes the kernel drop everything that arrives from now on, and count it in [`MemoryInfo::drops`]. What is queued
-    /// stays readable, so a socket can be read to its end under load and every datagram is accounted for.
+    /// stays readable, so a socket can be read to its end under load without an unknown loss.
     pub fn refuse_arrivals(&self) -> io::Result<()> {
         sys::attach_program(self.as_fd(), libc::SO_ATTACH_FILTER, &reuseport::refuse_everything())
     }
 
-    /// Takes away whatever looks at each datagram before it is queued: what [`refuse_arrivals`](Self::refuse_arrivals)
-    /// or a [`CoreCounter`](crate::CoreCounter) has put there. Where there is nothing this does nothing.
+    /// Removes the filter of the socket, if it has one: that of [`refuse_arrivals`](Self::refuse_arrivals), a
+    /// [`CoreCounter`](crate::CoreCounter) or a [`SourceFilter`](crate::SourceFilter).
     pub fn accept_arrivals(&self) -> io::Result<()> {
         match self.set(SOL_SOCKET, libc::SO_DETACH_FILTER, 0) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -299,7 +296,7 @@ impl Socket {
     }
 }
 
-/// Stamp what is received in the device, and hand that stamp on as the device wrote it.
+/// The device stamps what is received, and its stamp is reported unchanged.
 const BY_THE_DEVICE: c_int = (libc::SOF_TIMESTAMPING_RX_HARDWARE | libc::SOF_TIMESTAMPING_RAW_HARDWARE).cast_signed();
 
 impl Socket {
@@ -324,10 +321,10 @@ impl Socket {
     }
 
     /// Reports when the device received each datagram, by its own clock (`SO_TIMESTAMPING`). Other stamps that were
-    /// asked for stay. Only devices that can, and have been told to (`SIOCSHWTSTAMP`, as by `hwstamp_ctl`, which takes
-    /// root), stamp anything.
+    /// asked for stay. Only capable devices that were told to (`SIOCSHWTSTAMP`, as by `hwstamp_ctl`, which takes root)
+    /// stamp anything.
     pub fn set_hardware_timestamps(&self, on: bool) -> io::Result<()> {
-        // One option for many kinds of stamps: those that somebody else has asked for stay.
+        // One option for many kinds of stamps: those that were asked for elsewhere stay.
         let before = sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_TIMESTAMPING)?;
         let after = if on { before | BY_THE_DEVICE } else { before & !BY_THE_DEVICE };
         self.set(SOL_SOCKET, libc::SO_TIMESTAMPING, after)
@@ -375,11 +372,11 @@ impl Socket {
     }
 
     /// Whether a socket on the unspecified address gets what is sent to groups that only other sockets of the host have
-    /// joined (`IP_MULTICAST_ALL`). The kernel's default is yes; `false` leaves it with what it has joined itself.
+    /// joined (`IP_MULTICAST_ALL`). The default of the kernel is yes.
     pub fn set_multicast_all(&self, on: bool) -> io::Result<()> {
         // From linux/in6.h; the crate libc has it for one C library only.
         const IPV6_MULTICAST_ALL: c_int = 29;
-        // A dual-stack socket keeps both: the groups of IPv4 are asked of the family of the datagram.
+        // A dual-stack socket keeps both: the option of the datagram's family applies.
         self.set(IPPROTO_IP, libc::IP_MULTICAST_ALL, on.into())?;
         match self.family() {
             Family::V4 => Ok(()),
@@ -466,13 +463,13 @@ mod tests {
     fn the_kernel_writes_the_times_in_the_form_that_is_read_and_loopback_is_no_device() {
         let socket = Socket::new(Family::V4).expect("a socket");
         let by_software = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
-        socket.set(SOL_SOCKET, libc::SO_TIMESTAMPING, by_software.cast_signed()).expect("asked for by somebody else");
+        socket.set(SOL_SOCKET, libc::SO_TIMESTAMPING, by_software.cast_signed()).expect("asked for elsewhere");
         socket.set_hardware_timestamps(true).expect("beside it");
         let batch = one_with_control(&socket, Control::new().hardware_timestamps(true));
         let datagram = batch.datagrams().next().expect("one");
         let times: Vec<_> = datagram.control_messages().collect();
         assert_eq!((times.len(), times[0].kind, times[0].data.len()), (1, libc::SCM_TIMESTAMPING, 3 * 16));
-        assert!(times[0].data[..16].iter().any(|byte| *byte != 0), "the other's request is still heard");
+        assert!(times[0].data[..16].iter().any(|byte| *byte != 0), "the other request still counts");
         assert_eq!(datagram.hardware_arrival(), None);
         socket.set_hardware_timestamps(false).expect("off");
         let left = sys::get_option_int(socket.as_fd(), SOL_SOCKET, libc::SO_TIMESTAMPING).expect("readable");

@@ -1,9 +1,9 @@
 //! Datagrams packed one behind the other, for those that have to wait.
 //!
-//! A [`RecvBatch`](crate::RecvBatch) has a slot of full length for every datagram, because nobody knows before the call
-//! how long they will be. That is right for what is handed on at once, and wrong for what waits: a hundred short
-//! datagrams would hold a hundred long slots. Here each takes what it is long, with its source and its control
-//! messages, rounded up to eight bytes. Packing copies; that is the price, paid only for what waits.
+//! A [`RecvBatch`](crate::RecvBatch) has a slot of full length for every datagram, because the
+//! lengths are not known before the call. That is right for what is handed on at once, and wrong for what waits: a
+//! hundred short datagrams would hold a hundred long slots. Here each takes its length, with its source and its control
+//! messages, rounded up to eight bytes. Packing copies; only what waits pays that price.
 //!
 //! ```text
 //! | payload u32 | length u32 | name u16, control u16 | name | control | payload | to 8 | next ...
@@ -72,23 +72,12 @@ impl PackedBatch {
     /// Copies a datagram behind those that are there. False, and nothing is changed, when there is no room for it.
     #[must_use]
     pub fn push(&mut self, datagram: &Datagram<'_>) -> bool {
-        let Message { name, control, payload, length } = datagram.message();
         let end = self.used + PackedBatch::bytes_for(datagram);
         let Some(room) = self.span.as_mut_slice().get_mut(self.used..end) else { return false };
-        let (head, rest) = room.split_at_mut(HEAD_BYTES);
-        // None of them is near the limit of its type: a message has 64 KiB at most, a name 28 bytes.
-        head[..4].copy_from_slice(&(payload.len() as u32).to_ne_bytes());
-        head[4..8].copy_from_slice(&(length as u32).to_ne_bytes());
-        head[8..10].copy_from_slice(&(name.len() as u16).to_ne_bytes());
-        head[10..].copy_from_slice(&(control.len() as u16).to_ne_bytes());
-        let (to_name, rest) = rest.split_at_mut(name.len());
-        let (to_control, rest) = rest.split_at_mut(control.len());
-        to_name.copy_from_slice(name);
-        to_control.copy_from_slice(control);
-        rest[..payload.len()].copy_from_slice(payload);
+        write(room, &datagram.message());
         self.used = end;
         self.summary.datagrams += 1;
-        self.summary.bytes += payload.len() as u64;
+        self.summary.bytes += datagram.payload().len() as u64;
         self.summary.truncated += u64::from(datagram.is_truncated());
         true
     }
@@ -145,17 +134,26 @@ impl PackedBatch {
 /// Writes a datagram behind what is in `into`, with its source, its length and its control messages, as this machine
 /// has them: for [`PackedBatch::unpack`], and for a machine of the same kind.
 pub fn pack(datagram: &Datagram<'_>, into: &mut Vec<u8>) {
-    let Message { name, control, payload, length } = datagram.message();
-    let end = into.len() + PackedBatch::bytes_for(datagram);
-    // None of them is near the limit of its type, as in `push`.
-    into.extend_from_slice(&(payload.len() as u32).to_ne_bytes());
-    into.extend_from_slice(&(length as u32).to_ne_bytes());
-    into.extend_from_slice(&(name.len() as u16).to_ne_bytes());
-    into.extend_from_slice(&(control.len() as u16).to_ne_bytes());
-    into.extend_from_slice(name);
-    into.extend_from_slice(control);
-    into.extend_from_slice(payload);
-    into.resize(end, 0);
+    let start = into.len();
+    into.resize(start + PackedBatch::bytes_for(datagram), 0);
+    write(&mut into[start..], &datagram.message());
+}
+
+/// Writes a message into `room`, which is as long as it takes.
+#[inline]
+fn write(room: &mut [u8], message: &Message<'_>) {
+    let Message { name, control, payload, length } = *message;
+    let (head, rest) = room.split_at_mut(HEAD_BYTES);
+    // None of them is near the limit of its type: a message has 64 KiB at most, a name 28 bytes.
+    head[..4].copy_from_slice(&(payload.len() as u32).to_ne_bytes());
+    head[4..8].copy_from_slice(&(length as u32).to_ne_bytes());
+    head[8..10].copy_from_slice(&(name.len() as u16).to_ne_bytes());
+    head[10..].copy_from_slice(&(control.len() as u16).to_ne_bytes());
+    let (to_name, rest) = rest.split_at_mut(name.len());
+    let (to_control, rest) = rest.split_at_mut(control.len());
+    to_name.copy_from_slice(name);
+    to_control.copy_from_slice(control);
+    rest[..payload.len()].copy_from_slice(payload);
 }
 
 /// The same for a datagram of which these are all that is known.
@@ -167,7 +165,7 @@ pub fn pack_known(
 ) {
     let name = addr::encode(source);
     let mut control = [0; cmsg::TIMESTAMP_SPACE];
-    let control_bytes = arrival.map_or(0, |arrival| cmsg::put_timestamp(&mut control, arrival));
+    let control_bytes = arrival.map_or(0, |arrival| cmsg::put_timestamp(&mut control, 0, arrival));
     let (name, control) = (name.as_bytes(), &control[..control_bytes]);
     pack(&Datagram::whole(&Message { name, control, payload, length }), into);
 }

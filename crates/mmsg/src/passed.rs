@@ -3,8 +3,8 @@
 //!
 //! A number becomes an owned descriptor here, so nothing else in the process may own it. Two things make that so. They
 //! are given out once. And none is taken that is closed on `exec`: a descriptor that was passed has come through an
-//! `exec`, while whatever this process has opened itself since, by the standard library or any crate that minds its
-//! manners, is closed on the next one. What such a number belongs to is left alone, however late somebody asks and
+//! `exec`, while what this process has opened itself since, by the standard library or a well-behaved crate, is
+//! closed on the next one. Such a number is left alone, however late the call comes and
 //! whatever the environment says.
 #![allow(unsafe_code)]
 
@@ -35,7 +35,7 @@ pub fn take_passed(count: u16) -> io::Result<Vec<OwnedFd>> {
     }
     let numbers = FIRST..FIRST + RawFd::from(count);
     if let Err(error) = numbers.clone().try_for_each(refuse_own) {
-        // Nothing was taken, and whoever mends it may ask again.
+        // Nothing was taken, so the caller may try again.
         IS_TAKEN.store(false, Ordering::Release);
         return Err(error);
     }

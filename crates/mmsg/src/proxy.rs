@@ -50,7 +50,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The beginning of `bytes` that has the addresses; `None` when there are none, and the sender is whoever the
+    /// The beginning of `bytes` that has the addresses; `None` when there are none, and the sender is the one that the
     /// kernel says it is.
     pub(crate) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         if self.named_bytes == 0 { None } else { bytes.get(..self.named_bytes) }

@@ -16,7 +16,7 @@ fn header(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Who sent it by its header, if that names anybody.
+/// The sender by its header, if that names one.
 fn sender(datagram: &[u8]) -> Result<Option<SocketAddr>, Flaw> {
     read(datagram).map(|header| header.name(datagram).and_then(source))
 }

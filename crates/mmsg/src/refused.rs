@@ -1,6 +1,6 @@
-//! What the filters of a socket have refused, counted by their programs in the kernel. It belongs to the socket and not
-//! to a filter: a filter that takes the place of another counts on, so that of a datagram which was just under way
-//! nobody has to know which of the two refused it.
+//! What the filters of a socket have refused, counted by their programs in the kernel. The counter
+//! belongs to the socket and not to a filter: a filter that replaces another counts on, so it does not matter which of
+//! the two refused a datagram that was under way.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

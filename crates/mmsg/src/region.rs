@@ -8,11 +8,11 @@
 //! ```
 //!
 //! A block is laid out as io_uring fills one, so that `recvmmsg` and io_uring can fill the same blocks; the preface is
-//! io_uring's. Header `i` points at block `i` of its own region when the region is made. A batch may exchange a block
-//! for another one of the same arena and layout ([`Layout::point`]); each block is in one place at any time. AF_XDP
-//! fills a block its own way: payload and control then lie elsewhere in it ([`Layout::point_into`]) until the header is
-//! armed again. The pointers stay true because the arena never moves. Everything is reached by raw pointers that start
-//! from its base: no reference to memory the kernel may write is ever made here.
+//! io_uring's. At first header `i` points at block `i` of its own region. A batch may exchange a block for another one
+//! of the same arena and layout ([`Layout::point`]); each block is in one place at any time. AF_XDP fills a block its
+//! own way: payload and control then lie elsewhere in it ([`Layout::point_into`]) until the header is armed again. The
+//! pointers stay valid because the arena never moves. All access is by raw pointers from its base: no reference to
+//! memory that the kernel may write is ever made here.
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
@@ -46,8 +46,7 @@ impl Layout {
         end.checked_next_multiple_of(LINE).unwrap_or(usize::MAX)
     }
 
-    /// Whether a block begins at this distance from the start of an arena of so many bytes, all of whose regions are
-    /// laid out like this.
+    /// Whether a block begins at this offset in an arena of so many bytes, all of whose regions have this layout.
     pub(crate) fn is_block(&self, offset: usize, arena_bytes: usize) -> bool {
         let Some(inside) = (offset % self.bytes()).checked_sub(self.blocks_at()) else { return false };
         let is_whole_region = offset - offset % self.bytes() <= arena_bytes.saturating_sub(self.bytes());
@@ -65,7 +64,7 @@ impl Layout {
         self.payload_offset() - self.control_bytes
     }
 
-    /// The room for a name, which is what is left between preface and control; never less than the longest name.
+    /// The room for a name: what is left between preface and control, at least the longest name.
     #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
     pub(crate) fn name_room(&self) -> usize {
         self.control_offset() - PREFACE_BYTES
@@ -76,9 +75,9 @@ impl Layout {
         self.payload_offset().saturating_add(self.slot_bytes)
     }
 
-    /// From block to block. An odd number of lines moves each block to other cache sets than its neighbour: blocks of
-    /// exactly 2 KiB would all begin in the same few sets, and the first lines, those that are read, would evict their
-    /// like.
+    /// From block to block. An odd number of cache lines moves each block to other cache sets than its neighbour:
+    /// blocks of exactly 2 KiB would all begin in the same few sets, and their first lines, which are read, would evict
+    /// each other.
     pub(crate) fn block_stride(&self) -> usize {
         let lines = self.block_bytes().div_ceil(LINE) | 1;
         lines.saturating_mul(LINE)
@@ -91,7 +90,7 @@ impl Layout {
     }
 }
 
-/// One batch's share of an arena. Hands out raw pointers only; what may be done with them when is up to the batch.
+/// One batch's share of an arena. It hands out raw pointers; the batch decides when they may be used.
 #[derive(Debug)]
 pub(crate) struct Region {
     base: NonNull<u8>,
@@ -99,14 +98,14 @@ pub(crate) struct Region {
     arena: Arc<Arena>,
 }
 
-// SAFETY: a region is the only one with pointers to its headers and to the blocks they point at, and shared methods
-// write nothing that another thread may read: `point` is called by who has the batch to itself.
+// SAFETY: only a region has pointers to its headers and to the blocks they point at, and shared methods write nothing
+// that another thread may read: `point` is called by the exclusive owner of the batch.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Cuts an arena into one region per layout. It takes the arena, so this happens once, and no two regions overlap.
+    /// Divides an arena into one region per layout. It consumes the arena, so no two regions overlap.
     pub(crate) fn carve(arena: Arena, layouts: &[Layout]) -> Vec<Region> {
         let arena = Arc::new(arena);
         let mut offset = 0_usize;
@@ -153,11 +152,11 @@ impl Region {
         self.own_block(slot).wrapping_add(self.layout.payload_offset())
     }
 
-    /// Writes two parts, one behind the other, into the payload of `slot` from its byte `at` on.
+    /// Writes two parts, one after the other, into the payload of `slot` from its byte `at` on.
     ///
     /// # Safety
-    /// `slot` is below the number of slots, its payload has room for both from there on, neither part lies in the
-    /// arena, and nobody else looks at it.
+    /// `slot` is below the number of slots, its payload has room for both, neither part lies in the arena, and nothing
+    /// else reads it.
     pub(crate) unsafe fn write_payload(&self, slot: usize, at: usize, [first, second]: [&[u8]; 2]) {
         // SAFETY: there is room, and nothing overlaps, by the caller.
         unsafe {
@@ -174,13 +173,13 @@ impl Region {
     /// Name, control and payload of the block that header `slot` points at now.
     ///
     /// # Safety
-    /// `slot` is below the number of slots, and nobody writes the headers meanwhile.
+    /// `slot` is below the number of slots, and no code writes the headers meanwhile.
     #[inline]
     pub(crate) unsafe fn parts(&self, slot: usize) -> (*const u8, *const u8, *const u8) {
         // SAFETY: header and iovec of this region, by the caller; `point` has written both.
         let (name, payload) =
             unsafe { ((*self.header(slot)).msg_hdr.msg_name.cast::<u8>(), (*self.iovec(slot)).iov_base.cast::<u8>()) };
-        // Not as the header has it, where it is null if there is no room for any.
+        // Computed, because the header has null where there is no room for any.
         (name, payload.wrapping_sub(self.layout.control_bytes), payload)
     }
 
@@ -193,10 +192,10 @@ impl Region {
         unsafe { Layout::block_of(self.header(slot)) }
     }
 
-    /// Restores in header `slot` what a receive call has overwritten, so that the next one finds all the room there is.
+    /// Restores what a receive call has overwritten in header `slot`, so that the next one finds all the room.
     ///
     /// # Safety
-    /// `slot` is below the number of slots, and nobody reads the header or what it points at.
+    /// `slot` is below the number of slots, and no code reads the header or what it points at.
     #[inline]
     pub(crate) unsafe fn arm(&self, slot: usize) {
         let header = self.header(slot);
@@ -243,7 +242,7 @@ impl Layout {
     /// Points a header at a block.
     ///
     /// # Safety
-    /// The header is one of a region of this layout and nobody else looks at it; the block is one of the same arena and
+    /// The header is one of a region of this layout and nothing else reads it; the block is one of the same arena and
     /// layout, and no other header points at it.
     pub(crate) unsafe fn point(&self, header: *mut mmsghdr, block: *mut u8) {
         let control = match self.control_bytes {
@@ -258,12 +257,12 @@ impl Layout {
         }
     }
 
-    /// Points a header at a block whose payload begins at `payload`; the control space ends there. What
-    /// [`Region::arm`] puts right again.
+    /// Points a header at a block whose payload begins at `payload`, with the control space before it. [`Region::arm`]
+    /// undoes it.
     ///
     /// # Safety
     /// As for [`point`](Self::point), and `payload` lies in the block: behind name and control, and with as many bytes
-    /// behind it in the block as the header will say that there are.
+    /// behind it as the header will claim.
     pub(crate) unsafe fn point_into(&self, header: *mut mmsghdr, block: *mut u8, payload: *mut u8) {
         // SAFETY: the caller vouches for it.
         unsafe {
@@ -272,10 +271,10 @@ impl Layout {
         }
     }
 
-    /// The block that a header points at: its name comes right behind the preface, wherever the payload lies.
+    /// The block that a header points at: its name always comes right after the preface.
     ///
     /// # Safety
-    /// The header is one of a region, and nobody writes it meanwhile.
+    /// The header is one of a region, and no code writes it meanwhile.
     pub(crate) unsafe fn block_of(header: *const mmsghdr) -> *mut u8 {
         // SAFETY: the caller vouches for the header; `point` has written it.
         unsafe { (*header).msg_hdr.msg_name.cast::<u8>().wrapping_sub(PREFACE_BYTES) }

@@ -24,7 +24,7 @@ pub enum GroupSpread {
     /// By the receive queue of the device, counted from 0: pairs of queue and member. Needs a device that records the
     /// queue; loopback and veth do not.
     Queue(Vec<(u32, u32)>),
-    /// At random, each datagram for itself: for one heavy sender, whom the hash would give to one member. Datagrams of
+    /// At random, each datagram for itself: for one heavy sender, which the hash would give to one member. Datagrams of
     /// one sender then overtake each other.
     Random,
 }

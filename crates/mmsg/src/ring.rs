@@ -1,13 +1,13 @@
 //! An io_uring that receives from one socket into blocks of an arena: the part of the engine that talks to the kernel.
 //!
-//! Two requests are in flight while it works. A multishot receive takes a block from the buffer ring for every message
-//! and posts a completion for it; it ends when there is nothing to take a block from, after an empty datagram, and on
-//! an error, and is then made again. A poll for the end of the socket is what
-//! [`Socket::interrupt`](crate::Socket::interrupt) ends, because the receive alone would sleep through it.
+//! Two requests are in flight. A multishot receive takes a block from the buffer ring for every message and posts a
+//! completion for it; it ends when there is no block, after an empty datagram, and on an error, and is then made again.
+//! A poll for the end of the socket completes on [`Socket::interrupt`](crate::Socket::interrupt), which the receive
+//! alone would sleep through.
 //!
-//! A block has one owner at a time: from [`Ring::provide`] on the kernel, from the completion that names it on the
-//! caller. The kernel runs both requests only inside [`Ring::enter`], on the thread that made
-//! the ring, which is what makes them cheap and why a ring cannot change its thread.
+//! A block has one owner at a time: the kernel from [`Ring::provide`] on, the caller from the completion that names it.
+//! The kernel runs both requests only inside [`Ring::enter`], on the thread that made the ring. That makes them cheap,
+//! and is why a ring cannot change its thread.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -32,23 +32,22 @@ pub(crate) const MAX_BLOCKS: usize = 1 << 15;
 /// The two requests and their cancellations.
 const SUBMISSIONS: u32 = 8;
 
-/// Completions that can be there besides one for each block: the end of either request, and cancellations.
+/// Completions besides one for each block: the end of either request, and cancellations.
 const OTHER_COMPLETIONS: usize = 16;
 
 /// The only buffer ring of a ring.
 const BUFFER_GROUP: u16 = 0;
 
-/// How long nothing may happen before a wait is begun again. The kernel wants a limit where it also has to let
-/// something gather; this one wakes nobody.
+/// The limit of a wait that has none: the kernel wants one where it also lets messages gather.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
-/// How long the end of a request that is being cancelled may take. It is a matter of microseconds.
+/// The limit for the end of a request that is being cancelled. It takes microseconds.
 const CANCEL_LIMIT: Duration = Duration::from_secs(1);
 
-/// `IORING_REGISTER_NAPI`: the only thing that is still asked of a ring when it runs.
+/// `IORING_REGISTER_NAPI`: the only registration that a running ring still takes.
 const REGISTER_NAPI: u8 = 27;
 
-/// How a receive ends that has not failed.
+/// Results with which a receive ends without having failed.
 const HARMLESS: [i32; 4] = [0, -libc::ENOBUFS, -libc::ECANCELED, -libc::EINTR];
 
 const RECEIVE: u64 = 1;
@@ -60,19 +59,19 @@ const CANCEL: u64 = 3;
 pub(crate) enum Completion {
     /// A message is in block `number`, which is the caller's until it is provided again.
     Message { number: u16 },
-    /// The receive has ended with this error number; it is made again by the next [`Ring::enter`]. A block that it had
-    /// taken is the caller's, and empty.
+    /// The receive has ended with this error number; the next [`Ring::enter`] makes it again. A block that it had taken
+    /// is the caller's, and empty.
     Failed { errno: i32, unused: Option<u16> },
     /// The socket has been shut down.
     Interrupted,
-    /// Nothing that the caller has to act on.
+    /// Nothing for the caller.
     Housekeeping,
 }
 
 /// What to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Until {
-    /// Nothing: run what is there.
+pub(crate) enum WaitFor {
+    /// Nothing: run what is due.
     Now,
     /// One completion.
     One,
@@ -89,9 +88,9 @@ pub(crate) struct Ring {
     uring: IoUring,
     fd: RawFd,
     buffers: BufferRing,
-    /// Tells the kernel how a block is divided. It reads it each time the receive is made, hence it does not move.
+    /// Tells the kernel how a block is divided, each time the receive is made; so it must not move.
     division: Box<libc::msghdr>,
-    /// The kernel can let something gather and go on waiting in one call.
+    /// One call can let messages gather and then go on waiting.
     has_minimum_wait: bool,
     /// The receive, or the watch, is in flight.
     receiving: bool,
@@ -106,8 +105,8 @@ impl Ring {
     /// A ring for the socket `fd`, with room for `blocks` blocks of `layout`.
     ///
     /// # Safety
-    /// `fd` stays open as long as the ring lives. Every block that is provided is a block of `layout` that stays
-    /// mapped, and that nobody touches, until it is named by a completion or [`Ring::shut_down`] has returned `Some`.
+    /// `fd` stays open as long as the ring lives. Every provided block is a block of `layout` that stays mapped, and
+    /// that no other code touches, until a completion names it or [`Ring::shut_down`] has returned `Some`.
     pub(crate) unsafe fn new(fd: RawFd, layout: &Layout, blocks: usize) -> Result<Ring, Refusal> {
         let uring = build(blocks).map_err(|error| Refusal::of_uring("io_uring_setup", error))?;
         let has_minimum_wait = uring.params().is_feature_min_timeout();
@@ -132,7 +131,7 @@ impl Ring {
         })
     }
 
-    /// Has a wait look at the queue of the device for so long before it sleeps. `EINVAL` before Linux 6.9.
+    /// Makes waits poll the device's queue for so long before they sleep. `EINVAL` before Linux 6.9.
     pub(crate) fn set_busy_poll_us(&self, microseconds: u32) -> io::Result<()> {
         gate(Call::IoUringRegister, 0)?;
         let mut napi = Napi::new().set_busy_poll_timeout(microseconds).set_prefer_busy_poll(true);
@@ -169,7 +168,7 @@ impl Ring {
         self.receiving = cqueue::more(entry.flags());
         match (entry.result(), cqueue::buffer_select(entry.flags())) {
             (length, Some(number)) if length > 0 => Completion::Message { number },
-            // A cancelled receive has done what it was told; one without blocks goes on when there are some.
+            // A cancelled receive has done its work; one without blocks goes on when there are some.
             (result, None) if HARMLESS.contains(&result) => Completion::Housekeeping,
             (result, unused) => Completion::Failed { errno: if result < 0 { -result } else { libc::EIO }, unused },
         }
@@ -180,8 +179,7 @@ impl Ring {
         !self.uring.completion().is_empty()
     }
 
-    /// Whether [`Ring::enter`] would do anything before it waits: a request to be made, or work of the kernel that
-    /// waits to be run by this thread.
+    /// Whether [`Ring::enter`] has anything to do before it waits: a request to make, or kernel work for this thread.
     pub(crate) fn has_work(&mut self) -> bool {
         let queue = self.uring.submission();
         let kernel_has_work = queue.taskrun() || queue.cq_overflow();
@@ -201,16 +199,16 @@ impl Ring {
     }
 
     /// Makes the requests that are not in flight, runs what the kernel has to do on this thread, and waits.
-    pub(crate) fn enter(&mut self, until: Until) -> io::Result<()> {
+    pub(crate) fn enter(&mut self, until: WaitFor) -> io::Result<()> {
         self.buffers.publish();
         self.queue_requests();
         let (want, gather, limit) = match until {
-            Until::Now => (0, None, None),
-            Until::One => (1, None, None),
-            Until::Limit(limit) => (1, None, Some(limit)),
-            Until::Gathered(count, time) if self.has_minimum_wait => (count, Some(time), Some(LONG)),
-            // Before Linux 6.12 it takes a second call to wait for what comes after the time.
-            Until::Gathered(count, time) | Until::Filled(count, time) => (count, None, Some(time)),
+            WaitFor::Now => (0, None, None),
+            WaitFor::One => (1, None, None),
+            WaitFor::Limit(limit) => (1, None, Some(limit)),
+            WaitFor::Gathered(count, time) if self.has_minimum_wait => (count, Some(time), Some(LONG)),
+            // Before Linux 6.12 waiting beyond the time takes a second call.
+            WaitFor::Gathered(count, time) | WaitFor::Filled(count, time) => (count, None, Some(time)),
         };
         let limit = limit.map(Timespec::from);
         let mut arguments = SubmitArgs::new();
@@ -226,18 +224,18 @@ impl Ring {
     fn call(&mut self, want: usize, arguments: &SubmitArgs<'_, '_>) -> io::Result<()> {
         let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
         if self.uring.params().is_feature_no_iowait() {
-            // A receiver that waits for a datagram is idle: without this it counts as waiting for a disk.
+            // Without this a receiver that waits for a datagram counts as waiting for a disk.
             flags |= EnterFlags::NO_IOWAIT;
         }
         let submissions = self.uring.submission().len() as u32;
         // SAFETY: the arguments have the layout that EXT_ARG says, and they and what they point at live through the
-        // call. The requests in the queue are those of `queue_requests`.
+        // call. The queue has the requests of `queue_requests`.
         let enter =
             |_| unsafe { self.uring.submitter().enter(submissions, want as u32, flags.bits(), Some(arguments)) };
         match gate(Call::IoUringEnter, want).and_then(enter) {
             Ok(_) => Ok(()),
-            // The time is over, a signal has come, or completions must be taken first: all of it is for the caller to
-            // see in the completions.
+            // The time is over, a signal came, or completions must be taken first: the caller sees all of it in the
+            // completions.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY)) => Ok(()),
             Err(error) => Err(error),
         }
@@ -261,10 +259,10 @@ impl Ring {
         }
     }
 
-    /// False: there is no room, which the next call makes.
+    /// `false`: there is no room, which the next call makes.
     fn queue(&mut self, request: squeue::Entry, name: u64) -> bool {
-        // SAFETY: what the request points at lives as long as the ring: the division, and by `new` the socket. Blocks
-        // it finds by itself, in the buffer ring.
+        // SAFETY: what the request points at lives as long as the ring: the division, and by `new` the socket. It finds
+        // blocks in the buffer ring.
         unsafe { self.uring.submission().push(&request.user_data(name)) }.is_ok()
     }
 
@@ -278,12 +276,12 @@ impl Ring {
     #[cfg(all(test, not(miri)))]
     pub(crate) fn answers_to(&mut self, request: squeue::Entry) -> (i32, io::Result<()>) {
         assert!(self.queue(request, 4));
-        self.enter(Until::One).expect("entered");
+        self.enter(WaitFor::One).expect("entered");
         let answer = loop {
             let answer = self.uring.completion().find(|entry| entry.user_data() == 4).map(|entry| entry.result());
             match answer {
                 Some(answer) => break answer,
-                None => self.enter(Until::One).expect("entered"),
+                None => self.enter(WaitFor::One).expect("entered"),
             }
         };
         (answer, self.uring.submitter().register_files(&[self.fd]))
@@ -297,8 +295,8 @@ impl Ring {
         }
     }
 
-    /// Ends the requests and waits until the kernel writes to no block any more, however many messages are lost by it.
-    /// The blocks of these have come back; the others are still provided. `None`: it would not, and may still write.
+    /// Ends the requests and waits until the kernel writes to no block any more, even if that loses messages, whose
+    /// blocks are returned; the others are still provided. `None`: the kernel did not end them, and may still write.
     pub(crate) fn shut_down(&mut self) -> Option<Vec<u16>> {
         self.begin_end();
         let started = std::time::Instant::now();
@@ -312,7 +310,7 @@ impl Ring {
             if !self.is_in_flight() {
                 return Some(back);
             }
-            if started.elapsed() > CANCEL_LIMIT || self.enter(Until::Limit(CANCEL_LIMIT)).is_err() {
+            if started.elapsed() > CANCEL_LIMIT || self.enter(WaitFor::Limit(CANCEL_LIMIT)).is_err() {
                 return None;
             }
         }
@@ -328,7 +326,7 @@ impl Ring {
     }
 }
 
-/// The pages of a ring for so many blocks: completions behind a head, submissions, and the buffer ring.
+/// The bytes of a ring for so many blocks: completions behind a head, submissions, and the buffer ring.
 pub(crate) fn pinned_bytes(blocks: usize) -> usize {
     // What both queues share, and the order of the submissions.
     const HEAD_BYTES: usize = 320 + SUBMISSIONS as usize * size_of::<u32>();
@@ -338,13 +336,13 @@ pub(crate) fn pinned_bytes(blocks: usize) -> usize {
     [completions, submissions, buffers].map(|bytes| bytes.next_multiple_of(page_bytes())).iter().sum()
 }
 
-/// With room for a completion of every block none can be lost, nor held back.
+/// With room for a completion of every block the kernel neither loses nor holds back any.
 fn completions_for(blocks: usize) -> u32 {
     (blocks + OTHER_COMPLETIONS).next_power_of_two() as u32
 }
 
-/// A ring of this crate's kind. One issuer, whose calls run the work: no interrupts by it, no locks. It does nothing
-/// before it is [restricted](restrict).
+/// A ring with one issuer whose calls run the work: no interrupts, no locks. It does nothing before it is
+/// [restricted](restrict).
 fn build(blocks: usize) -> io::Result<IoUring> {
     gate(Call::IoUringSetup, 0)?;
     IoUring::builder()
@@ -357,8 +355,8 @@ fn build(blocks: usize) -> io::Result<IoUring> {
         .build(SUBMISSIONS)
 }
 
-/// Holds a ring for good to the three requests that [`Ring`] makes, and lets it begin. A filter of system calls does
-/// not see what a ring does, so this is what keeps it from opening files and making sockets.
+/// Restricts a ring for good to the three requests that [`Ring`] makes, and enables it. A filter of system calls does
+/// not see what a ring does, so only this keeps it from opening files and making sockets.
 fn restrict(uring: &IoUring) -> io::Result<()> {
     let mut granted = [
         Restriction::sqe_op(opcode::RecvMsgMulti::CODE),
@@ -373,14 +371,14 @@ fn restrict(uring: &IoUring) -> io::Result<()> {
     uring.submitter().register_enable_rings()
 }
 
-/// Makes a ring as the engine needs it, and lets it go again.
+/// Makes a ring as the engine needs it, and drops it.
 pub(crate) fn probe() -> Result<(), Refusal> {
     let uring = build(1).map_err(|error| Refusal::of_uring("io_uring_setup", error))?;
     let made = BufferRing::register(&uring, 1, 1).and_then(|_buffers| restrict(&uring));
     made.map_err(|error| Refusal::of_uring("io_uring_register", error))
 }
 
-/// The blocks that are the kernel's, as a ring that it reads: address, length and number of each.
+/// The blocks of the kernel, as a ring that it reads: address, length and number of each.
 struct BufferRing {
     memory: Arena,
     mask: u16,
@@ -396,8 +394,8 @@ impl BufferRing {
         let (memory, _) = Arena::new(usize::from(entries) * size_of::<BufRingEntry>(), false)?;
         let address = memory.base().as_ptr().addr() as u64;
         gate(Call::IoUringRegister, 0)?;
-        // SAFETY: page-aligned, zeroed memory for so many entries. The kernel pins its pages and only reads them, so
-        // that even a ring that outlives this mapping touches nothing of ours.
+        // SAFETY: page-aligned, zeroed memory for so many entries. The kernel pins its pages and only reads them, so a
+        // ring that outlives this mapping touches nothing of ours.
         unsafe { uring.submitter().register_buf_ring_with_flags(address, entries, BUFFER_GROUP, 0)? };
         let block_bytes = u32::try_from(block_bytes).map_err(|_| too_many())?;
         Ok(BufferRing { memory, mask: entries - 1, tail: 0, block_bytes })
@@ -410,9 +408,9 @@ impl BufferRing {
     /// # Safety
     /// As for [`Ring::provide`].
     unsafe fn put(&mut self, number: u16, block: *mut u8) {
-        // SAFETY: the entry is within the ring. It is not the kernel's: there are no more numbers than entries, so the
-        // one that was here before has been taken. The fields are written one by one, because the tail lies in the last
-        // field of entry 0.
+        // SAFETY: the entry is within the ring. The kernel does not own it: there are no more numbers than entries, so
+        // it has taken the one before. The fields are written one by one, because the tail lies in the last field of
+        // entry 0.
         unsafe {
             let entry = &mut *self.base().as_ptr().add(usize::from(self.tail & self.mask));
             // The address leaves our sight here: the kernel writes there.
@@ -423,7 +421,7 @@ impl BufferRing {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Shows the kernel what was put.
+    /// Shows the kernel the entries.
     fn publish(&mut self) {
         // SAFETY: the base of the ring, whose first entry is initialised; the tail is aligned and only read by the
         // kernel.

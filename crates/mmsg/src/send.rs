@@ -1,12 +1,11 @@
 //! A batch of datagrams to send.
 //!
-//! `sendmmsg` sends from the front and stops at the first message it cannot send. If that is not the first of the call
-//! it returns a count and keeps the error to itself; the next call begins with the message at fault and gets the error.
-//! So an error is always about the first unsent message, or about the call as a whole, and [`SendBatch::flush`] has to
-//! tell which:
+//! `sendmmsg` sends from the front and stops at the first message that it cannot send. If that is not the first of the
+//! call it returns a count without the error; the next call begins with that message and gets the error. So an error is
+//! about the first unsent message or about the call as a whole, and [`SendBatch::flush`] has to tell which:
 //!
 //! - about the message (too long, no route, not permitted): noted, skipped, on with the rest;
-//! - about an earlier message (an ICMP answer waits on the socket and is handed to whoever calls next): try again once;
+//! - about an earlier message (an ICMP answer waits on the socket and is returned by the next call): try again once;
 //! - about segmentation (the route or device cannot do it, which may begin at any time when a route changes): the same
 //!   bytes go out as single datagrams, and stay that way;
 //! - about the call (no buffers, no socket): return, keep the rest queued.
@@ -31,8 +30,8 @@ use crate::sys;
 /// `sendmmsg` takes no more messages at a time (`UIO_MAXIOV`).
 const MAX_MESSAGES_PER_CALL: usize = 1024;
 
-/// The most datagrams that [`SendBatch::join`] lets travel together: what every kernel with segmentation
-/// takes (`UDP_MAX_SEGMENTS` before it was doubled).
+/// The most datagrams that [`SendBatch::join`] puts together: what every kernel with segmentation takes
+/// (`UDP_MAX_SEGMENTS` before it was doubled).
 const JOINED_MAX: usize = 64;
 
 /// The longest payload that any UDP message has: 65,535 bytes less the headers of IPv4 and UDP.
@@ -68,7 +67,7 @@ pub struct SendBatch {
     next_segment: usize,
     /// The error number with which segmentation of `next` was refused.
     refused: Option<i32>,
-    /// Whether `next` has been tried again after an error that may have been another's.
+    /// Whether `next` was tried again after an error that may have been an earlier message's.
     retried: bool,
     /// Whether a segment of `next` has failed already: a message fails once.
     failed: bool,
@@ -114,12 +113,12 @@ impl SendBatch {
         self.enqueue([prefix, payload], 0, to, None)
     }
 
-    /// Queues one datagram that leaves with the source address `from`, one of this host's: so a host with several
+    /// Queues one datagram that leaves with the source address `from`, one of this host's, so that a host with several
     /// answers from the one that was asked, [`Datagram::local_address`](crate::Datagram::local_address). The port is
-    /// the socket's. A source that is none of the host's fails in [`flush`](Self::flush), as that message's own fault;
-    /// the unspecified address leaves the choice to the kernel.
+    /// the socket's. A foreign source fails in [`flush`](Self::flush), as an error of that message; the unspecified
+    /// address leaves the choice to the kernel.
     pub fn push_from(&mut self, payload: &[u8], from: IpAddr, to: SocketAddr) -> Result<(), PushError> {
-        // The kernel would pass over a source of the other family without a word.
+        // The kernel would ignore a source of the other family.
         let from = from.to_canonical();
         if from.is_ipv4() != to.ip().to_canonical().is_ipv4() {
             return Err(PushError::OtherFamily { from, to });
@@ -127,9 +126,9 @@ impl SendBatch {
         self.enqueue([&[], payload], 0, Some(to), Some(from))
     }
 
-    /// Queues a payload that the kernel cuts into datagrams of `segment_bytes`, the last one perhaps shorter: one
-    /// trip through the network stack for all of them. Kernels take 64 or 128 segments; one that takes fewer than
-    /// are given, or a route that cannot do it, gets them one by one.
+    /// Queues a payload that the kernel cuts into datagrams of `segment_bytes`, the last one perhaps shorter: one trip
+    /// through the network stack for all of them. Kernels take 64 or 128 segments; a kernel that takes fewer, or a
+    /// route that cannot segment, gets them one by one.
     pub fn push_segmented(
         &mut self,
         payload: &[u8],
@@ -147,9 +146,9 @@ impl SendBatch {
         self.enqueue([&[], payload], if segments > 1 { segment_bytes } else { 0 }, to, None)
     }
 
-    /// Lets a datagram travel with the one queued last, the same way: one message that the kernel cuts in two. True
-    /// when that could be done; false when it must be pushed by itself. It can be done while all datagrams of the
-    /// message are equally long, but for the last one, which may be shorter, and while it does not get too long.
+    /// Adds a datagram to the message queued last, which the kernel then cuts. `false`: it must be pushed by itself,
+    /// because datagrams of one message must be equally long, but for the last, which may be shorter, and the message
+    /// must not get too long.
     pub fn join(&mut self, payload: &[u8]) -> bool {
         self.join_prefixed(&[], payload)
     }
@@ -167,7 +166,7 @@ impl SendBatch {
             return false;
         }
         // SAFETY: `slot` exists and holds `length` bytes; what is added ends within it (checked above). Both parts come
-        // from outside the arena, and `&mut self` means that nobody else looks.
+        // from outside the arena, and `&mut self` excludes all others.
         unsafe {
             self.region.write_payload(slot, length, [prefix, payload]);
             (*self.region.iovec(slot)).iov_len = total;
@@ -202,7 +201,7 @@ impl SendBatch {
         let source = source.as_ref().map_or(&[][..], |(bytes, length)| &bytes[..*length]);
         let header = self.region.header(slot);
         // SAFETY: `slot` exists. The parts, name and source have room for what is copied (checked above, and by the
-        // layout for the other two), come from outside the arena, and `&mut self` means that nobody else looks.
+        // layout for the other two), come from outside the arena, and `&mut self` excludes all others.
         unsafe {
             self.region.write_payload(slot, 0, parts);
             (*self.region.iovec(slot)).iov_len = length;
@@ -223,7 +222,7 @@ impl SendBatch {
         Ok(())
     }
 
-    /// Puts the segment size, if there is one, behind the source of a slot, and shows the kernel as much as there is.
+    /// Puts the segment size, if there is one, behind the source of a slot, and sets the length of the control space.
     fn end_control(&mut self, slot: usize) {
         let Queued { segment_bytes, source_bytes, .. } = self.queue[slot];
         let segment = cmsg::encode_segment(u16::try_from(segment_bytes).unwrap_or(u16::MAX));
@@ -231,7 +230,7 @@ impl SendBatch {
         let bytes = source_bytes + segment.len();
         let control = self.region.control(slot);
         // SAFETY: `slot` exists, as just seen. The control space has room for the longest source and a segment size, by
-        // the layout; the segment size comes from outside the arena, and `&mut self` means that nobody else looks.
+        // the layout; the segment size comes from outside the arena, and `&mut self` excludes all others.
         unsafe {
             ptr::copy_nonoverlapping(segment.as_ptr(), control.add(source_bytes), segment.len());
             let inner = &raw mut (*self.region.header(slot)).msg_hdr;
@@ -278,8 +277,8 @@ impl SendBatch {
         &self.failures
     }
 
-    /// The error numbers that the last [`flush`](Self::flush) heard and that were about earlier datagrams, such as the
-    /// answer of a port where nobody listens. What they interrupted was sent after all.
+    /// The error numbers of the last [`flush`](Self::flush) that were about earlier datagrams, such as the answer of a
+    /// closed port. The messages that they interrupted were sent after all.
     pub fn answers(&self) -> &[i32] {
         &self.answers
     }
@@ -341,8 +340,8 @@ impl SendBatch {
         report.datagrams += sent;
         self.retried = false;
         self.next_segment += sent;
-        // Only now is it certain that segmentation was at fault and not the address. A message that was merely too long
-        // to be segmented on this route says nothing about the next one.
+        // Only now is it certain that the route refused segmentation and not the address. A message that was merely too
+        // long to be segmented says nothing about the next one.
         self.segmentation_off |= matches!(self.refused, Some(libc::EIO | libc::EINVAL));
         if self.next_segment == segments {
             report.sent += usize::from(!self.failed);
@@ -358,14 +357,14 @@ impl SendBatch {
             let start = (self.next_segment + single) * segment_bytes;
             let (header, iovec) = (self.singles.header(single), self.singles.iovec(single));
             // SAFETY: `single` is below MAX_SEGMENTS, because no message has more segments. The segment starts within
-            // the payload of slot `next`, and `&mut self` means that nobody else looks.
+            // the payload of slot `next`, and `&mut self` excludes all others.
             unsafe {
                 let whole = &raw const (*self.region.header(self.next)).msg_hdr;
                 (*iovec).iov_base = self.region.payload(self.next).add(start).cast();
                 (*iovec).iov_len = segment_bytes.min(length - start);
                 (*header).msg_hdr.msg_name = (*whole).msg_name;
                 (*header).msg_hdr.msg_namelen = (*whole).msg_namelen;
-                // The source comes first, so that it can be had without the segment size.
+                // The source comes first, so it can be used without the segment size.
                 (*header).msg_hdr.msg_control = if source_bytes > 0 { (*whole).msg_control } else { ptr::null_mut() };
                 (*header).msg_hdr.msg_controllen = source_bytes as _;
             }
@@ -419,7 +418,7 @@ impl SendBatch {
     }
 }
 
-/// The kernel never answers 0 to a call with messages; if it did, an endless loop would be the wrong reply.
+/// The kernel never answers 0 to a call with messages; if it did, an endless loop would be wrong.
 fn progress(sent: usize) -> io::Result<usize> {
     if sent == 0 { Err(io::Error::from_raw_os_error(libc::EAGAIN)) } else { Ok(sent) }
 }
@@ -439,8 +438,8 @@ impl fmt::Debug for SendBatch {
 #[path = "send_tests.rs"]
 mod tests;
 
-// What an error number of `sendmmsg` is about: this message, perhaps an earlier one, or the call. The kernel does not
-// say; these lists do.
+// The kernel does not say what an error number of `sendmmsg` is about: this message, an earlier one, or the call. These
+// lists do.
 
 /// Errors that may stem from the ICMP answer to an earlier datagram.
 fn is_pending(errno: i32) -> bool {

@@ -2,8 +2,7 @@
 //! `options.rs`.
 //!
 //! A [`Socket`] knows its family and whether it makes trains. A descriptor from a service manager, the standard library
-//! or another process does not say, so the kernel is asked. What is no UDP socket is refused here, with words, before
-//! the first strange error of a receive call.
+//! or another process does not say, so the kernel is asked, and what is no UDP socket is refused with words.
 
 use std::fmt;
 use std::io;
@@ -25,7 +24,7 @@ pub struct Socket {
     family: Family,
     /// Whether GRO is on or is just being switched on, so that a batch that cannot split trains refuses this socket.
     gro: AtomicU32,
-    /// Where its filters count what they refuse, once it has had one.
+    /// Where its filters count what they refuse, once it has one.
     refused: OnceLock<RefusedCounter>,
 }
 
@@ -40,8 +39,7 @@ impl Socket {
         Socket::make(family, libc::SOCK_DGRAM, 0)
     }
 
-    /// The same that does not wait: a call that could not go on at once ends with
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock).
+    /// The same without waiting: a call that would wait ends with [`WouldBlock`](io::ErrorKind::WouldBlock).
     pub fn nonblocking(family: Family) -> io::Result<Socket> {
         Socket::make(family, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0)
     }
@@ -75,7 +73,7 @@ impl Socket {
         Ok(Socket::of(sys::socket(domain, kind, protocol)?, family, false))
     }
 
-    /// A socket that is there already, of which the caller knows these two things.
+    /// An existing socket whose family and GRO the caller knows.
     pub(crate) fn of(fd: OwnedFd, family: Family, gro: bool) -> Socket {
         Socket { fd, family, gro: AtomicU32::new(if gro { GRO_ON } else { 0 }), refused: OnceLock::new() }
     }
@@ -91,8 +89,8 @@ impl Socket {
 
     /// Fixes the peer: only its datagrams are received, and sending needs no address.
     ///
-    /// Do not connect a member of a reuseport group that is to stay in it: one connected member makes the kernel's
-    /// search for a socket slower for the whole life of the group.
+    /// Do not connect a member of a reuseport group: it makes the kernel's search slower for the whole life of the
+    /// group.
     pub fn connect(&self, address: SocketAddr) -> io::Result<()> {
         sys::connect(self.as_fd(), addr::encode_for(self.family, address).as_bytes())
     }
@@ -111,22 +109,22 @@ impl Socket {
         self.family
     }
 
-    /// Wakes every thread that is blocked in a receive call on this socket, now and for ever after: from now on a
-    /// receive call returns what is queued and then 0 instead of waiting. Datagrams that still arrive are still queued;
-    /// to stop that too see [`refuse_arrivals`](Self::refuse_arrivals).
+    /// Wakes every thread that is blocked in a receive call on this socket, for good: from now on a receive call
+    /// returns what is queued and then 0 instead of waiting. Datagrams that still arrive are still queued; to stop that
+    /// too see [`refuse_arrivals`](Self::refuse_arrivals).
     ///
-    /// The first 0 is not yet the end: a call that had found the queue empty and was about to wait returns 0 although a
+    /// The first 0 is not yet the end: a call that had found the queue empty and was about to wait returns 0 even if a
     /// datagram was queued in between. Receive once more, with [`Wait::No`](crate::Wait::No), before closing the
     /// socket.
     pub fn interrupt(&self) -> io::Result<()> {
         match sys::shutdown_read(self.as_fd()) {
-            // The kernel says so of every socket without a peer, after it has done what was asked.
+            // The kernel says so of every socket without a peer, after the shutdown.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             result => result,
         }
     }
 
-    /// Whether that was done to it, here or by another process that has it.
+    /// Whether it was [interrupted](Self::interrupt), here or by another process that has it.
     pub fn is_interrupted(&self) -> io::Result<bool> {
         sys::is_shut_down(self.as_fd())
     }
@@ -142,8 +140,8 @@ impl Socket {
         }
     }
 
-    /// What every [`SourceFilter`](crate::SourceFilter) that it had has refused, since its first; `None` before. The
-    /// kernel counts each of these messages among its drops as well, a moment later: read the drops first.
+    /// What all of its [`SourceFilter`](crate::SourceFilter)s have refused; `None` before the first. The kernel counts
+    /// each of these messages among its drops as well, a moment later: read the drops first.
     pub fn refused(&self) -> Option<Refused> {
         self.refused.get().map(RefusedCounter::read)
     }
@@ -160,14 +158,13 @@ impl Socket {
         Ok(self.refused.get_or_init(|| made))
     }
 
-    /// Whether it makes trains, as far as is known: once it may have, it counts as one that does.
+    /// Whether it may make trains.
     pub fn has_gro(&self) -> bool {
         self.gro.load(Ordering::Relaxed) != 0
     }
 
-    /// Switches GRO on by `call`. It counts as on from before the kernel begins, so that there is no moment at which a
-    /// train could come from a socket that seems to have none, and it stays on if it was on before, whatever comes of
-    /// this call.
+    /// Switches GRO on by `call`. It counts as on before the kernel begins, so that no train can come from a socket
+    /// that seems to have none, and it stays on if it was on before, whatever the outcome.
     pub(crate) fn switch_gro_on(&self, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         self.gro.fetch_add(GRO_ATTEMPT, Ordering::Relaxed);
         let result = call();

@@ -1,5 +1,5 @@
 //! Refusing sources in the kernel: an eBPF socket filter that looks a datagram's source up in a table, before it takes
-//! room in the receive buffer or wakes anybody, and counts exactly what it refuses.
+//! room in the receive buffer or wakes a reader, and counts exactly what it refuses.
 //!
 //! The kernel counts what any filter refuses as a drop of the socket, as if the receive buffer had been full. So the
 //! filter counts too, and first: drops less [`Socket::refused`] are the others. See `source_program` for what it does.
@@ -15,7 +15,7 @@ use bpf::{Map, MappedArray, Program, ProgramKind};
 use crate::core_counter::CoreCounter;
 use crate::refused::{NUMBERS, RefusedCounter};
 use crate::socket::Socket;
-use crate::source_program::{Maps, SourceShape, V4_NUMBERS, V6_NUMBERS, assemble};
+use crate::source_program::{FilterMaps, SourceShape, V4_NUMBERS, V6_NUMBERS, assemble};
 use crate::sys;
 
 /// What `bpftool` shows.
@@ -96,7 +96,7 @@ pub fn load_program(shape: &SourceShape, maps: &[BorrowedFd<'_>]) -> io::Result<
     let refused = next(true).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
     let (v4, v6) = (next(shape.v4_turns > 0), next(shape.v6_turns > 0));
     let arrivals = shape.queues.and_then(|queues| Some((next(true)?, queues)));
-    let instructions = assemble(shape, &Maps { refused, v4, v6, arrivals });
+    let instructions = assemble(shape, &FilterMaps { refused, v4, v6, arrivals });
     Program::new(ProgramKind::SocketFilter, NAME, &instructions).load()
 }
 
@@ -155,7 +155,7 @@ pub struct SourceFilter {
 
 impl SourceFilter {
     /// Attaches it to the socket that it was made for, in the place of any other filter, in one step. The socket keeps
-    /// it, and so does whoever has the socket next; [`Socket::accept_arrivals`] takes it away.
+    /// it, also when the socket changes hands; [`Socket::accept_arrivals`] takes it away.
     ///
     /// From then on the kernel verifies the checksum of each datagram before it is queued and not while it is copied
     /// out, where the device has not done so.

@@ -1,4 +1,4 @@
-//! The program, run by the kernel on packets that nobody sends: which sources it keeps, and what it counts. Needs the
+//! The program, run by the kernel on packets that are not sent: which sources it keeps, and what it counts. Needs the
 //! right to load it; without that the tests say so and end.
 
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -5,7 +5,7 @@
 //! the answer is the first one, an odd one the other. The steps are written out and not a loop, and take no branch that
 //! the verifier would have to follow both ways of: then it accepts the program from a process without any right, too.
 //!
-//! What it does not understand it keeps: whoever reads the socket looks again.
+//! It keeps what it does not understand: the reader of the socket checks again.
 
 use std::os::fd::BorrowedFd;
 
@@ -62,7 +62,7 @@ impl SourceShape {
 }
 
 /// What it reads and writes.
-pub(crate) struct Maps<'a> {
+pub(crate) struct FilterMaps<'a> {
     pub(crate) refused: BorrowedFd<'a>,
     pub(crate) v4: Option<BorrowedFd<'a>>,
     pub(crate) v6: Option<BorrowedFd<'a>>,
@@ -71,7 +71,7 @@ pub(crate) struct Maps<'a> {
 }
 
 /// Register 6 has the datagram, 7 the count of turns, and 8 an IPv4 source.
-pub(crate) fn assemble(shape: &SourceShape, maps: &Maps<'_>) -> Vec<Instruction> {
+pub(crate) fn assemble(shape: &SourceShape, maps: &FilterMaps<'_>) -> Vec<Instruction> {
     use Register::{R0, R1, R6};
     let mut program = Assembler::new();
     let [v4, v4_search, v6_search, refuse, keep] = std::array::from_fn(|_| program.label());
@@ -214,8 +214,8 @@ fn answer(program: &mut Assembler, first: bool, turns: u32, [refuse, keep]: [Lab
         .jump(refuse);
 }
 
-/// The messages come last and in order, so that the kernel's own count, which is written after this program, never runs
-/// ahead of them for anybody who reads it first.
+/// The messages are added last, with a barrier, so that a reader who reads the kernel's own count first, which is
+/// written after this program, never finds it ahead of them.
 fn count_refused(program: &mut Assembler, counter: BorrowedFd<'_>) {
     use Register::{R1, R2, R6, R7};
     let message = program.label();

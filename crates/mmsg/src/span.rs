@@ -1,6 +1,6 @@
 //! Plain bytes of an arena: spans that never overlap, each owned by one holder.
 //!
-//! Batches reach their memory by raw pointers, because the kernel writes it. Nobody but the holder of a span writes
+//! Batches reach their memory by raw pointers, because the kernel writes it. Only the holder of a span writes
 //! what is in it, so a span can be a slice like any other, while its pages are still those of one mapping, on the
 //! memory node of the thread that asked for them.
 #![allow(unsafe_code)]

@@ -25,14 +25,14 @@ pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<
     gate(Call::Socket, 0)?;
     // SAFETY: takes no pointers.
     let fd = checked(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) })?;
-    // SAFETY: the kernel has just returned this descriptor to us and nobody else knows it.
+    // SAFETY: the kernel has just returned this descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 pub(crate) fn bind(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     gate(Call::Bind, 0)?;
     let length = length_of(name)?;
-    // SAFETY: `name` is readable for `length` bytes; the kernel copies them and does not care for their alignment.
+    // SAFETY: `name` is readable for `length` bytes; the kernel copies them, whatever their alignment.
     checked(unsafe { libc::bind(fd.as_raw_fd(), name.as_ptr().cast(), length) }).map(drop)
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn set_option_int(fd: BorrowedFd<'_>, level: c_int, option: c_int, va
 pub(crate) fn attach_program(fd: BorrowedFd<'_>, option: c_int, program: &[libc::sock_filter]) -> io::Result<()> {
     gate(Call::SetSockOpt, 0)?;
     let length = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    // The kernel only reads the program; the pointer is mutable because C has no better way to say so.
+    // The kernel only reads the program; the pointer is mutable because C cannot say so.
     let description = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
     let bytes = size_of::<libc::sock_fprog>() as socklen_t;
     let value = (&raw const description).cast::<c_void>();
@@ -101,14 +101,14 @@ pub(crate) fn is_closed_on_exec(number: RawFd) -> io::Result<bool> {
     Ok(flags & libc::FD_CLOEXEC != 0)
 }
 
-/// Has a descriptor closed on `exec`.
+/// Makes a descriptor close on `exec`.
 pub(crate) fn close_on_exec(number: RawFd) -> io::Result<()> {
     gate(Call::Fcntl, 0)?;
-    // SAFETY: takes no pointers, and changes nothing that anybody relies on: this process never wants to pass on.
+    // SAFETY: takes no pointers, and this process does not pass descriptors on.
     checked(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }).map(drop)
 }
 
-/// Has a descriptor go through `exec`, as those that are passed.
+/// Makes a descriptor go through `exec`, like those that are passed.
 #[cfg(test)]
 pub(crate) fn keep_on_exec(number: RawFd) -> io::Result<()> {
     // SAFETY: takes no pointers.
@@ -121,8 +121,8 @@ pub(crate) fn shutdown_read(fd: BorrowedFd<'_>) -> io::Result<()> {
     checked(unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RD) }).map(drop)
 }
 
-/// Gives a signal a handler that does nothing, so that it ends a system call and nothing else. `false`: the process has
-/// a handler of its own for it.
+/// Gives a signal an empty handler, so that it ends a system call and does nothing else. `false`: the process has a
+/// handler of its own for it.
 pub(crate) fn hear_nothing_of(signal: c_int) -> io::Result<bool> {
     extern "C" fn nothing(_: c_int) {}
     let nothing = nothing as extern "C" fn(c_int) as libc::sighandler_t;
@@ -138,8 +138,8 @@ pub(crate) fn hear_nothing_of(signal: c_int) -> io::Result<bool> {
         return Ok(false);
     }
     action.sa_sigaction = nothing;
-    // SAFETY: the handler touches nothing, so it may run at any moment on any thread. Without SA_RESTART calls end with
-    // EINTR, which is what it is for.
+    // SAFETY: the handler touches nothing, so it may run at any moment on any thread. Without SA_RESTART it makes calls
+    // end with EINTR, which is its purpose.
     checked(unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) })?;
     Ok(true)
 }
@@ -154,7 +154,7 @@ pub(crate) fn unblock_signal(signal: c_int) -> io::Result<()> {
         libc::sigaddset(&raw mut set, signal);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut())
     };
-    // Unlike all others this one returns the error itself.
+    // Unlike all others this call returns the error itself.
     if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
 }
 
@@ -172,7 +172,7 @@ pub(crate) fn signal_thread(thread: libc::pid_t, signal: c_int) -> io::Result<()
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits until the socket has something to say: data, an error, or its end. `false`: the time is over.
+/// Waits until the socket has data, an error, or its end. `false`: the time is over.
 pub(crate) fn poll_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     gate(Call::Poll, 0)?;
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -198,7 +198,7 @@ pub(crate) fn is_shut_down(fd: BorrowedFd<'_>) -> io::Result<bool> {
 ///
 /// # Safety
 /// `headers` must point at `count` headers whose pointers are null or writable for the lengths given with them, and
-/// nobody may hold a reference to that memory during the call.
+/// there must be no reference to that memory during the call.
 pub(crate) unsafe fn recvmmsg(
     fd: BorrowedFd<'_>,
     headers: *mut libc::mmsghdr,
@@ -213,7 +213,7 @@ pub(crate) unsafe fn recvmmsg(
     Ok(received as usize)
 }
 
-/// Receives one message under a header and notes its length there. `false`: it has no sender, so it is no datagram.
+/// Receives one message under a header and writes its length there. `false`: it has no sender, so it is no datagram.
 ///
 /// # Safety
 /// As for [`recvmmsg`], for one header.
@@ -247,7 +247,7 @@ pub(crate) unsafe fn sendmmsg(
     Ok(sent as usize)
 }
 
-/// Maps zeroed memory of our own, which `protection` says how to use.
+/// Maps zeroed private memory with this protection.
 pub(crate) fn mmap(bytes: usize, protection: c_int, extra_flags: c_int) -> io::Result<NonNull<u8>> {
     gate(Call::Mmap, 0)?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra_flags;
@@ -277,7 +277,7 @@ pub(crate) fn map_ring(fd: BorrowedFd<'_>, bytes: usize, offset: u64) -> io::Res
     NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// Calls the kernel to look at the rings of a socket, and says what is wrong with the socket.
+/// Makes the kernel look at the rings of a socket; returns the socket's error.
 pub(crate) fn kick(fd: BorrowedFd<'_>) -> io::Result<()> {
     gate(Call::Recvmsg, 0)?;
     // SAFETY: there is no buffer, and no room in it.
@@ -285,19 +285,19 @@ pub(crate) fn kick(fd: BorrowedFd<'_>) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Asks something about an interface (`SIOCGIF...`). The answer is in the first bytes of what is returned.
+/// Asks about an interface (`SIOCGIF...`). The answer begins at the first byte of the result.
 pub(crate) fn ask_interface(fd: BorrowedFd<'_>, name: &str, request: libc::c_ulong) -> io::Result<[u8; 24]> {
     gate(Call::Ioctl, 0)?;
     let mut question = InterfaceRequest { name: [0; libc::IFNAMSIZ], answer: [0; 24] };
     let room = question.name.get_mut(..name.len()).filter(|_| name.len() < libc::IFNAMSIZ);
     room.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?.copy_from_slice(name.as_bytes());
-    // SAFETY: as long as the kernel's `struct ifreq`, and alive through the call. The requests that begin with SIOCGIF
-    // and that this crate makes write numbers and addresses there, and follow no pointer.
+    // SAFETY: as long as the kernel's `struct ifreq`, and alive through the call. The requests that this crate makes
+    // begin with SIOCGIF; they write numbers and addresses there and follow no pointer.
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, &raw mut question) })?;
     Ok(question.answer)
 }
 
-/// `struct ifreq`, whose second half is what the request makes of it.
+/// `struct ifreq`, whose second half depends on the request.
 #[repr(C, align(8))]
 struct InterfaceRequest {
     name: [u8; libc::IFNAMSIZ],
@@ -311,12 +311,12 @@ struct InterfaceRequest {
 pub(crate) unsafe fn allow_use(address: NonNull<u8>, bytes: usize) -> io::Result<()> {
     gate(Call::Mprotect, 0)?;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the caller vouches for the range, and to allow more than before breaks no use of it.
+    // SAFETY: the caller vouches for the range, and permitting more than before breaks no use of it.
     checked(unsafe { libc::mprotect(address.as_ptr().cast(), bytes, protection) }).map(drop)
 }
 
-/// The size of a page of memory here: 4 KiB, 16 KiB or 64 KiB, as the kernel was built. `net.ipv4.udp_mem` and what the
-/// kernel pins are counted in it.
+/// The size of a page of memory here: 4, 16 or 64 KiB, as the kernel was built. `net.ipv4.udp_mem` and pinned memory
+/// are counted in pages.
 pub fn page_bytes() -> usize {
     // SAFETY: takes no pointers.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -343,9 +343,9 @@ pub(crate) unsafe fn madvise(address: NonNull<u8>, bytes: usize, advice: c_int) 
     checked(unsafe { libc::madvise(address.as_ptr().cast(), bytes, advice) }).map(drop)
 }
 
-/// Returns after every core has left whatever it was doing inside the kernel under RCU when the call was made: a
-/// softirq that had looked a socket up by then has queued its datagram. `EINVAL` where the kernel keeps cores free of
-/// its tick (`nohz_full`) and so cannot ask them.
+/// Returns after every core has left the kernel code under RCU that it was in when the call was made: a softirq that
+/// had looked up a socket by then has queued its datagram. `EINVAL` where the kernel keeps cores free of its tick
+/// (`nohz_full`) and so cannot ask them.
 pub(crate) fn wait_for_every_core() -> io::Result<()> {
     gate(Call::Membarrier, 0)?;
     // SAFETY: takes no pointers; the flags and the core are 0, as this command wants them.
@@ -353,11 +353,11 @@ pub(crate) fn wait_for_every_core() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Asks the machine to bring what lies at an address near this core. Nothing is read, so any address will do.
+/// Asks the machine to bring the memory at an address near this core. It reads nothing, so any address will do.
 #[inline]
 pub(crate) fn prefetch(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint: it touches no memory as far as the program can tell, and never faults.
+    // SAFETY: a hint that has no effect on the program and never faults.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }

@@ -1,19 +1,18 @@
 //! The io_uring engine: the kernel puts messages into blocks of the pool by itself, and a receive call picks them up.
 //!
-//! A block that was filled is exchanged for the empty block of the batch's slot, which goes to the kernel in its place.
-//! So a payload is never copied, a batch always owns as many blocks as it was born with, and the pool is not drawn
-//! upon. What is no longer than `copy_up_to` bytes is copied instead, and the block goes back at once.
+//! A filled block is exchanged for the empty block of the batch's slot, which goes to the kernel in its place. So no
+//! payload is copied, a batch always owns as many blocks as at first, and the pool is not drawn upon. A message of up
+//! to `copy_up_to` bytes is copied instead, and its block goes back at once.
 //!
 //! Who may touch a block when: `&mut RecvBatch` gives the slots of a batch, a completion gives a block of the ring, and
-//! all of them are of one arena, which the engine keeps alive with the batches it was given. When the engine is dropped
-//! it waits until the kernel has let go of its blocks; should the kernel not let go, the arena is leaked rather than
-//! unmapped.
+//! all of them are of one arena, which the engine keeps alive with its own batches. When the engine is dropped it waits
+//! until the kernel has released its blocks; if the kernel does not, the arena is leaked and not unmapped.
 //!
 //! The end: once the socket is [interrupted](Socket::interrupt), or the engine told to finish, the ring is taken down,
-//! what it has already received is handed out first, and what is still in the socket is received by `recvmmsg`. Nothing
-//! is left between the two.
+//! what it has received is handed out first, and `recvmmsg` receives what is still in the socket. Nothing is lost
+//! between the two.
 #![allow(unsafe_code)]
-// The lengths in a header have other types with other C libraries; where a cast is needed depends on which.
+// The lengths in a header have other types in other C libraries; which of them need a cast depends on that.
 #![allow(clippy::unnecessary_cast)]
 
 use std::fmt;
@@ -29,12 +28,12 @@ use libc::mmsghdr;
 use crate::batch::{RecvBatch, receive_each_into, receive_into};
 use crate::refusal::Refusal;
 use crate::region::{Layout, PREFACE_BYTES};
-use crate::ring::{self, Completion, MAX_BLOCKS, Preface, Ring, Until};
+use crate::ring::{self, Completion, MAX_BLOCKS, Preface, Ring, WaitFor};
 use crate::socket::Socket;
-use crate::wait::Bell;
 use crate::wait::Wait;
+use crate::wait::WakeFlag;
 
-/// How many messages the kernel takes from a socket in one go, besides those that were waited for
+/// How many messages the kernel takes from a socket in one pass, besides those that were waited for
 /// (`MULTISHOT_MAX_RETRY`).
 const KERNEL_PASS: usize = 32;
 
@@ -60,15 +59,15 @@ impl Uring {
         ring::probe()
     }
 
-    /// How many batches of so many slots to give to a ring, so that it has blocks to fill while a batch's worth
-    /// of filled ones is picked up.
+    /// How many batches of so many slots to give to a ring, so that it has blocks to fill while a batch of filled ones
+    /// is picked up.
     pub fn reserve_batches(slots: usize) -> usize {
         (slots + KERNEL_PASS).div_ceil(slots.max(1))
     }
 
     /// What a ring for batches of so many slots takes of the memory that a process may lock (RLIMIT_MEMLOCK), on
-    /// kernels that charge rings to it. With 0 slots it is the ring that [`supported`](Self::supported) makes, whose
-    /// memory the kernel gives back a moment later.
+    /// kernels that charge rings to it. With 0 slots: the ring of [`supported`](Self::supported), whose memory the
+    /// kernel frees a moment later.
     pub fn locked_bytes(slots: usize) -> usize {
         ring::pinned_bytes((Uring::reserve_batches(slots) * slots).min(MAX_BLOCKS))
     }
@@ -89,7 +88,7 @@ impl Uring {
         let blocks = slots.map(|(batch, slot)| unsafe { batch.region().block(slot) });
         let blocks: Box<[*mut u8]> = blocks.take(MAX_BLOCKS).collect();
         // SAFETY: the socket is kept beside the ring. The blocks are of one layout, because batches of one pool are;
-        // they are ours with `reserve`, which is let go only after the ring has let go of them, see `drop`.
+        // `reserve` owns them and is released only after the ring has released them, see `drop`.
         let ring = unsafe { Ring::new(socket.as_fd().as_raw_fd(), &layout, blocks.len()) };
         let mut ring = ring?;
         for (number, &block) in (0..).zip(&blocks) {
@@ -101,13 +100,18 @@ impl Uring {
     }
 
     /// See [`Engine::receive_more`](crate::Engine::receive_more). The batch must be of the pool of the ring's own.
-    pub(crate) fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait, bell: &Bell) -> io::Result<usize> {
+    pub(crate) fn receive_more(
+        &mut self,
+        batch: &mut RecvBatch,
+        wait: Wait,
+        wake_flag: &WakeFlag,
+    ) -> io::Result<usize> {
         self.check(batch)?;
         batch.fill(|headers, count| {
-            // SAFETY: `fill` passes `count` armed headers of a region that the batch borrows mutably, so nobody holds a
-            // reference to it or to the blocks they point at. It is of our arena, as just checked, and so of our
+            // SAFETY: `fill` passes `count` armed headers of a region that the batch borrows mutably, so there is no
+            // other reference to it or to the blocks they point at. It is of our arena, as just checked, and so of our
             // layout.
-            unsafe { self.take(headers, count, wait, bell) }
+            unsafe { self.take(headers, count, wait, wake_flag) }
         })
     }
 
@@ -130,7 +134,7 @@ impl Uring {
                         None => Ok(taken),
                     };
                 }
-                if let Err(error) = self.ring.enter(Until::One) {
+                if let Err(error) = self.ring.enter(WaitFor::One) {
                     return self.keep(taken, Err(error));
                 }
             }
@@ -162,8 +166,8 @@ impl Uring {
         self.ring.begin_end();
     }
 
-    /// Receives from another socket from now on, by the same ring. What it had received and not handed out is lost:
-    /// [`finish`](Self::finish) first.
+    /// Receives from another socket from now on, by the same ring. What it holds is lost: [`finish`](Self::finish)
+    /// first.
     pub(crate) fn replace_socket(&mut self, socket: Arc<Socket>) -> io::Result<()> {
         self.reserve[0].check_gro(&socket)?;
         let Some(back) = self.ring.shut_down() else {
@@ -173,7 +177,7 @@ impl Uring {
             // SAFETY: its completion has made the block ours, and it goes back under its number.
             unsafe { self.ring.provide(number, self.blocks[usize::from(number)]) };
         }
-        // SAFETY: the socket is kept beside the ring, and the one before until the ring has let go of it.
+        // SAFETY: the socket is kept beside the ring, and the one before until the ring has released it.
         unsafe { self.ring.aim(socket.as_fd().as_raw_fd()) };
         (self.socket, self.finishing, self.error) = (socket, false, None);
         Ok(())
@@ -195,8 +199,14 @@ impl Uring {
     /// Fills up to `count` headers and returns how many it has filled.
     ///
     /// # Safety
-    /// The headers are armed, of our layout and arena, and nobody looks at them or at what they point at.
-    unsafe fn take(&mut self, headers: *mut mmsghdr, count: usize, wait: Wait, bell: &Bell) -> io::Result<usize> {
+    /// The headers are armed, of our layout and arena, and nothing else reads them or what they point at.
+    unsafe fn take(
+        &mut self,
+        headers: *mut mmsghdr,
+        count: usize,
+        wait: Wait,
+        wake_flag: &WakeFlag,
+    ) -> io::Result<usize> {
         if let Some(errno) = self.error.take() {
             return Err(io::Error::from_raw_os_error(errno));
         }
@@ -216,19 +226,20 @@ impl Uring {
                 return Err(io::Error::from_raw_os_error(errno));
             }
             if self.finishing && !self.ring.is_receiving() {
-                let wait = if taken == 0 && !bell.is_rung() { wait } else { Wait::No };
+                let wait = if taken == 0 && !wake_flag.is_set() { wait } else { Wait::No };
                 // SAFETY: as the caller says, for the headers that are left.
-                let left = unsafe { receive_into(&self.socket, headers.add(taken), count - taken, wait, Some(bell)) };
+                let left =
+                    unsafe { receive_into(&self.socket, headers.add(taken), count - taken, wait, Some(wake_flag)) };
                 return self.keep(taken, left);
             }
             let until = match gather.take() {
-                // The ring is on its way down, which takes no time that one would notice.
-                _ if self.finishing => Until::One,
-                // What is taken already may wait for company, but not without end.
-                Some(time) if taken > 0 => Until::Filled((count - taken).min(self.blocks.len()), time),
-                Some(time) => Until::Gathered(count.min(self.blocks.len()), time),
-                None if taken == 0 && wait != Wait::No && !bell.is_rung() => Until::One,
-                None if self.may_have_more(entered, pass) => Until::Now,
+                // The ring is on its way down, which takes no noticeable time.
+                _ if self.finishing => WaitFor::One,
+                // Messages that were taken already may wait for more, for a limited time.
+                Some(time) if taken > 0 => WaitFor::Filled((count - taken).min(self.blocks.len()), time),
+                Some(time) => WaitFor::Gathered(count.min(self.blocks.len()), time),
+                None if taken == 0 && wait != Wait::No && !wake_flag.is_set() => WaitFor::One,
+                None if self.may_have_more(entered, pass) => WaitFor::Now,
                 None => return Ok(taken),
             };
             if let Err(error) = self.ring.enter(until) {
@@ -239,14 +250,13 @@ impl Uring {
     }
 
     /// Whether another call is likely to bring enough to be worth it, or has to be made for anything to come at all.
-    /// Under load there is always one more datagram by now, and to fetch it alone costs more than to wait for its
-    /// successors.
+    /// Under load there is always one more datagram, and fetching it alone costs more than waiting for its successors.
     fn may_have_more(&mut self, entered: bool, pass: usize) -> bool {
         let worth_it = !entered || pass >= KERNEL_PASS / 2 || (pass > 0 && !self.ring.is_receiving());
         worth_it && self.error.is_none() && self.ring.has_work()
     }
 
-    /// The result of a call that got `taken` messages before something else happened: they come first, an error waits.
+    /// The result of a call that got `taken` messages before something else happened: an error waits for the next call.
     fn keep(&mut self, taken: usize, rest: io::Result<usize>) -> io::Result<usize> {
         match rest {
             Ok(more) => Ok(taken + more),
@@ -286,8 +296,7 @@ impl Uring {
         taken
     }
 
-    /// Puts the message of block `number` under a header, as `recvmmsg` would have, and gives the kernel a block for
-    /// it.
+    /// Puts the message of block `number` under a header, as `recvmmsg` would have, and provides a block in exchange.
     ///
     /// # Safety
     /// The header is as for [`take`](Self::take); block `number` holds a message and is not the kernel's.

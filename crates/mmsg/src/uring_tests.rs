@@ -27,7 +27,7 @@ fn a_kernel_without_a_minimum_wait_gathers_and_then_waits_all_the_same() {
         sender.send_to(b"x", address).expect("sent");
     }
     assert_eq!(
-        uring.receive_more(&mut batch, Wait::Gather(Duration::from_millis(20)), &Bell::default()).expect("receive"),
+        uring.receive_more(&mut batch, Wait::Gather(Duration::from_millis(20)), &WakeFlag::default()).expect("receive"),
         3
     );
     batch.clear();
@@ -39,7 +39,9 @@ fn a_kernel_without_a_minimum_wait_gathers_and_then_waits_all_the_same() {
         });
         due.send(()).expect("the sender listens");
         assert_eq!(
-            uring.receive_more(&mut batch, Wait::Gather(Duration::from_nanos(1)), &Bell::default()).expect("receive"),
+            uring
+                .receive_more(&mut batch, Wait::Gather(Duration::from_nanos(1)), &WakeFlag::default())
+                .expect("receive"),
             1
         );
     });
@@ -49,7 +51,7 @@ fn a_kernel_without_a_minimum_wait_gathers_and_then_waits_all_the_same() {
 fn a_block_is_in_one_place_at_any_time() {
     let Some((mut uring, mut batch, address)) = ring(4) else { return };
     let places = |uring: &Uring, batch: &RecvBatch| {
-        // SAFETY: existing slots, and nobody is receiving.
+        // SAFETY: existing slots, and nothing is receiving.
         let in_batch = (0..batch.slots()).map(|slot| unsafe { batch.region().block(slot) });
         let mut blocks: Vec<*mut u8> = uring.blocks.iter().copied().chain(in_batch).collect();
         blocks.sort_unstable();
@@ -63,7 +65,7 @@ fn a_block_is_in_one_place_at_any_time() {
         for size in (0..70).cycle().take(500) {
             sender.send_to(&vec![7; size], address).expect("sent");
             batch.clear();
-            assert_eq!(uring.receive_more(&mut batch, Wait::Block, &Bell::default()).expect("receive"), 1);
+            assert_eq!(uring.receive_more(&mut batch, Wait::Block, &WakeFlag::default()).expect("receive"), 1);
             assert!(batch.datagrams().all(|one| one.length() == size && one.payload().iter().all(|byte| *byte == 7)));
             assert_eq!(places(&uring, &batch), at_first, "{size} bytes, copying up to {copy_up_to}");
         }
@@ -94,7 +96,7 @@ fn a_ring_receives_and_does_nothing_else_also_for_another_socket() {
     let mut receives = |uring: &mut Uring, address| {
         sender.send_to(b"x", address).expect("sent");
         batch.clear();
-        assert_eq!(uring.receive_more(&mut batch, Wait::Block, &Bell::default()).expect("receive"), 1);
+        assert_eq!(uring.receive_more(&mut batch, Wait::Block, &WakeFlag::default()).expect("receive"), 1);
     };
     refused(&mut uring);
     receives(&mut uring, address);

@@ -31,29 +31,29 @@ pub enum Wait {
 /// What wakes the thread of one engine; any thread may do it. [`Engine::waker`](crate::Engine::waker) makes one.
 #[derive(Clone, Debug)]
 pub struct Waker {
-    bell: Weak<Bell>,
+    wake_flag: Weak<WakeFlag>,
     thread: libc::pid_t,
 }
 
 /// Whether an engine was called. It lives as long as its engine.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
-    is_rung: AtomicBool,
+pub(crate) struct WakeFlag {
+    is_set: AtomicBool,
 }
 
-impl Bell {
-    pub(crate) fn is_rung(&self) -> bool {
-        self.is_rung.load(Ordering::Relaxed)
+impl WakeFlag {
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Relaxed)
     }
 
     /// Lets the calling thread, which owns the engine, be woken.
-    pub(crate) fn waker(self: &Arc<Bell>) -> io::Result<Waker> {
+    pub(crate) fn waker(self: &Arc<WakeFlag>) -> io::Result<Waker> {
         if !sys::hear_nothing_of(libc::SIGURG)? {
             let text = "this process has a handler for SIGURG: a receiver can only be woken by a signal without one";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         sys::unblock_signal(libc::SIGURG)?;
-        Ok(Waker { bell: Arc::downgrade(self), thread: sys::thread_id() })
+        Ok(Waker { wake_flag: Arc::downgrade(self), thread: sys::thread_id() })
     }
 }
 
@@ -63,8 +63,8 @@ impl Waker {
     /// A call that is just about to sleep may miss it. So call this again until the thread has done what it is woken
     /// for; it does no harm. When the engine is gone it does nothing.
     pub fn wake(&self) -> io::Result<()> {
-        let Some(bell) = self.bell.upgrade() else { return Ok(()) };
-        bell.is_rung.store(true, Ordering::Relaxed);
+        let Some(wake_flag) = self.wake_flag.upgrade() else { return Ok(()) };
+        wake_flag.is_set.store(true, Ordering::Relaxed);
         match sys::signal_thread(self.thread, libc::SIGURG) {
             // The thread has ended meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),

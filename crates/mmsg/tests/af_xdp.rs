@@ -142,7 +142,7 @@ fn a_program_covers_its_queues_anew_and_stands_again_where_it_was_taken_off() {
     let (mut first, mut batch) = engine(&redirect, &SHAPE, &xdp::Options::new(0));
     for _ in 0..3 {
         redirect.cover_all_queues().expect("the other of the two");
-        assert!(!redirect.look_at_card(), "nobody has changed its address");
+        assert!(!redirect.look_at_card(), "its address is the same");
         send(&sender, b"covered");
         assert_eq!(payloads(&mut first, &mut batch, 1), [b"covered"]);
     }
@@ -178,7 +178,7 @@ fn addresses_are_followed_and_what_is_not_handed_over_reaches_the_ordinary_socke
     engine.finish();
     send(&sender, b"at the end");
     assert_eq!(ordinary.recv(&mut bytes).expect("it came"), 10);
-    assert_eq!(engine.receive(&mut batch, Wait::Block).expect("nothing is left, and nobody waits"), 0);
+    assert_eq!(engine.receive(&mut batch, Wait::Block).expect("nothing is left, and it does not wait"), 0);
 }
 
 #[test]
@@ -231,10 +231,10 @@ fn a_receiver_that_sleeps_is_woken() {
     let thread = std::thread::Builder::new().name("xdp-woken".to_owned());
     let thread = thread.spawn(move || {
         let (mut engine, mut batch) = engine(&redirect, &SHAPE, &xdp::Options::new(0));
-        told.send(engine.waker().expect("a waker")).expect("somebody waits");
+        told.send(engine.waker().expect("a waker")).expect("the test waits");
         assert_eq!(engine.receive(&mut batch, Wait::Block).expect("nothing came"), 0);
         assert_eq!(engine.receive(&mut batch, Wait::Block).expect("it does not wait again"), 0);
-        ended.send(()).expect("somebody waits");
+        ended.send(()).expect("the test waits");
     });
     let thread = thread.expect("a thread");
     let waker = heard.recv().expect("a waker");

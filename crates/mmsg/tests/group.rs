@@ -68,7 +68,7 @@ impl Traffic {
     fn wait_for(&self, more: usize) {
         let (until, begun) = (self.sent.load(Ordering::Relaxed) + more, Instant::now());
         while self.sent.load(Ordering::Relaxed) < until {
-            assert!(begun.elapsed() < LIMIT, "the sender waits for what nobody receives");
+            assert!(begun.elapsed() < LIMIT, "the sender waits for what is not received");
             thread::sleep(Duration::from_micros(100));
         }
     }

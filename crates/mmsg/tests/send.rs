@@ -61,7 +61,7 @@ fn a_datagram_the_kernel_refuses_is_skipped_and_the_others_are_sent() {
     out.push(&[0; 65_508], Some(address)).expect("a free slot");
     out.push(b"second", Some(address)).expect("a free slot");
     out.push(b"to port 0", Some(SocketAddr::from(([127, 0, 0, 1], 0)))).expect("a free slot");
-    out.push(b"to nobody", None).expect("a free slot");
+    out.push(b"to no address", None).expect("a free slot");
     out.push_segmented(b"aabb", 2, Some(SocketAddr::from(([127, 0, 0, 1], 0)))).expect("a free slot");
     out.push_segmented(b"ccdd", 2, Some(address)).expect("a free slot");
     let report = out.flush(&sender).expect("none of these ends the call");
@@ -81,11 +81,11 @@ fn a_refused_connection_costs_no_datagram() {
     sender.connect(address).expect("connected");
     let mut out = outgoing(16, 16);
     for _ in 0..16 {
-        out.push(b"anybody?", None).expect("a free slot");
+        out.push(b"to-a-closed-port", None).expect("a free slot");
     }
     let report = out.flush(&sender).expect("not an error of the call");
     assert_eq!((report.sent, report.failed), (16, 0), "each answer belonged to the datagram before");
-    out.push(b"anybody?", None).expect("a free slot");
+    out.push(b"to-a-closed-port", None).expect("a free slot");
     let report = out.flush(&sender).expect("not an error of the call");
     assert_eq!((report.sent, report.failed, report.calls), (1, 0, 2), "the answer to the one before took a call");
     assert_eq!(out.answers(), [libc::ECONNREFUSED]);

@@ -92,7 +92,7 @@ fn reason(name: &str, is_ipv6: bool, count: u64) -> ReasonCount {
 
 #[test]
 fn the_same_drops_have_the_same_names_on_kernels_that_number_and_lay_them_out_differently() {
-    for (kernel, [full, checksum, nobody]) in [(kernel_6_1(), [15, 6, 2]), (kernel_6_18(), [6, 11, 3])] {
+    for (kernel, [full, checksum, closed]) in [(kernel_6_1(), [15, 6, 2]), (kernel_6_18(), [6, 11, 3])] {
         let mut ring = Vec::new();
         for _ in 0..3 {
             ring.extend(kernel.not_queued(-libc::ENOMEM, 514));
@@ -101,7 +101,7 @@ fn the_same_drops_have_the_same_names_on_kernels_that_number_and_lay_them_out_di
         ring.extend(kernel.not_queued(-libc::ENOBUFS, 2055));
         ring.extend(kernel.freed(IPV6, checksum));
         ring.extend(kernel.freed(IPV6, checksum));
-        ring.extend(kernel.freed(IPV4, nobody));
+        ring.extend(kernel.freed(IPV4, closed));
         let tally = kernel.tally(&ring, Fired { not_queued: 4, freed: 6, unnamed: 7 });
         assert_eq!(tally.by_port, [port("SOCKET_RCVBUFF", 514, 3), port("PROTO_MEM", 2055, 1)]);
         let by_reason =

@@ -80,7 +80,7 @@ impl Event {
             libc::syscall(libc::SYS_perf_event_open, attributes, every_process, core, no_group, CLOSE_ON_EXEC)
         };
         let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: the kernel has just returned this descriptor to us and nobody else knows it.
+        // SAFETY: the kernel has just returned this descriptor, so it has no other owner.
         Ok(Event { file: File::from(unsafe { OwnedFd::from_raw_fd(fd) }) })
     }
 

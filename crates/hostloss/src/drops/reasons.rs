@@ -2,8 +2,8 @@
 //! the others to itself.
 //!
 //! `skb:kfree_skb` fires for whatever the kernel throws away: segments of TCP that came twice, frames that are meant
-//! for somebody else, what could not be sent. Those are left out by the names below. A name that is not known here is
-//! kept: a kernel that learns a new reason is not to be silenced.
+//! for another host, what could not be sent. Those are left out by the names below. An unknown name is kept, so that
+//! new reasons of later kernels are shown.
 
 use std::fmt::Write;
 

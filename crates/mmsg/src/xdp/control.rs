@@ -7,14 +7,14 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
 use crate::addr::{self, Name};
-use crate::cmsg::put;
+use crate::cmsg::{put, put_timestamp};
 use crate::shape::Control;
 
-use super::frame::Heading;
+use super::frame::UdpFrame;
 
 /// What is the same for all datagrams of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Said {
+pub(super) struct BatchFacts {
     /// Which control messages to write. The drop counter, the device's time and the size of segments are none of them:
     /// nothing here knows them.
     pub(super) wanted: Control,
@@ -24,33 +24,29 @@ pub(super) struct Said {
 }
 
 /// Who sent a datagram.
-pub(super) fn sender(heading: &Heading, interface: u32) -> Name {
-    addr::encode(match heading.source {
+pub(super) fn sender(udp: &UdpFrame, interface: u32) -> Name {
+    addr::encode(match udp.source {
         // An address that means something on one link only comes with that link.
         IpAddr::V6(source) if source.is_unicast_link_local() => {
-            SocketAddr::V6(SocketAddrV6::new(source, heading.source_port, 0, interface))
+            SocketAddr::V6(SocketAddrV6::new(source, udp.source_port, 0, interface))
         }
-        source => SocketAddr::new(source, heading.source_port),
+        source => SocketAddr::new(source, udp.source_port),
     })
 }
 
 /// Writes the control messages of a datagram and returns how many bytes they take.
-pub(super) fn write(control: &mut [u8], said: &Said, heading: &Heading) -> usize {
-    let (mut end, wanted) = (0, said.wanted);
+pub(super) fn write(control: &mut [u8], facts: &BatchFacts, udp: &UdpFrame) -> usize {
+    let (mut end, wanted) = (0, facts.wanted);
     if wanted.timestamps {
-        let (seconds, nanoseconds) = (said.arrival.as_secs() as i64, i64::from(said.arrival.subsec_nanos()));
-        let mut time = [0; 16];
-        time[..8].copy_from_slice(&seconds.to_ne_bytes());
-        time[8..].copy_from_slice(&nanoseconds.to_ne_bytes());
-        end = put(control, end, libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &time);
+        end = put_timestamp(control, end, facts.arrival);
     }
-    let (class, hops) = (heading.traffic_class, i32::from(heading.hop_limit).to_ne_bytes());
-    match heading.destination {
+    let (class, hops) = (udp.traffic_class, i32::from(udp.hop_limit).to_ne_bytes());
+    match udp.destination {
         IpAddr::V4(destination) => {
             if wanted.packet_info {
                 let octets = destination.octets();
                 let mut info = [0; 12];
-                info[..4].copy_from_slice(&said.interface.to_ne_bytes());
+                info[..4].copy_from_slice(&facts.interface.to_ne_bytes());
                 info[4..8].copy_from_slice(&octets);
                 info[8..].copy_from_slice(&octets);
                 end = put(control, end, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
@@ -66,7 +62,7 @@ pub(super) fn write(control: &mut [u8], said: &Said, heading: &Heading) -> usize
             if wanted.packet_info {
                 let mut info = [0; 20];
                 info[..16].copy_from_slice(&destination.octets());
-                info[16..].copy_from_slice(&said.interface.to_ne_bytes());
+                info[16..].copy_from_slice(&facts.interface.to_ne_bytes());
                 end = put(control, end, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
             }
             if wanted.hop_limit {
@@ -93,12 +89,12 @@ mod tests {
     #[test]
     fn a_reader_finds_everything_it_asked_for() {
         for sample in [Sample::v4(b"payload"), Sample::v6(b"payload")] {
-            let heading = Heading::read(&sample.frame(), Checksums::Verified).expect("a datagram");
+            let udp = UdpFrame::read(&sample.frame(), Checksums::Verified).expect("a datagram");
             let arrival = Duration::new(1_700_000_000, 42);
-            let said = Said { wanted: EVERYTHING, interface: 7, arrival };
+            let facts = BatchFacts { wanted: EVERYTHING, interface: 7, arrival };
             let mut control = vec![0; BatchShape::new(1, 1).control(EVERYTHING).layout().control_bytes];
-            let end = write(&mut control, &said, &heading);
-            let name = sender(&heading, 7);
+            let end = write(&mut control, &facts, &udp);
+            let name = sender(&udp, 7);
             let message = Message { name: name.as_bytes(), control: &control[..end], payload: b"", length: 0 };
             let datagram = Datagram::whole(&message);
             assert_eq!(datagram.source(), Some(SocketAddr::new(sample.source, 4444)));
@@ -113,11 +109,11 @@ mod tests {
 
     #[test]
     fn nothing_is_written_that_was_not_asked_for_or_has_no_room() {
-        let heading = Heading::read(&Sample::v6(b"").frame(), Checksums::Verified).expect("a datagram");
-        let said = |wanted| Said { wanted, interface: 7, arrival: Duration::ZERO };
-        assert_eq!(write(&mut [0; 200], &said(Control::new()), &heading), 0);
+        let udp = UdpFrame::read(&Sample::v6(b"").frame(), Checksums::Verified).expect("a datagram");
+        let facts = |wanted| BatchFacts { wanted, interface: 7, arrival: Duration::ZERO };
+        assert_eq!(write(&mut [0; 200], &facts(Control::new()), &udp), 0);
         for room in 0..200 {
-            assert!(write(&mut vec![0; room], &said(EVERYTHING), &heading) <= room);
+            assert!(write(&mut vec![0; room], &facts(EVERYTHING), &udp) <= room);
         }
     }
 
@@ -125,8 +121,8 @@ mod tests {
     fn a_link_local_sender_comes_with_its_link() {
         let mut sample = Sample::v6(b"");
         sample.source = "fe80::9".parse().expect("valid");
-        let heading = Heading::read(&sample.frame(), Checksums::Verified).expect("a datagram");
-        let Some(SocketAddr::V6(source)) = addr::decode(sender(&heading, 7).as_bytes()) else { panic!("IPv6") };
+        let udp = UdpFrame::read(&sample.frame(), Checksums::Verified).expect("a datagram");
+        let Some(SocketAddr::V6(source)) = addr::decode(sender(&udp, 7).as_bytes()) else { panic!("IPv6") };
         assert_eq!((source.scope_id(), source.flowinfo()), (7, 0));
     }
 }

@@ -1,8 +1,8 @@
 //! The AF_XDP engine: frames of one queue of an interface, taken out of the receive ring into the slots of a batch.
 //!
 //! A chunk that was filled is exchanged for the empty block of the batch's slot, which goes to the kernel in its place;
-//! a short payload is copied instead, and the chunk goes back at once (`deposit.rs`). As with io_uring a batch always
-//! owns as many blocks as it was born with, and the pool is not drawn upon.
+//! a short payload is copied instead, and the chunk goes back at once (`move_frame.rs`). As with io_uring a batch
+//! always owns as many blocks as it was born with, and the pool is not drawn upon.
 //!
 //! Who may touch a block when: `&mut RecvBatch` gives the slots of a batch, the receive ring gives a chunk, and all of
 //! them are of one arena, which the engine keeps alive with the batches it was given. When the engine is dropped its
@@ -24,11 +24,11 @@ use crate::batch::RecvBatch;
 use crate::refusal::Refusal;
 use crate::region::Layout;
 use crate::sys;
-use crate::wait::Bell;
 use crate::wait::Wait;
+use crate::wait::WakeFlag;
 
-use super::control::Said;
-use super::deposit::{Deposited, Depot};
+use super::control::BatchFacts;
+use super::move_frame::{FrameMover, Moved};
 use super::options::{Options, Tally};
 use super::redirect::Redirect;
 use super::refusal::Step;
@@ -36,7 +36,7 @@ use super::socket::{self, XdpSocket};
 use super::socket::{Counter, Statistics};
 use super::umem::Umem;
 
-/// How often a wait looks whether the interface is still there: the kernel wakes nobody when it goes.
+/// How often a wait looks whether the interface is still there: the kernel wakes no waiter when it goes.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How many frames ahead the headers of one are asked for: another core wrote them, and to wait for each costs more
@@ -59,7 +59,7 @@ pub(crate) struct Xdp {
     socket: XdpSocket,
     redirect: Arc<Redirect>,
     options: Options,
-    depot: Depot,
+    mover: FrameMover,
     /// Chunks that are to go to the kernel again, and for which its ring had no room.
     waiting: Vec<*mut u8>,
     tally: Tally,
@@ -69,7 +69,7 @@ pub(crate) struct Xdp {
     may_have_more: bool,
     /// How long a wait looks at the device's queue before it sleeps, in microseconds.
     busy_poll_us: u32,
-    /// Somebody wants the end.
+    /// The end was asked for.
     ending: bool,
     /// The queue's frames pass to the stack.
     finishing: bool,
@@ -94,7 +94,8 @@ impl Xdp {
         let subject = redirect.subject(options.queue);
         let made = redirect.take_socket().map_or_else(|| socket::make(&subject), Ok)?;
         // SAFETY: what `umem` says is the arena, mapped as long as `reserve` is kept beside the socket. Chunks are
-        // blocks of batches that are ours alone; `deposit.rs` exchanges them for blocks of others, each in one place.
+        // blocks of batches that are ours alone; `move_frame.rs` exchanges them for blocks of others, each in one
+        // place.
         let mut socket = unsafe { XdpSocket::new(made, &umem, blocks.len(), &subject) }?;
         let chunks = blocks.len();
         // Those first that a device may write to by itself.
@@ -110,7 +111,7 @@ impl Xdp {
         }
         socket.publish()?;
         redirect.hand_over(options.queue, socket.number(), &umem)?;
-        let depot = Depot {
+        let mover = FrameMover {
             umem,
             layout,
             copy_up_to: options.copy_up_to.min(layout.slot_bytes),
@@ -123,7 +124,7 @@ impl Xdp {
             socket,
             redirect,
             options,
-            depot,
+            mover,
             waiting,
             tally,
             reserve,
@@ -135,7 +136,12 @@ impl Xdp {
     }
 
     /// See [`Engine::receive_more`](crate::Engine::receive_more). The batch must be of the pool of the engine's own.
-    pub(crate) fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait, bell: &Bell) -> io::Result<usize> {
+    pub(crate) fn receive_more(
+        &mut self,
+        batch: &mut RecvBatch,
+        wait: Wait,
+        wake_flag: &WakeFlag,
+    ) -> io::Result<usize> {
         self.check(batch)?;
         if self.ending {
             self.finish_or_go_on()?;
@@ -143,12 +149,12 @@ impl Xdp {
         batch.fill(|headers, count| {
             let mut wait = wait;
             loop {
-                self.wait(count, wait, bell)?;
-                // SAFETY: `fill` passes `count` armed headers of a region that the batch borrows mutably, so nobody
-                // holds a reference to it or to the blocks they point at. It is of our arena and layout, as just
-                // checked.
+                self.wait(count, wait, wake_flag)?;
+                // SAFETY: `fill` passes `count` armed headers of a region that the batch borrows mutably, so
+                // there is no other reference to it or to the blocks they point at. It is of our arena and layout, as
+                // just checked.
                 let taken = unsafe { self.pick_up(headers, count) }?;
-                if taken > 0 || wait == Wait::No || self.finishing || bell.is_rung() {
+                if taken > 0 || wait == Wait::No || self.finishing || wake_flag.is_set() {
                     return Ok(taken);
                 }
                 // There were frames, and none of them a datagram.
@@ -224,16 +230,16 @@ impl Xdp {
     }
 
     /// Waits as long as it is told and nothing is there.
-    fn wait(&mut self, count: usize, wait: Wait, bell: &Bell) -> io::Result<()> {
+    fn wait(&mut self, count: usize, wait: Wait, wake_flag: &WakeFlag) -> io::Result<()> {
         let is_full = |socket: &mut XdpSocket| socket.received.ready() as usize >= count;
-        let wait = if self.finishing || bell.is_rung() { Wait::No } else { wait };
+        let wait = if self.finishing || wake_flag.is_set() { Wait::No } else { wait };
         if let Wait::Gather(time) = wait
             && !self.may_have_more
             && !is_full(&mut self.socket)
         {
             thread::sleep(time);
         }
-        while wait != Wait::No && self.socket.received.ready() == 0 && !bell.is_rung() {
+        while wait != Wait::No && self.socket.received.ready() == 0 && !wake_flag.is_set() {
             if self.busy_poll_us > 0 {
                 self.socket.kick()?;
             }
@@ -247,39 +253,39 @@ impl Xdp {
     /// Puts the datagrams of frames that are there under up to `count` headers, and returns how many.
     ///
     /// # Safety
-    /// The headers are armed, of our layout and arena, and nobody looks at them or at what they point at.
+    /// The headers are armed, of our layout and arena, and nothing else reads them or what they point at.
     unsafe fn pick_up(&mut self, headers: *mut mmsghdr, count: usize) -> io::Result<usize> {
         let wanted = self.options.control;
         let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let arrival = if wanted.timestamps { now() } else { Duration::ZERO };
-        let said = Said { wanted, interface: self.redirect.interface_index(), arrival };
+        let facts = BatchFacts { wanted, interface: self.redirect.interface_index(), arrival };
         let mut taken = 0;
         while taken < count {
             let Some(filled) = self.socket.received.next() else { break };
             if let Some(coming) = self.socket.received.peek(AHEAD) {
-                sys::prefetch(self.depot.umem.about(&coming));
+                sys::prefetch(self.mover.umem.about(&coming));
             }
-            let Some(place) = self.depot.umem.place(&filled) else {
-                // No kernel says this, and a chunk nobody knows is nobody's to give back.
+            let Some(place) = self.mover.umem.place(&filled) else {
+                // No kernel says this, and an unknown chunk cannot be given back.
                 self.tally.frames += 1;
                 self.tally.malformed += 1;
                 continue;
             };
             // SAFETY: the ring has made the chunk ours. The header is as the caller says.
-            let Deposited { block, is_taken } =
-                unsafe { self.depot.deposit(headers.add(taken), &place, &said, &mut self.tally) };
+            let Moved { block, is_taken } =
+                unsafe { self.mover.move_frame(headers.add(taken), &place, &facts, &mut self.tally) };
             taken += usize::from(is_taken);
             // SAFETY: the block is ours, and empty: the frame's own, or the slot's, which points at another now.
-            if !unsafe { self.socket.fill.put(self.depot.umem.address(block)) } {
+            if !unsafe { self.socket.fill.put(self.mover.umem.address(block)) } {
                 self.waiting.push(block);
             }
         }
         self.tally.waiting = self.socket.received.ready();
         self.may_have_more = self.tally.waiting > 0;
         self.socket.received.release();
-        let Xdp { socket, depot, waiting, .. } = self;
+        let Xdp { socket, mover, waiting, .. } = self;
         // SAFETY: as above.
-        waiting.retain(|block| !unsafe { socket.fill.put(depot.umem.address(*block)) });
+        waiting.retain(|block| !unsafe { socket.fill.put(mover.umem.address(*block)) });
         match self.socket.publish() {
             // What was received comes first; an interface that is gone is met again by the next call.
             Err(error) if taken == 0 => Err(error),

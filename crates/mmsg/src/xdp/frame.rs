@@ -26,12 +26,12 @@ pub(super) const TYPE_V6: u16 = libc::ETH_P_IPV6 as u16;
 pub(super) const TYPE_TAG: u16 = libc::ETH_P_8021Q as u16;
 pub(super) const PROTOCOL_UDP: u8 = libc::IPPROTO_UDP as u8;
 
-/// The bit of IPv4's fragment field that may be set in a whole datagram: that nobody may cut it.
+/// The bit of IPv4's fragment field that may be set in a whole datagram: that it may not be cut.
 pub(super) const MAY_NOT_BE_CUT: u16 = 0x4000;
 
 /// Why a frame is no datagram that a socket would have got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Damage {
+pub(super) enum FrameError {
     /// Lengths that contradict each other, or something that the program does not let through.
     Malformed,
     /// The checksum of the IPv4 header is wrong.
@@ -44,7 +44,7 @@ pub(super) enum Damage {
 
 /// What the checksum of a datagram says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Proof {
+pub(super) enum ChecksumState {
     /// It is right.
     Right,
     /// It is the sum of the addresses and the length alone: a sender on this host leaves the rest to the device, and on
@@ -52,13 +52,13 @@ pub(super) enum Proof {
     LeftToDevice,
     /// IPv4 without a checksum.
     Absent,
-    /// Nobody asked.
+    /// It was not looked at.
     Unasked,
 }
 
 /// One datagram, by the headers of its frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Heading {
+pub(super) struct UdpFrame {
     pub(super) source: IpAddr,
     pub(super) source_port: u16,
     pub(super) destination: IpAddr,
@@ -67,11 +67,11 @@ pub(super) struct Heading {
     pub(super) hop_limit: u8,
     /// Where the payload lies in the frame.
     pub(super) payload: Range<usize>,
-    pub(super) proof: Proof,
+    pub(super) checksum_state: ChecksumState,
 }
 
 /// The IP header, as far as both versions say the same.
-struct Network {
+struct IpHeader {
     source: IpAddr,
     destination: IpAddr,
     traffic_class: u8,
@@ -83,28 +83,28 @@ struct Network {
     sum: u64,
 }
 
-impl Heading {
+impl UdpFrame {
     /// Reads a frame.
-    pub(super) fn read(frame: &[u8], checksums: Checksums) -> Result<Heading, Damage> {
+    pub(super) fn read(frame: &[u8], checksums: Checksums) -> Result<UdpFrame, FrameError> {
         let (kind, at) = match number(frame, ETHERNET_BYTES - 2)? {
             TYPE_TAG => (number(frame, ETHERNET_BYTES + TAG_BYTES - 2)?, ETHERNET_BYTES + TAG_BYTES),
             kind => (kind, ETHERNET_BYTES),
         };
         let network = match kind {
-            TYPE_V4 => Network::v4(frame, at)?,
-            TYPE_V6 => Network::v6(frame, at)?,
-            _ => return Err(Damage::Malformed),
+            TYPE_V4 => IpHeader::v4(frame, at)?,
+            TYPE_V6 => IpHeader::v6(frame, at)?,
+            _ => return Err(FrameError::Malformed),
         };
-        let packet = frame.get(network.at..network.end).ok_or(Damage::Malformed)?;
+        let packet = frame.get(network.at..network.end).ok_or(FrameError::Malformed)?;
         let bytes = usize::from(number(packet, 4)?);
         // The kernel cuts off what an IP packet has beyond its datagram.
-        let datagram = packet.get(..bytes).filter(|_| bytes >= UDP_BYTES).ok_or(Damage::Malformed)?;
-        let proof = match checksums {
-            Checksums::Unverified => Proof::Unasked,
+        let datagram = packet.get(..bytes).filter(|_| bytes >= UDP_BYTES).ok_or(FrameError::Malformed)?;
+        let checksum_state = match checksums {
+            Checksums::Unverified => ChecksumState::Unasked,
             Checksums::VerifiedOrLeftToDevice => network.prove(datagram, true)?,
             Checksums::Verified => network.prove(datagram, false)?,
         };
-        Ok(Heading {
+        Ok(UdpFrame {
             source: network.source,
             source_port: number(datagram, 0)?,
             destination: network.destination,
@@ -112,25 +112,25 @@ impl Heading {
             traffic_class: network.traffic_class,
             hop_limit: network.hop_limit,
             payload: network.at + UDP_BYTES..network.at + bytes,
-            proof,
+            checksum_state,
         })
     }
 }
 
-impl Network {
-    fn v4(frame: &[u8], at: usize) -> Result<Network, Damage> {
-        let header: [u8; V4_BYTES] = array(frame, at).ok_or(Damage::Malformed)?;
+impl IpHeader {
+    fn v4(frame: &[u8], at: usize) -> Result<IpHeader, FrameError> {
+        let header: [u8; V4_BYTES] = array(frame, at).ok_or(FrameError::Malformed)?;
         let total = usize::from(number(&header, 2)?);
         let is_whole = number(&header, 6)? & !MAY_NOT_BE_CUT == 0;
         if header[0] != 0x45 || !is_whole || header[9] != PROTOCOL_UDP || total < V4_BYTES + UDP_BYTES {
-            return Err(Damage::Malformed);
+            return Err(FrameError::Malformed);
         }
         if fold(sum(&header)) != u16::MAX {
-            return Err(Damage::HeaderChecksum);
+            return Err(FrameError::HeaderChecksum);
         }
-        Ok(Network {
-            source: Ipv4Addr::from(array::<4>(&header, 12).ok_or(Damage::Malformed)?).into(),
-            destination: Ipv4Addr::from(array::<4>(&header, 16).ok_or(Damage::Malformed)?).into(),
+        Ok(IpHeader {
+            source: Ipv4Addr::from(array::<4>(&header, 12).ok_or(FrameError::Malformed)?).into(),
+            destination: Ipv4Addr::from(array::<4>(&header, 16).ok_or(FrameError::Malformed)?).into(),
             traffic_class: header[1],
             hop_limit: header[8],
             at: at + V4_BYTES,
@@ -139,14 +139,14 @@ impl Network {
         })
     }
 
-    fn v6(frame: &[u8], at: usize) -> Result<Network, Damage> {
-        let header: [u8; V6_BYTES] = array(frame, at).ok_or(Damage::Malformed)?;
+    fn v6(frame: &[u8], at: usize) -> Result<IpHeader, FrameError> {
+        let header: [u8; V6_BYTES] = array(frame, at).ok_or(FrameError::Malformed)?;
         if header[0] >> 4 != 6 || header[6] != PROTOCOL_UDP {
-            return Err(Damage::Malformed);
+            return Err(FrameError::Malformed);
         }
-        Ok(Network {
-            source: Ipv6Addr::from(array::<16>(&header, 8).ok_or(Damage::Malformed)?).into(),
-            destination: Ipv6Addr::from(array::<16>(&header, 24).ok_or(Damage::Malformed)?).into(),
+        Ok(IpHeader {
+            source: Ipv6Addr::from(array::<16>(&header, 8).ok_or(FrameError::Malformed)?).into(),
+            destination: Ipv6Addr::from(array::<16>(&header, 24).ok_or(FrameError::Malformed)?).into(),
             traffic_class: header[0] << 4 | header[1] >> 4,
             hop_limit: header[7],
             at: at + V6_BYTES,
@@ -156,24 +156,24 @@ impl Network {
     }
 
     /// What the checksum of a datagram says, which may have been left to the device.
-    fn prove(&self, datagram: &[u8], may_be_left: bool) -> Result<Proof, Damage> {
-        let field: [u8; 2] = array(datagram, 6).ok_or(Damage::Malformed)?;
+    fn prove(&self, datagram: &[u8], may_be_left: bool) -> Result<ChecksumState, FrameError> {
+        let field: [u8; 2] = array(datagram, 6).ok_or(FrameError::Malformed)?;
         if field == [0, 0] {
-            return if self.source.is_ipv4() { Ok(Proof::Absent) } else { Err(Damage::NoChecksum) };
+            return if self.source.is_ipv4() { Ok(ChecksumState::Absent) } else { Err(FrameError::NoChecksum) };
         }
-        let length: [u8; 2] = array(datagram, 4).ok_or(Damage::Malformed)?;
+        let length: [u8; 2] = array(datagram, 4).ok_or(FrameError::Malformed)?;
         let fixed = self.sum + sum(&length) + sum(&[0, PROTOCOL_UDP]);
         if fold(fixed + sum(datagram)) == u16::MAX {
-            return Ok(Proof::Right);
+            return Ok(ChecksumState::Right);
         }
         let is_left = may_be_left && fold(fixed) == u16::from_ne_bytes(field);
-        if is_left { Ok(Proof::LeftToDevice) } else { Err(Damage::Checksum) }
+        if is_left { Ok(ChecksumState::LeftToDevice) } else { Err(FrameError::Checksum) }
     }
 }
 
 /// The 16-bit number at `at`.
-fn number(bytes: &[u8], at: usize) -> Result<u16, Damage> {
-    array(bytes, at).map(u16::from_be_bytes).ok_or(Damage::Malformed)
+fn number(bytes: &[u8], at: usize) -> Result<u16, FrameError> {
+    array(bytes, at).map(u16::from_be_bytes).ok_or(FrameError::Malformed)
 }
 
 /// Adds up words in the machine's own order: as long as all of it is in one order, one's complement does not care

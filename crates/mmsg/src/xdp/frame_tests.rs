@@ -6,8 +6,8 @@ use crate::testing::rounds;
 use crate::xdp::testing::Sample;
 use Checksums::{Unverified, Verified, VerifiedOrLeftToDevice};
 
-fn read(sample: &Sample) -> Result<Heading, Damage> {
-    Heading::read(&sample.frame(), VerifiedOrLeftToDevice)
+fn read(sample: &Sample) -> Result<UdpFrame, FrameError> {
+    UdpFrame::read(&sample.frame(), VerifiedOrLeftToDevice)
 }
 
 #[test]
@@ -20,13 +20,13 @@ fn a_datagram_of_either_family_is_read_with_and_without_a_tag() {
         (Sample::v4(b""), 42),
         (Sample::v6(&[0xff; 1453]), 62),
     ] {
-        let heading = read(&sample).expect("a datagram");
-        assert_eq!(heading.source, sample.source, "{sample:?}");
-        assert_eq!(heading.destination, sample.destination);
-        assert_eq!((heading.source_port, heading.destination_port), (4444, 5140));
-        assert_eq!((heading.traffic_class, heading.hop_limit), (0xb9, 64));
-        assert_eq!(heading.payload, headers..headers + sample.payload.len());
-        assert_eq!(heading.proof, Proof::Right);
+        let udp = read(&sample).expect("a datagram");
+        assert_eq!(udp.source, sample.source, "{sample:?}");
+        assert_eq!(udp.destination, sample.destination);
+        assert_eq!((udp.source_port, udp.destination_port), (4444, 5140));
+        assert_eq!((udp.traffic_class, udp.hop_limit), (0xb9, 64));
+        assert_eq!(udp.payload, headers..headers + sample.payload.len());
+        assert_eq!(udp.checksum_state, ChecksumState::Right);
     }
 }
 
@@ -34,7 +34,7 @@ fn a_datagram_of_either_family_is_read_with_and_without_a_tag() {
 fn what_pads_a_short_frame_is_not_payload() {
     let mut frame = Sample::v4(b"x").frame();
     frame.resize(60, 0xaa);
-    assert_eq!(Heading::read(&frame, VerifiedOrLeftToDevice).expect("a datagram").payload, 42..43);
+    assert_eq!(UdpFrame::read(&frame, VerifiedOrLeftToDevice).expect("a datagram").payload, 42..43);
 }
 
 #[test]
@@ -49,15 +49,15 @@ fn lengths_that_contradict_the_frame_are_refused() {
     for udp_bytes in [0, 7, 13, 65_535] {
         for mut sample in [Sample::v4(b"1234"), Sample::v6(b"1234")] {
             sample.udp_bytes = Some(udp_bytes);
-            assert_eq!(read(&sample), Err(Damage::Malformed), "UDP says {udp_bytes}");
+            assert_eq!(read(&sample), Err(FrameError::Malformed), "UDP says {udp_bytes}");
         }
     }
     for sample in [Sample::v4(b"1234"), Sample::v6(b"1234"), Sample::v4(b"1234").tagged(1)] {
         let whole = sample.frame();
         for length in 0..whole.len() {
             assert_eq!(
-                Heading::read(&whole[..length], VerifiedOrLeftToDevice),
-                Err(Damage::Malformed),
+                UdpFrame::read(&whole[..length], VerifiedOrLeftToDevice),
+                Err(FrameError::Malformed),
                 "{length} bytes of {sample:?}"
             );
         }
@@ -77,14 +77,14 @@ fn what_the_program_never_hands_over_is_refused() {
     for (at, byte, what) in changes {
         let mut frame = Sample::v4(b"1234").frame();
         frame[at] = byte;
-        assert_eq!(Heading::read(&frame, VerifiedOrLeftToDevice), Err(Damage::Malformed), "{what}");
+        assert_eq!(UdpFrame::read(&frame, VerifiedOrLeftToDevice), Err(FrameError::Malformed), "{what}");
     }
     let mut frame = Sample::v6(b"1234").frame();
     frame[20] = 44;
-    assert_eq!(Heading::read(&frame, VerifiedOrLeftToDevice), Err(Damage::Malformed), "a fragment header");
+    assert_eq!(UdpFrame::read(&frame, VerifiedOrLeftToDevice), Err(FrameError::Malformed), "a fragment header");
     let frame = Sample::v4(b"1234").tagged(1).frame();
     let two_tags = [&frame[..16], &frame[12..]].concat();
-    assert_eq!(Heading::read(&two_tags, VerifiedOrLeftToDevice), Err(Damage::Malformed), "two tags");
+    assert_eq!(UdpFrame::read(&two_tags, VerifiedOrLeftToDevice), Err(FrameError::Malformed), "two tags");
 }
 
 #[test]
@@ -103,25 +103,28 @@ fn every_bit_of_damage_is_found_by_a_checksum() {
             for bit in 0..8 {
                 let mut frame = whole.clone();
                 frame[at] ^= 1 << bit;
-                let damage = Heading::read(&frame, VerifiedOrLeftToDevice).expect_err("damaged");
+                let error = UdpFrame::read(&frame, VerifiedOrLeftToDevice).expect_err("damaged");
                 let is_length = (headers + 4..headers + 6).contains(&at);
-                assert!(damage == Damage::Checksum || (is_length && damage == Damage::Malformed), "{at} {bit}");
-                assert!(is_length || Heading::read(&frame, Unverified).is_ok(), "nobody asked for the checksum");
+                assert!(error == FrameError::Checksum || (is_length && error == FrameError::Malformed), "{at} {bit}");
+                assert!(is_length || UdpFrame::read(&frame, Unverified).is_ok(), "the checksum was not asked for");
             }
         }
     }
     let mut frame = Sample::v4(b"some payload").frame();
     frame[22] ^= 1;
-    assert_eq!(Heading::read(&frame, Unverified), Err(Damage::HeaderChecksum), "which the kernel verifies always");
+    assert_eq!(UdpFrame::read(&frame, Unverified), Err(FrameError::HeaderChecksum), "which the kernel verifies always");
 }
 
 #[test]
 fn a_checksum_that_was_left_to_the_device_is_known_and_not_taken_for_a_wrong_one() {
     for mut sample in [Sample::v4(b"left"), Sample::v6(b"left"), Sample::v4(b"odd"), Sample::v6(b"")] {
         sample.leave_checksum = true;
-        assert_eq!(read(&sample).expect("a datagram").proof, Proof::LeftToDevice);
-        assert_eq!(Heading::read(&sample.frame(), Verified), Err(Damage::Checksum), "nothing is left on a wire");
-        assert_eq!(Heading::read(&sample.frame(), Unverified).expect("a datagram").proof, Proof::Unasked);
+        assert_eq!(read(&sample).expect("a datagram").checksum_state, ChecksumState::LeftToDevice);
+        assert_eq!(UdpFrame::read(&sample.frame(), Verified), Err(FrameError::Checksum), "nothing is left on a wire");
+        assert_eq!(
+            UdpFrame::read(&sample.frame(), Unverified).expect("a datagram").checksum_state,
+            ChecksumState::Unasked
+        );
     }
 }
 
@@ -129,8 +132,8 @@ fn a_checksum_that_was_left_to_the_device_is_known_and_not_taken_for_a_wrong_one
 fn no_checksum_is_legal_for_ipv4_alone() {
     let (mut four, mut six) = (Sample::v4(b"none"), Sample::v6(b"none"));
     (four.checksum, six.checksum) = (Some(0), Some(0));
-    assert_eq!(read(&four).expect("legal").proof, Proof::Absent);
-    assert_eq!(read(&six), Err(Damage::NoChecksum));
+    assert_eq!(read(&four).expect("legal").checksum_state, ChecksumState::Absent);
+    assert_eq!(read(&six), Err(FrameError::NoChecksum));
 }
 
 #[test]
@@ -160,8 +163,8 @@ fn random_frames_never_panic_and_what_is_read_lies_within_them() {
             frame[at] = random.u8(..);
         }
         frame.truncate(random.usize(..frame.len() * 8).max(1));
-        if let Ok(heading) = Heading::read(&frame, [Unverified, Verified][random.usize(..2)]) {
-            assert!(frame.get(heading.payload.clone()).is_some(), "{heading:?} of {frame:?}");
+        if let Ok(udp) = UdpFrame::read(&frame, [Unverified, Verified][random.usize(..2)]) {
+            assert!(frame.get(udp.payload.clone()).is_some(), "{udp:?} of {frame:?}");
             datagrams += 1;
         }
     }

@@ -33,9 +33,10 @@
 //! the ordinary socket takes them, and what is in the ring can still be received.
 
 mod control;
-mod deposit;
 mod engine;
 mod frame;
+mod hidden_state;
+mod move_frame;
 mod options;
 mod program;
 mod redirect;
@@ -45,7 +46,6 @@ mod socket;
 #[cfg(test)]
 mod testing;
 mod umem;
-mod witness;
 
 pub use crate::refusal::{Obstacle, Refusal};
 pub(crate) use engine::Xdp;

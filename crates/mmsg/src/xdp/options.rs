@@ -121,9 +121,9 @@ pub struct Tally {
     pub malformed: u64,
     /// Of these: with a wrong checksum of the IPv4 header.
     pub header_checksum: u64,
-    /// Of these: with a wrong UDP checksum. 0 where nobody verifies it.
+    /// Of these: with a wrong UDP checksum. 0 where it is not verified.
     pub checksum: u64,
-    /// Of these: IPv6 without a UDP checksum. 0 where nobody verifies it.
+    /// Of these: IPv6 without a UDP checksum. 0 where it is not verified.
     pub no_checksum: u64,
     /// Datagrams that were delivered although their checksum covers addresses and length only, see
     /// [`Checksums::VerifiedOrLeftToDevice`].

@@ -1,15 +1,15 @@
 //! The program at the interface: which frames go past the kernel's stack, and that all others do not.
 //!
 //! It hands over what the stack would have brought to the listener's socket, and nothing else: a whole UDP datagram, in
-//! a frame to this interface, to one of the addresses and to the port. Whatever is unusual about a frame is left to the
-//! stack: fragments, IP options, extension headers, two tags, broadcast, a sender that cannot be one. What the stack
-//! makes of it reaches the ordinary socket that is bound beside.
+//! a frame to this interface, to one of the addresses and to the port. It leaves every unusual frame to the stack:
+//! fragments, IP options, extension headers, two tags, broadcast, an impossible sender. What the stack makes of those
+//! reaches the ordinary socket on the same port.
 //!
 //! What a frame does not show is left to the stack as well: a VLAN tag that was taken off it, and that it is a train of
-//! datagrams which a sender or the kernel has made one. Who can tell that differs, see [`Hidden`]. So is what is longer
-//! than a chunk.
+//! datagrams which a sender or the kernel has made one. How the program learns of both differs, see [`HiddenState`].
+//! What is longer than a chunk.
 //!
-//! Lengths in headers are not compared with the frame here: the verifier permits that to nobody without `CAP_PERFMON`.
+//! Lengths in headers are not compared with the frame here: the verifier permits that only with `CAP_PERFMON`.
 //! `frame.rs` does it, and the checksums.
 //!
 //! Pure: it makes instructions, and asks the kernel nothing.
@@ -70,15 +70,15 @@ pub(super) struct Filter<'a> {
     /// frame passes: without `CAP_PERFMON` the verifier permits no comparison with a number that is not written in the
     /// program.
     pub(super) asks_length: bool,
-    pub(super) hidden: Hidden<'a>,
+    pub(super) hidden: HiddenState<'a>,
 }
 
 /// How the program knows of what a frame does not show.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Hidden<'a> {
+pub(super) enum HiddenState<'a> {
     /// It asks the driver for the tag, by the kernel's function of this number. A driver shows no trains.
     Asked(u32),
-    /// A [`Witness`](super::witness::Witness) has noted it in this map before.
+    /// A [`HiddenStateProgram`](super::hidden_state::HiddenStateProgram) has noted it in this map before.
     Noted(BorrowedFd<'a>),
     /// Above the driver with no such note: what is a train has a checksum that is not finished yet, so all that have
     /// such a checksum are taken for trains. A tag is not seen.
@@ -93,7 +93,7 @@ pub(super) const IS_TRAIN: i32 = 2;
 
 /// The maps that the program reads.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Maps<'a> {
+pub(super) struct ProgramMaps<'a> {
     /// Has the addresses as its keys.
     pub(super) addresses: BorrowedFd<'a>,
     /// The sockets by queue.
@@ -112,9 +112,9 @@ const KIND: Register = Register::R9;
 const VALUE: Register = Register::R3;
 
 /// A field of a frame. Frames are read from register 7 on, which is moved on by a tag.
-struct Field(Width, usize);
+struct FrameField(Width, usize);
 
-const TYPE: Field = Field(Width::Half, ETHERNET_BYTES - 2);
+const TYPE: FrameField = FrameField(Width::Half, ETHERNET_BYTES - 2);
 const V4: usize = ETHERNET_BYTES;
 const V6: usize = ETHERNET_BYTES;
 
@@ -123,15 +123,15 @@ fn big(value: u16) -> i32 {
     i32::from(u16::from_ne_bytes(value.to_be_bytes()))
 }
 
-/// The steps of the program; all of them leave by the same door when a frame is not what is looked for.
-struct Steps {
+/// The steps of the program; each of them jumps to `pass` when the frame is not one to hand over.
+struct ProgramWriter {
     assembler: Assembler,
     pass: Label,
     look_up: Label,
 }
 
-impl Steps {
-    fn load(&mut self, to: Register, field: &Field) {
+impl ProgramWriter {
+    fn load(&mut self, to: Register, field: &FrameField) {
         let offset = i16::try_from(field.1).expect("headers are short");
         self.assembler.load(field.0, to, FRAME, offset);
     }
@@ -144,13 +144,13 @@ impl Steps {
     }
 
     /// Goes on only if a field has this value, as it lies in memory.
-    fn want(&mut self, field: &Field, value: i32) {
+    fn want(&mut self, field: &FrameField, value: i32) {
         self.load(VALUE, field);
         self.assembler.jump_if_word(VALUE, When::NotEqual, value, self.pass);
     }
 
     /// Leaves if a field is such.
-    fn leave(&mut self, field: &Field, when: When, value: i32) {
+    fn leave(&mut self, field: &FrameField, when: When, value: i32) {
         self.load(VALUE, field);
         self.assembler.jump_if_word(VALUE, when, value, self.pass);
     }
@@ -159,8 +159,8 @@ impl Steps {
     fn leave_if_equal(&mut self, source: usize, destination: usize, words: usize) {
         let differ = self.assembler.label();
         for word in 0..words {
-            self.load(VALUE, &Field(Width::Word, source + 4 * word));
-            self.load(Register::R4, &Field(Width::Word, destination + 4 * word));
+            self.load(VALUE, &FrameField(Width::Word, source + 4 * word));
+            self.load(Register::R4, &FrameField(Width::Word, destination + 4 * word));
             self.assembler.jump_if_register(VALUE, When::NotEqual, Register::R4, differ);
         }
         self.assembler.jump(self.pass).place(differ);
@@ -169,10 +169,10 @@ impl Steps {
     /// Leaves if the checksum of a datagram is the sum of addresses, length and protocol alone, which lie in so many
     /// words from `addresses` on, before the UDP header at `udp`.
     fn leave_if_unfinished(&mut self, addresses: usize, words: usize, udp: usize) {
-        self.load(VALUE, &Field(Width::Half, udp + 4));
+        self.load(VALUE, &FrameField(Width::Half, udp + 4));
         self.assembler.compute_value(Operation::Add, VALUE, big(PROTOCOL_UDP.into()));
         for word in 0..words {
-            self.load(Register::R4, &Field(Width::Word, addresses + 4 * word));
+            self.load(Register::R4, &FrameField(Width::Word, addresses + 4 * word));
             self.assembler.compute(Operation::Add, VALUE, Register::R4);
         }
         // Of nine words and two halves: folded to 32 bits and a carry, 17 bits, 16 bits and a carry, 16 bits.
@@ -185,12 +185,12 @@ impl Steps {
             }
             self.assembler.compute(Operation::Add, VALUE, Register::R4);
         }
-        self.load(Register::R4, &Field(Width::Half, udp + 6));
+        self.load(Register::R4, &FrameField(Width::Half, udp + 6));
         self.assembler.jump_if_register(VALUE, When::Equal, Register::R4, self.pass);
     }
 
     /// Copies a field of the frame into a word of the key, which lies on the stack below register 10.
-    fn key_word(&mut self, word: usize, field: &Field) {
+    fn key_word(&mut self, word: usize, field: &FrameField) {
         self.load(VALUE, field);
         self.assembler.store(Width::Word, Register::R10, key_place(word), VALUE);
     }
@@ -198,17 +198,17 @@ impl Steps {
     fn v4(&mut self, filter: &Filter<'_>) {
         self.need(V4 + V4_BYTES + UDP_BYTES);
         // Version 4, and five words of header: no options.
-        self.want(&Field(Width::Byte, V4), 0x45);
-        self.leave(&Field(Width::Half, V4 + 6), When::AnyBit, big(!MAY_NOT_BE_CUT));
-        self.want(&Field(Width::Byte, V4 + 9), i32::from(PROTOCOL_UDP));
-        // No sender is called 0.x, 127.x, or as groups and everybody are; the stack knows what to do with them.
-        self.load(VALUE, &Field(Width::Byte, V4 + 12));
+        self.want(&FrameField(Width::Byte, V4), 0x45);
+        self.leave(&FrameField(Width::Half, V4 + 6), When::AnyBit, big(!MAY_NOT_BE_CUT));
+        self.want(&FrameField(Width::Byte, V4 + 9), i32::from(PROTOCOL_UDP));
+        // No sender has an address of 0.x, 127.x, a group or broadcast; the stack knows what to do with them.
+        self.load(VALUE, &FrameField(Width::Byte, V4 + 12));
         self.assembler.jump_if_word(VALUE, When::Equal, 0, self.pass);
         self.assembler.jump_if_word(VALUE, When::Equal, 127, self.pass);
         self.assembler.jump_if_word(VALUE, When::AtLeast, 224, self.pass);
         self.leave_if_equal(V4 + 12, V4 + 16, 1);
-        self.want(&Field(Width::Half, V4 + V4_BYTES + 2), big(filter.port));
-        if matches!(filter.hidden, Hidden::Guessed) {
+        self.want(&FrameField(Width::Half, V4 + V4_BYTES + 2), big(filter.port));
+        if matches!(filter.hidden, HiddenState::Guessed) {
             self.leave_if_unfinished(V4 + 12, 2, V4 + V4_BYTES);
         }
         // What stands before an IPv4 address that wears them.
@@ -216,35 +216,35 @@ impl Steps {
         for (word, value) in [0, 0, clothes].into_iter().enumerate() {
             self.assembler.store_value(Width::Word, Register::R10, key_place(word), value);
         }
-        self.key_word(3, &Field(Width::Word, V4 + 16));
+        self.key_word(3, &FrameField(Width::Word, V4 + 16));
         self.assembler.jump(self.look_up);
     }
 
     fn v6(&mut self, filter: &Filter<'_>) {
         self.need(V6 + V6_BYTES + UDP_BYTES);
-        self.load(VALUE, &Field(Width::Byte, V6));
+        self.load(VALUE, &FrameField(Width::Byte, V6));
         self.assembler.compute_value(Operation::And, VALUE, 0xf0).jump_if_word(VALUE, When::NotEqual, 0x60, self.pass);
-        self.want(&Field(Width::Byte, V6 + 6), i32::from(PROTOCOL_UDP));
+        self.want(&FrameField(Width::Byte, V6 + 6), i32::from(PROTOCOL_UDP));
         // No sender is a group, or one of those that begin with 64 zeroes: no address, this host, IPv4 in clothes.
-        self.leave(&Field(Width::Byte, V6 + 8), When::Equal, 0xff);
-        self.load(VALUE, &Field(Width::Word, V6 + 8));
-        self.load(Register::R4, &Field(Width::Word, V6 + 12));
+        self.leave(&FrameField(Width::Byte, V6 + 8), When::Equal, 0xff);
+        self.load(VALUE, &FrameField(Width::Word, V6 + 8));
+        self.load(Register::R4, &FrameField(Width::Word, V6 + 12));
         self.assembler.compute(Operation::Or, VALUE, Register::R4);
         self.assembler.jump_if_word(VALUE, When::Equal, 0, self.pass);
         // Nor is a receiver, whose key would be that of an IPv4 address.
-        self.load(VALUE, &Field(Width::Word, V6 + 24));
-        self.load(Register::R4, &Field(Width::Word, V6 + 28));
+        self.load(VALUE, &FrameField(Width::Word, V6 + 24));
+        self.load(Register::R4, &FrameField(Width::Word, V6 + 28));
         self.assembler.compute(Operation::Or, VALUE, Register::R4);
         self.assembler.jump_if_word(VALUE, When::Equal, 0, self.pass);
         self.leave_if_equal(V6 + 8, V6 + 24, ADDRESS_WORDS);
-        self.want(&Field(Width::Half, V6 + V6_BYTES + 2), big(filter.port));
+        self.want(&FrameField(Width::Half, V6 + V6_BYTES + 2), big(filter.port));
         // A length of 0 stands for one that needs more bits, which is the stack's business.
-        self.leave(&Field(Width::Half, V6 + V6_BYTES + 4), When::Equal, 0);
-        if matches!(filter.hidden, Hidden::Guessed) {
+        self.leave(&FrameField(Width::Half, V6 + V6_BYTES + 4), When::Equal, 0);
+        if matches!(filter.hidden, HiddenState::Guessed) {
             self.leave_if_unfinished(V6 + 8, 2 * ADDRESS_WORDS, V6 + V6_BYTES);
         }
         for word in 0..ADDRESS_WORDS {
-            self.key_word(word, &Field(Width::Word, V6 + 24 + 4 * word));
+            self.key_word(word, &FrameField(Width::Word, V6 + 24 + 4 * word));
         }
     }
 }
@@ -262,9 +262,9 @@ const fn key_end(words: usize) -> i16 {
     -((KEY_BYTES + 4 * words) as i16)
 }
 
-impl Steps {
+impl ProgramWriter {
     /// Leaves if the frame, with all of its pieces, is longer than a chunk of its queue.
-    fn leave_if_too_long(&mut self, filter: &Filter<'_>, maps: &Maps<'_>) {
+    fn leave_if_too_long(&mut self, filter: &Filter<'_>, maps: &ProgramMaps<'_>) {
         if filter.asks_length {
             self.assembler.load(Width::Word, VALUE, CONTEXT, RECEIVE_QUEUE);
             self.assembler.store(Width::Word, Register::R10, SMALL_KEY, VALUE);
@@ -282,7 +282,7 @@ impl Steps {
     /// Leaves if the frame is not what it looks like.
     fn leave_if_hidden(&mut self, filter: &Filter<'_>) {
         match filter.hidden {
-            Hidden::Asked(function) if !filter.tagged => {
+            HiddenState::Asked(function) if !filter.tagged => {
                 for (place, argument) in [(TAG_KIND, Register::R2), (TAG, VALUE)] {
                     self.assembler.store_value(Width::Word, Register::R10, place, 0);
                     self.assembler.copy(argument, Register::R10);
@@ -292,33 +292,33 @@ impl Steps {
                 // Anything else is an error: there is none.
                 self.assembler.jump_if_word(Register::R0, When::Equal, 0, self.pass);
             }
-            Hidden::Noted(notes) => {
+            HiddenState::Noted(notes) => {
                 self.assembler.store_value(Width::Word, Register::R10, SMALL_KEY, 0);
                 self.assembler.look_up(notes, SMALL_KEY, self.pass);
                 self.assembler.load(Width::Word, VALUE, Register::R0, 0);
                 let passes = if filter.tagged { IS_TRAIN } else { HAS_TAG | IS_TRAIN };
                 self.assembler.jump_if_word(VALUE, When::AnyBit, passes, self.pass);
             }
-            Hidden::Asked(_) | Hidden::Guessed | Hidden::Unseen => {}
+            HiddenState::Asked(_) | HiddenState::Guessed | HiddenState::Unseen => {}
         }
     }
 }
 
 /// The program, over its maps.
-pub(super) fn assemble(filter: &Filter<'_>, maps: &Maps<'_>) -> Vec<Instruction> {
+pub(super) fn assemble(filter: &Filter<'_>, maps: &ProgramMaps<'_>) -> Vec<Instruction> {
     let mut assembler = Assembler::new();
     let (pass, look_up, untagged, v4) = (assembler.label(), assembler.label(), assembler.label(), assembler.label());
-    let mut steps = Steps { assembler, pass, look_up };
+    let mut steps = ProgramWriter { assembler, pass, look_up };
     steps.assembler.copy(CONTEXT, Register::R1);
     steps.assembler.load(Width::Word, FRAME, CONTEXT, DATA).load(Width::Word, END, CONTEXT, DATA_END);
     steps.need(ETHERNET_BYTES + TAG_BYTES);
-    // Whom it is sent to, before a tag moves the frame on.
-    steps.key_word(ADDRESS_WORDS, &Field(Width::Word, 0));
-    steps.key_word(ADDRESS_WORDS + 1, &Field(Width::Half, 4));
+    // The receiving Ethernet address, before a tag moves the frame on.
+    steps.key_word(ADDRESS_WORDS, &FrameField(Width::Word, 0));
+    steps.key_word(ADDRESS_WORDS + 1, &FrameField(Width::Half, 4));
     steps.load(KIND, &TYPE);
     if filter.tagged {
         steps.assembler.jump_if_word(KIND, When::NotEqual, big(TYPE_TAG), untagged);
-        steps.load(KIND, &Field(Width::Half, TYPE.1 + TAG_BYTES));
+        steps.load(KIND, &FrameField(Width::Half, TYPE.1 + TAG_BYTES));
         steps.assembler.compute_value(Operation::Add, FRAME, TAG_BYTES as i32);
     }
     steps.assembler.place(untagged);

@@ -1,4 +1,4 @@
-//! The program, run by the kernel on frames that nobody sends: what it hands over, and that everything else passes.
+//! The program, run by the kernel on frames that are not sent: what it hands over, and that everything else passes.
 //! Needs the right to load it; without that the tests say so and end.
 
 use std::net::Ipv6Addr;
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::*;
 use crate::testing::rounds;
-use crate::xdp::frame::{Damage, Heading, Proof};
+use crate::xdp::frame::{ChecksumState, FrameError, UdpFrame};
 use crate::xdp::options::Checksums;
 use crate::xdp::testing::Sample;
 use bpf::{Map, Program, ProgramKind};
@@ -19,12 +19,12 @@ const LONGEST: u32 = 1600;
 
 /// The program, for port 5140 of a card with the address that samples are sent to.
 fn load(tagged: bool) -> Option<OwnedFd> {
-    load_with(tagged, |_| Hidden::Unseen)
+    load_with(tagged, |_| HiddenState::Unseen)
 }
 
 /// The same, with what it knows of what a frame does not show; it may be told by a map with one value.
 #[allow(clippy::print_stderr)]
-fn load_with<'a>(tagged: bool, hidden: impl FnOnce(&'a Map) -> Hidden<'a>) -> Option<OwnedFd> {
+fn load_with<'a>(tagged: bool, hidden: impl FnOnce(&'a Map) -> HiddenState<'a>) -> Option<OwnedFd> {
     let name = "mmsg_test";
     let made =
         [Map::hash(name, KEY_BYTES, 1, 8), Map::of_sockets(name, 4), Map::array(name, 4, 4), Map::array(name, 4, 1)];
@@ -44,7 +44,7 @@ fn load_with<'a>(tagged: bool, hidden: impl FnOnce(&'a Map) -> Hidden<'a>) -> Op
     longest.update(&[0; 4], &LONGEST.to_ne_bytes()).expect("an array");
     let hidden = hidden(told);
     let filter = Filter { port: 5140, tagged, otherwise: TAKEN, asks_length: true, hidden };
-    let maps = Maps { addresses: addresses.as_fd(), sockets: sockets.as_fd(), longest: longest.as_fd() };
+    let maps = ProgramMaps { addresses: addresses.as_fd(), sockets: sockets.as_fd(), longest: longest.as_fd() };
     let load = |asks_length| {
         let instructions = &assemble(&Filter { asks_length, ..filter }, &maps);
         Program { license: LICENSE, ..Program::new(ProgramKind::Xdp, name, instructions) }.load()
@@ -77,7 +77,7 @@ fn whole_datagrams_to_the_addresses_and_the_port_are_handed_over() {
             assert!(is_taken(&plain, &sample.frame()) && is_taken(&tagged, &sample.frame()), "{sample:?}");
             let sample = sample.tagged(42);
             assert!(is_taken(&tagged, &sample.frame()), "{sample:?}");
-            assert!(!is_taken(&plain, &sample.frame()), "nobody asked for tags");
+            assert!(!is_taken(&plain, &sample.frame()), "tags were not asked for");
         }
     }
     let mut sample = Sample::v4(b"x");
@@ -92,7 +92,7 @@ fn everything_unusual_passes() {
     let (four, six) = (Sample::v4(b"payload"), Sample::v6(b"payload"));
     let passes = [
         ("another card's", changed(&four, 5, 2)),
-        ("to everybody", [&[0xff; 6], &four.frame()[6..]].concat()),
+        ("a broadcast", [&[0xff; 6], &four.frame()[6..]].concat()),
         ("ARP", changed(&four, 13, 0x06)),
         ("IP options", changed(&four, 14, 0x46)),
         ("a first fragment", changed(&four, 20, 0x20)),
@@ -105,7 +105,7 @@ fn everything_unusual_passes() {
         ("who sends to himself, IPv6", changed(&six, 37, 1)),
         ("a sender of 127.x", changed(&four, 26, 127)),
         ("a group as a sender", changed(&four, 26, 239)),
-        ("everybody as a sender", changed(&four, 26, 255)),
+        ("a broadcast address as a sender", changed(&four, 26, 255)),
         ("another address", changed(&four, 33, 2)),
         ("another port", changed(&four, 37, 0)),
         ("IPv6 of version 4", changed(&six, 14, 0x40)),
@@ -163,7 +163,7 @@ fn what_is_longer_than_a_chunk_passes() {
 #[test]
 #[cfg_attr(miri, ignore = "needs a kernel")]
 fn above_the_driver_a_checksum_that_is_not_finished_passes_and_any_other_does_not() {
-    let Some(program) = load_with(false, |_| Hidden::Guessed) else { return };
+    let Some(program) = load_with(false, |_| HiddenState::Guessed) else { return };
     let mut random = fastrand::Rng::with_seed(0x5eed_0106);
     for _ in 0..rounds() / 4 {
         let mut payload = vec![0; random.usize(..60)];
@@ -179,10 +179,10 @@ fn above_the_driver_a_checksum_that_is_not_finished_passes_and_any_other_does_no
         // One finished checksum in 65,536 is the sum of addresses and length as well, and its frame passes.
         let is_by_chance = unfinished == frame;
         assert_eq!(is_taken(&program, &frame), !is_by_chance, "{frame:?}");
-        assert!(is_by_chance || Heading::read(&unfinished, Checksums::Verified) == Err(Damage::Checksum));
+        assert!(is_by_chance || UdpFrame::read(&unfinished, Checksums::Verified) == Err(FrameError::Checksum));
         assert_eq!(
-            Heading::read(&unfinished, Checksums::VerifiedOrLeftToDevice).map(|heading| heading.proof),
-            Ok(if is_by_chance { Proof::Right } else { Proof::LeftToDevice })
+            UdpFrame::read(&unfinished, Checksums::VerifiedOrLeftToDevice).map(|udp| udp.checksum_state),
+            Ok(if is_by_chance { ChecksumState::Right } else { ChecksumState::LeftToDevice })
         );
         assert!(!is_taken(&program, &unfinished), "{unfinished:?}");
     }
@@ -208,7 +208,7 @@ fn what_was_noted_of_a_frame_passes() {
     ] {
         let hidden = |told: &'static Map| {
             told.update(&[0; 4], &note.to_ne_bytes()).expect("an array");
-            Hidden::Noted(told.as_fd())
+            HiddenState::Noted(told.as_fd())
         };
         let Some(program) = load_with(tagged, hidden) else { return };
         assert_eq!(is_taken(&program, &Sample::v4(b"x").frame()), expected, "{tagged} {note}");
@@ -255,12 +255,12 @@ fn what_is_handed_over_is_refused_only_for_lengths_and_checksums() {
             continue;
         }
         taken += 1;
-        match Heading::read(&frame, Checksums::Verified) {
-            Ok(heading) => {
-                assert_eq!(heading.destination_port, 5140, "{frame:?}");
+        match UdpFrame::read(&frame, Checksums::Verified) {
+            Ok(udp) => {
+                assert_eq!(udp.destination_port, 5140, "{frame:?}");
                 read += 1;
             }
-            Err(Damage::Malformed) => assert!(has_wrong_length(&frame), "{frame:?}"),
+            Err(FrameError::Malformed) => assert!(has_wrong_length(&frame), "{frame:?}"),
             Err(_) => {}
         }
     }

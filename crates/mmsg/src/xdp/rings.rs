@@ -21,7 +21,7 @@ pub(super) struct Offsets {
 /// One filled chunk (`struct xdp_desc`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Filled {
+pub(super) struct FilledChunk {
     /// Where the frame begins, see [`Umem`](super::umem::Umem).
     pub(super) address: u64,
     pub(super) bytes: u32,
@@ -57,7 +57,7 @@ impl Shared {
     }
 
     fn number(&self, of: NonNull<AtomicU32>) -> &AtomicU32 {
-        // SAFETY: one of the three above: mapped, aligned, and touched by nobody except as an atomic.
+        // SAFETY: one of the three above: mapped, aligned, and only touched as an atomic.
         unsafe { of.as_ref() }
     }
 
@@ -90,7 +90,7 @@ impl FillRing {
     ///
     /// # Safety
     /// The chunk is the kernel's to write from the next [`publish`](Self::publish) on, until it comes out of the
-    /// receive ring: nobody else may touch it, and it was not given already.
+    /// receive ring: no other code may touch it, and it was not given already.
     pub(super) unsafe fn put(&mut self, address: u64) -> bool {
         if self.next.wrapping_sub(self.read) >= self.shared.size {
             self.read = self.shared.number(self.shared.consumer).load(Ordering::Acquire);
@@ -136,23 +136,23 @@ impl ReceiveRing {
 
     /// The next filled chunk.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<Filled> {
+    pub(super) fn next(&mut self) -> Option<FilledChunk> {
         if self.next == self.written && self.ready() == 0 {
             return None;
         }
         // SAFETY: an entry of the ring, aligned for it; the kernel wrote it before it said so, and writes it again only
         // after it is released. Any bytes are a valid entry.
-        let filled = unsafe { self.shared.entry::<Filled>(self.next).read() };
+        let filled = unsafe { self.shared.entry::<FilledChunk>(self.next).read() };
         self.next = self.next.wrapping_add(1);
         Some(filled)
     }
 
     /// The filled chunk that is `ahead` of the next one, as far as the kernel is known to have written.
     #[inline]
-    pub(super) fn peek(&self, ahead: u32) -> Option<Filled> {
+    pub(super) fn peek(&self, ahead: u32) -> Option<FilledChunk> {
         // SAFETY: as in `next`.
         (self.written.wrapping_sub(self.next) > ahead)
-            .then(|| unsafe { self.shared.entry::<Filled>(self.next.wrapping_add(ahead)).read() })
+            .then(|| unsafe { self.shared.entry::<FilledChunk>(self.next.wrapping_add(ahead)).read() })
     }
 
     /// How many filled chunks are there.
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn the_fill_ring_takes_as_much_as_the_kernel_has_read_and_goes_round() {
         let kernel = Kernel::new();
-        // SAFETY: the arena outlives the ring, has room for it, and nobody else writes its producer.
+        // SAFETY: the arena outlives the ring, has room for it, and only the ring writes its producer.
         let mut ring = unsafe { FillRing::at(kernel.0.base(), &OFFSETS, SIZE) };
         let (mut given, mut taken) = (0, 0);
         for round in 0..5_u32 {
@@ -232,9 +232,9 @@ mod tests {
         let mut written = 0;
         for count in [1, 4, 3, 2, 4, 4] {
             for _ in 0..count {
-                let filled = Filled { address: u64::from(written) * 2048, bytes: written, options: 0 };
+                let filled = FilledChunk { address: u64::from(written) * 2048, bytes: written, options: 0 };
                 // SAFETY: not ready, so the kernel's to write.
-                unsafe { kernel.entry::<Filled>(written).write(filled) };
+                unsafe { kernel.entry::<FilledChunk>(written).write(filled) };
                 written += 1;
             }
             kernel.number(OFFSETS.producer).store(written, Ordering::Release);

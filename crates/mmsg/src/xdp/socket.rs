@@ -1,8 +1,8 @@
 //! A socket of AF_XDP: its memory registered, its two rings mapped, bound to one queue of an interface.
 //!
 //! The kernel pins the pages of the memory when it is registered and lets go of them after the socket is closed, with
-//! zero-copy a moment later. Until then they are not given to anybody else, whatever this process unmaps: what a device
-//! still writes goes into memory that belongs to nobody. So a socket can be dropped at any time, and nothing is leaked.
+//! zero-copy a moment later. Until then they have no other use, whatever this process unmaps: what a device still
+//! writes goes into memory without an owner. So a socket can be dropped at any time, and nothing is leaked.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use super::refusal::Step;
-use super::rings::{FillRing, Filled, Offsets, ReceiveRing};
+use super::rings::{FillRing, FilledChunk, Offsets, ReceiveRing};
 use super::umem::Umem;
 use crate::refusal::Refusal;
 use crate::sys;
@@ -49,7 +49,7 @@ impl XdpSocket {
     ///
     /// # Safety
     /// What `umem` says is mapped, page by page, as long as the socket lives. From the moment that a chunk is put on
-    /// the fill ring until it comes out of the receive ring, or the socket is dropped, nobody reads or writes it.
+    /// the fill ring until it comes out of the receive ring, or the socket is dropped, no code reads or writes it.
     pub(super) unsafe fn new(fd: OwnedFd, umem: &Umem, chunks: usize, subject: &str) -> Result<XdpSocket, Refusal> {
         let refuse = |step| move |error| Refusal::of(step, subject, error);
         register(fd.as_fd(), umem).map_err(refuse(Step::Memory))?;
@@ -68,10 +68,10 @@ impl XdpSocket {
             let place = libc::XDP_UMEM_PGOFF_FILL_RING;
             let fill_map = Mapping::of(fd.as_fd(), of_fill.entries + fill as usize * size_of::<u64>(), place)?;
             let place = libc::XDP_PGOFF_RX_RING as u64;
-            let bytes = of_receive.entries + receive as usize * size_of::<Filled>();
+            let bytes = of_receive.entries + receive as usize * size_of::<FilledChunk>();
             let receive_map = Mapping::of(fd.as_fd(), bytes, place)?;
             // SAFETY: each mapping is that of a ring of so many entries, divided as the kernel has just said, and lives
-            // beside the ring. The socket is new: nobody else has it.
+            // beside the ring. The socket is new and has no other owner.
             let rings = unsafe {
                 (FillRing::at(fill_map.base, &of_fill, fill), ReceiveRing::at(receive_map.base, &of_receive, receive))
             };

@@ -83,19 +83,20 @@ impl Sample {
     }
 
     fn datagram(&self) -> Vec<u8> {
-        let said = self.udp_bytes.unwrap_or(8 + self.payload.len() as u16);
+        let facts = self.udp_bytes.unwrap_or(8 + self.payload.len() as u16);
         let mut datagram = Vec::new();
         datagram.extend(4444_u16.to_be_bytes());
         datagram.extend(5140_u16.to_be_bytes());
-        datagram.extend(said.to_be_bytes());
+        datagram.extend(facts.to_be_bytes());
         datagram.extend([0, 0]);
         datagram.extend(&self.payload);
         let octets = |address: IpAddr| match address {
             IpAddr::V4(address) => address.octets().to_vec(),
             IpAddr::V6(address) => address.octets().to_vec(),
         };
-        let pseudo = [octets(self.source), octets(self.destination), said.to_be_bytes().to_vec(), vec![0, 17]].concat();
-        let covered = &datagram[..datagram.len().min(usize::from(said))];
+        let pseudo =
+            [octets(self.source), octets(self.destination), facts.to_be_bytes().to_vec(), vec![0, 17]].concat();
+        let covered = &datagram[..datagram.len().min(usize::from(facts))];
         let checksum = match self.checksum {
             Some(checksum) => checksum,
             None if self.leave_checksum => !complement(&[&pseudo]),

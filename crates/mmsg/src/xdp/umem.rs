@@ -9,7 +9,7 @@
 //!
 //! The whole arena is registered, and a chunk is where a block is, so blocks of the ring and of the batches change
 //! places without a copy. The kernel writes a frame at a fixed distance from the start of its chunk. When it has been
-//! read, its headers are of no use to anybody, so what a reader wants to know of the datagram is written over them.
+//! read, its headers are not needed any more, so what a reader wants to know of the datagram is written over them.
 //!
 //! Blocks are not as long as a power of two (they would begin in the same sets of the cache), so chunks are those that
 //! the kernel calls unaligned. Where it copies frames in, they may lie across pages; where the device writes them
@@ -24,7 +24,7 @@ use crate::arena::Arena;
 use crate::region::{Layout, PREFACE_BYTES};
 
 use super::frame::{ETHERNET_BYTES, TAG_BYTES, UDP_BYTES, V4_BYTES};
-use super::rings::Filled;
+use super::rings::FilledChunk;
 
 /// What the kernel keeps free before every frame, for programs that put something before it (`XDP_PACKET_HEADROOM`).
 const KERNEL_HEADROOM: usize = 256;
@@ -55,7 +55,7 @@ pub(super) struct Umem {
 
 /// Where a filled chunk lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FramePlace {
     pub(super) block: *mut u8,
     pub(super) frame: *mut u8,
     pub(super) bytes: usize,
@@ -99,14 +99,14 @@ impl Umem {
 
     /// About where the kernel says that a frame is, for those who only want it near.
     #[inline]
-    pub(super) fn about(&self, filled: &Filled) -> *const u8 {
+    pub(super) fn about(&self, filled: &FilledChunk) -> *const u8 {
         let at = (filled.address & ((1 << ADDRESS_BITS) - 1)) + (filled.address >> ADDRESS_BITS);
         self.base.as_ptr().wrapping_add(at as usize)
     }
 
     /// Where the kernel says that a frame is. `None`: it is in no chunk of this memory. Whether it has given the same
     /// chunk before is not seen here: for that the kernel is trusted, as it is with every ring.
-    pub(super) fn place(&self, filled: &Filled) -> Option<Place> {
+    pub(super) fn place(&self, filled: &FilledChunk) -> Option<FramePlace> {
         let block = usize::try_from(filled.address & ((1 << ADDRESS_BITS) - 1)).ok()?;
         let offset = usize::try_from(filled.address >> ADDRESS_BITS).ok()?;
         let bytes = filled.bytes as usize;
@@ -114,7 +114,7 @@ impl Umem {
         let is_in_chunk = offset >= self.headroom + KERNEL_HEADROOM && fits;
         (is_in_chunk && self.layout.is_block(block, self.bytes)).then(|| {
             let block = self.base.as_ptr().wrapping_add(block);
-            Place { block, frame: block.wrapping_add(offset), bytes }
+            FramePlace { block, frame: block.wrapping_add(offset), bytes }
         })
     }
 }
@@ -172,10 +172,10 @@ mod tests {
         assert_eq!(blocks.len(), umem.bytes / umem.layout.bytes() * umem.layout.slots);
         let block = umem.base.as_ptr().wrapping_add(blocks[3]);
         let at = umem.address(block);
-        let filled = |address, bytes| Filled { address, bytes, options: 0 };
+        let filled = |address, bytes| FilledChunk { address, bytes, options: 0 };
         let distance = 256_u64 << ADDRESS_BITS;
         let place = umem.place(&filled(at | distance, 60)).expect("in a chunk");
-        assert_eq!(place, Place { block, frame: block.wrapping_add(256), bytes: 60 });
+        assert_eq!(place, FramePlace { block, frame: block.wrapping_add(256), bytes: 60 });
         assert_eq!(umem.place(&filled(at, 60)), None, "before the headroom");
         assert_eq!(umem.place(&filled((at + 64) | distance, 60)), None, "in the middle of a block");
         assert_eq!(umem.place(&filled(distance, 60)), None, "where the headers are");

@@ -176,7 +176,7 @@ fn no_live_frames(failed: &LiveError) -> Failure {
     let is_right = matches!(failed.error.kind(), std::io::ErrorKind::PermissionDenied);
     let (code, cure) = match failed.step {
         LiveStep::Spec => (ExitCode::Usage, "correct --flows, --sources or --size"),
-        LiveStep::Witness if is_right => {
+        LiveStep::Count if is_right => {
             (ExitCode::Permission, "it needs CAP_PERFMON besides, or CAP_SYS_ADMIN: run it as root")
         }
         _ if is_right => (
@@ -186,7 +186,7 @@ fn no_live_frames(failed: &LiveError) -> Failure {
         LiveStep::Run => {
             (ExitCode::Unavailable, "it needs Linux 5.18 or later; --engine packet works with every kernel")
         }
-        LiveStep::Witness => (
+        LiveStep::Count => (
             ExitCode::Unavailable,
             "without that nobody knows what was sent, and this kernel may lack CONFIG_BPF_EVENTS; use --engine packet",
         ),

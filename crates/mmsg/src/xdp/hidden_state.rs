@@ -15,14 +15,14 @@ use super::program::{HAS_TAG, IS_TRAIN, LICENSE};
 
 /// The map, and what fills it as long as this lives.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub(super) struct HiddenStateProgram {
     notes: Map,
     _attached: OwnedFd,
 }
 
 /// Where the kernel keeps what is noted.
 #[derive(Clone, Copy, Debug)]
-struct Places {
+struct FieldOffsets {
     /// In `struct sk_buff`: the tag and its kind, as one word that is 0 without one.
     tag: usize,
     head: usize,
@@ -31,18 +31,18 @@ struct Places {
     segment: usize,
 }
 
-impl Witness {
+impl HiddenStateProgram {
     /// Begins to note.
-    pub(super) fn attach() -> io::Result<Witness> {
+    pub(super) fn attach() -> io::Result<HiddenStateProgram> {
         let unknown = || io::Error::new(io::ErrorKind::Unsupported, "this kernel does not say where it keeps that");
         let described = Types::of_kernel()?;
-        let places = Types::parse(&described).and_then(|types| Places::read(&types)).ok_or_else(unknown)?;
+        let places = Types::parse(&described).and_then(|types| FieldOffsets::read(&types)).ok_or_else(unknown)?;
         let (notes, _) = Map::array_per_core("mmsg_xdp_notes", 4)?;
         let instructions = &assemble(&places, notes.as_fd());
         let program = Program::new(ProgramKind::RawTracepoint, "mmsg_xdp_notes", instructions);
         let program = Program { license: LICENSE, ..program }.load()?;
         let attached = bpf::attach_to_tracepoint(program.as_fd(), c"netif_receive_skb")?;
-        Ok(Witness { notes, _attached: attached })
+        Ok(HiddenStateProgram { notes, _attached: attached })
     }
 
     /// The map of notes.
@@ -51,8 +51,8 @@ impl Witness {
     }
 }
 
-impl Places {
-    fn read(types: &Types<'_>) -> Option<Places> {
+impl FieldOffsets {
+    fn read(types: &Types<'_>) -> Option<FieldOffsets> {
         // Of 32 bits `end` is a pointer.
         if cfg!(not(target_pointer_width = "64")) {
             return None;
@@ -61,7 +61,7 @@ impl Places {
         // passes to the stack, and never too little.
         let tag = types.field("sk_buff", "vlan_all").or_else(|| types.field("sk_buff", "vlan_proto"))?;
         let (head, end) = (types.field("sk_buff", "head")?, types.field("sk_buff", "end")?);
-        Some(Places { tag, head, end, segment: types.field("skb_shared_info", "gso_size")? })
+        Some(FieldOffsets { tag, head, end, segment: types.field("skb_shared_info", "gso_size")? })
     }
 }
 
@@ -71,7 +71,7 @@ const POINTER: i16 = -16;
 const KEY: i16 = -24;
 
 /// Register 6 has the packet, 7 what is noted, 8 where its other part lies.
-fn assemble(places: &Places, notes: BorrowedFd<'_>) -> Vec<Instruction> {
+fn assemble(places: &FieldOffsets, notes: BorrowedFd<'_>) -> Vec<Instruction> {
     let mut program = Assembler::new();
     let [untagged, note, end] = std::array::from_fn(|_| program.label());
     program.load(Width::Double, R6, R1, 0).set(R7, 0);

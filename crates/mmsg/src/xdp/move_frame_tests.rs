@@ -8,7 +8,7 @@ use super::*;
 use crate::batch::RecvBatch;
 use crate::shape::{BatchShape, Control};
 use crate::testing::rounds;
-use crate::xdp::rings::Filled;
+use crate::xdp::rings::FilledChunk;
 use crate::xdp::testing::Sample;
 
 const PAGE: usize = 4096;
@@ -16,11 +16,11 @@ const EVERYTHING: Control = Control::new().timestamps(true).packet_info(true).ho
 
 /// A batch, a reserve, and the blocks that are the kernel's.
 struct Bench {
-    depot: Depot,
+    mover: FrameMover,
     batch: RecvBatch,
     _reserve: RecvBatch,
     chunks: Vec<*mut u8>,
-    said: Said,
+    facts: BatchFacts,
     tally: Tally,
 }
 
@@ -34,35 +34,35 @@ impl Bench {
         // SAFETY: existing slots.
         let chunks = (0..slots).map(|slot| unsafe { reserve.region().block(slot) }).collect();
         let copy_up_to = copy_up_to.min(slot_bytes);
-        let depot = Depot { umem, layout, copy_up_to, checksums: Checksums::default(), any_page: true };
-        let said = Said { wanted, interface: 7, arrival: Duration::new(1_700_000_000, 42) };
-        Bench { depot, batch, _reserve: reserve, chunks, said, tally: Tally::default() }
+        let mover = FrameMover { umem, layout, copy_up_to, checksums: Checksums::default(), any_page: true };
+        let facts = BatchFacts { wanted, interface: 7, arrival: Duration::new(1_700_000_000, 42) };
+        Bench { mover, batch, _reserve: reserve, chunks, facts, tally: Tally::default() }
     }
 
     /// Plays the kernel: lays a frame into the next chunk, and says where.
-    fn arrive(&mut self, frame: &[u8]) -> Place {
+    fn arrive(&mut self, frame: &[u8]) -> FramePlace {
         let chunk = self.chunks.remove(0);
-        let offset = 256 + self.depot.umem.headroom;
-        assert!(frame.len() <= self.depot.umem.frame_bytes());
+        let offset = 256 + self.mover.umem.headroom;
+        assert!(frame.len() <= self.mover.umem.frame_bytes());
         // SAFETY: the chunk is the kernel's, and the frame fits behind the headroom.
         unsafe { ptr::copy_nonoverlapping(frame.as_ptr(), chunk.add(offset), frame.len()) };
-        let address = self.depot.umem.address(chunk) | (offset as u64) << 48;
-        let filled = Filled { address, bytes: frame.len() as u32, options: 0 };
-        self.depot.umem.place(&filled).expect("in a chunk")
+        let address = self.mover.umem.address(chunk) | (offset as u64) << 48;
+        let filled = FilledChunk { address, bytes: frame.len() as u32, options: 0 };
+        self.mover.umem.place(&filled).expect("in a chunk")
     }
 
     /// Takes frames into the batch, as the engine does, and returns how many were datagrams.
     fn take(&mut self, frames: &[Vec<u8>]) -> usize {
-        let places: Vec<Place> = frames.iter().map(|frame| self.arrive(frame)).collect();
-        let Bench { depot, batch, chunks, said, tally, .. } = self;
+        let places: Vec<FramePlace> = frames.iter().map(|frame| self.arrive(frame)).collect();
+        let Bench { mover, batch, chunks, facts, tally, .. } = self;
         let filled = batch.fill(|headers, count| {
             let mut taken = 0;
             for place in &places {
                 assert!(taken < count);
                 // SAFETY: the header is one of those that `fill` has armed; the chunk is no longer the kernel's.
-                let deposited = unsafe { depot.deposit(headers.add(taken), place, said, tally) };
-                taken += usize::from(deposited.is_taken);
-                chunks.push(deposited.block);
+                let moved = unsafe { mover.move_frame(headers.add(taken), place, facts, tally) };
+                taken += usize::from(moved.is_taken);
+                chunks.push(moved.block);
             }
             Ok(taken)
         });
@@ -76,7 +76,7 @@ impl Bench {
         let under_slots = (0..slots).map(|slot| unsafe { self.batch.region().block(slot) });
         let all: BTreeSet<usize> = under_slots.chain(self.chunks.iter().copied()).map(|block| block.addr()).collect();
         assert_eq!(all.len(), 2 * slots);
-        assert!(all.iter().zip(all.iter().skip(1)).all(|(one, next)| next - one >= self.depot.umem.chunk_bytes));
+        assert!(all.iter().zip(all.iter().skip(1)).all(|(one, next)| next - one >= self.mover.umem.chunk_bytes));
     }
 }
 
@@ -105,7 +105,7 @@ fn a_reader_finds_the_same_whether_a_payload_was_copied_or_changed_places() {
                     assert_eq!(datagram.destination(), wanted.packet_info.then_some(sample.destination));
                     assert_eq!(datagram.traffic_class(), wanted.traffic_class.then_some(0xb9));
                     assert_eq!(datagram.hop_limit(), wanted.hop_limit.then_some(64));
-                    let arrival = wanted.timestamps.then_some(bench.said.arrival);
+                    let arrival = wanted.timestamps.then_some(bench.facts.arrival);
                     assert_eq!(datagram.arrival_since_epoch(), arrival);
                 }
                 bench.check_blocks();
@@ -126,7 +126,7 @@ fn what_is_longer_than_a_slot_is_cut_and_marked_either_way() {
     }
     for copy_up_to in [0, usize::MAX] {
         let mut bench = Bench::new(2, 2048, copy_up_to, Control::new().other_bytes(1024));
-        let longest = bench.depot.umem.frame_bytes() - 42;
+        let longest = bench.mover.umem.frame_bytes() - 42;
         assert!(longest > 1500 && longest <= 2048 + 1024, "{longest}");
         let payload = vec![3; longest];
         assert_eq!(bench.take(&[Sample::v4(&payload).frame()]), 1);
@@ -168,7 +168,7 @@ fn the_next_receive_call_finds_all_the_room_of_a_slot_that_had_changed_places() 
     let mut bench = Bench::new(3, 2048, 0, EVERYTHING);
     assert_eq!(bench.take(&[Sample::v4(b"one").frame(), Sample::v6(b"two").frame()]), 2);
     bench.batch.clear();
-    let layout = bench.depot.layout;
+    let layout = bench.mover.layout;
     let armed = bench.batch.fill(|headers, count| {
         assert_eq!(count, 3);
         for slot in 0..count {
@@ -193,8 +193,8 @@ fn the_next_receive_call_finds_all_the_room_of_a_slot_that_had_changed_places() 
 #[test]
 fn where_the_device_writes_only_chunks_on_one_page_are_given_to_it() {
     let mut bench = Bench::new(8, 2048, 0, Control::new());
-    bench.depot.any_page = false;
-    let is_good = |bench: &Bench, block: *mut u8| bench.depot.umem.is_on_one_page(block);
+    bench.mover.any_page = false;
+    let is_good = |bench: &Bench, block: *mut u8| bench.mover.umem.is_on_one_page(block);
     let good: Vec<*mut u8> = bench.chunks.iter().copied().filter(|block| is_good(&bench, *block)).collect();
     assert!(!good.is_empty() && good.len() < 8, "both kinds are there");
     bench.chunks = good.clone();

@@ -1,10 +1,10 @@
-//! Who took the frames: two programs at tracepoints of the kernel that count what the driver accepted and what was
+//! The answers to frames: two programs at tracepoints of the kernel count what the driver accepted and what was
 //! refused, by the number of the error.
 //!
 //! The program that makes a frame only asks for it to be sent. The answer comes later, for up to 16 frames together,
-//! and nobody returns it; the tracepoints `xdp:xdp_devmap_xmit` and `xdp:xdp_redirect_err` tell it. They fire for
-//! everybody's frames. Those of a generator are sent and answered on its core while its softirqs are held back, so an
-//! answer belongs to it exactly when it comes on that core while frames are under way: others' come in between.
+//! and only the tracepoints `xdp:xdp_devmap_xmit` and `xdp:xdp_redirect_err` show it. They fire for the frames of all
+//! programs. Those of a generator are sent and answered on its core while its softirqs are held back, so an answer
+//! belongs to it exactly when it comes on that core while frames are under way.
 
 use std::ffi::CStr;
 use std::io;
@@ -28,12 +28,12 @@ const fn argument(number: i16) -> i16 {
 
 /// The counters of refusals, and what fills them as long as it lives.
 #[derive(Debug)]
-pub(crate) struct Witness {
+pub(crate) struct AnswerCounter {
     refusals: Map,
     _attached: [OwnedFd; 2],
 }
 
-impl Witness {
+impl AnswerCounter {
     pub(crate) fn attach(state: &Map) -> io::Result<Self> {
         let refusals = Map::array("framegen_errors", 8, ERRORS)?;
         let attach = |tracepoint: &CStr, instructions: &[Instruction]| {

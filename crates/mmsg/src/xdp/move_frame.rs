@@ -15,14 +15,14 @@ use libc::mmsghdr;
 
 use crate::region::Layout;
 
-use super::control::{self, Said};
-use super::frame::{Damage, Heading, Proof};
+use super::control::{self, BatchFacts};
+use super::frame::{ChecksumState, FrameError, UdpFrame};
 use super::options::{Checksums, Tally};
-use super::umem::{Place, Umem};
+use super::umem::{FramePlace, Umem};
 
 /// Moves datagrams from frames into slots.
 #[derive(Debug)]
-pub(super) struct Depot {
+pub(super) struct FrameMover {
     pub(super) umem: Umem,
     pub(super) layout: Layout,
     /// Payloads of up to so many bytes are copied; no more than a slot has.
@@ -34,46 +34,46 @@ pub(super) struct Depot {
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deposited {
+pub(super) struct Moved {
     /// The block that is free now, in exchange for what was taken.
     pub(super) block: *mut u8,
     /// Whether the slot is filled. Otherwise the frame was no datagram, and the slot is as it was.
     pub(super) is_taken: bool,
 }
 
-impl Depot {
+impl FrameMover {
     /// Puts the datagram of a frame under a header.
     ///
     /// # Safety
-    /// The header is armed, of our layout and arena, and nobody looks at it or at what it points at. The place is of
+    /// The header is armed, of our layout and arena, and nothing else reads it or what it points at. The place is of
     /// our memory, its block is the caller's alone, holds the frame, and is not the one that the header points at.
-    pub(super) unsafe fn deposit(
+    pub(super) unsafe fn move_frame(
         &self,
         header: *mut mmsghdr,
-        place: &Place,
-        said: &Said,
+        place: &FramePlace,
+        facts: &BatchFacts,
         tally: &mut Tally,
-    ) -> Deposited {
+    ) -> Moved {
         tally.frames += 1;
         // SAFETY: the frame lies within its block (see `Umem::place`), which is ours alone and was zeroed memory before
         // the kernel wrote to it. The slice ends here.
-        let heading = unsafe { Heading::read(slice::from_raw_parts(place.frame, place.bytes), self.checksums) };
-        let heading = match heading {
-            Ok(heading) => heading,
-            Err(damage) => {
-                tally.note(damage);
-                return Deposited { block: place.block, is_taken: false };
+        let udp = unsafe { UdpFrame::read(slice::from_raw_parts(place.frame, place.bytes), self.checksums) };
+        let udp = match udp {
+            Ok(udp) => udp,
+            Err(error) => {
+                tally.note(error);
+                return Moved { block: place.block, is_taken: false };
             }
         };
-        tally.left_to_device += u64::from(heading.proof == Proof::LeftToDevice);
-        let length = heading.payload.len();
-        let name = control::sender(&heading, said.interface);
+        tally.left_to_device += u64::from(udp.checksum_state == ChecksumState::LeftToDevice);
+        let length = udp.payload.len();
+        let name = control::sender(&udp, facts.interface);
         // SAFETY: the header is ours, by the caller, and armed: its parts are those of its own block. The payload lies
         // within the frame. Two blocks of one arena do not overlap.
         unsafe {
             let inner = &raw mut (*header).msg_hdr;
             let own = Layout::block_of(header);
-            let arrived = place.frame.add(heading.payload.start);
+            let arrived = place.frame.add(udp.payload.start);
             let is_copied = length <= self.copy_up_to || !(self.any_page || self.umem.is_on_one_page(own));
             let (payload, free) = if is_copied {
                 let payload = (*(*inner).msg_iov).iov_base.cast::<u8>();
@@ -91,24 +91,24 @@ impl Depot {
             // much free before every frame.
             let room = self.layout.control_bytes;
             let space = slice::from_raw_parts_mut(payload.sub(room), room);
-            (*inner).msg_controllen = control::write(space, said, &heading) as _;
+            (*inner).msg_controllen = control::write(space, facts, &udp) as _;
             (*inner).msg_flags = 0;
-            Deposited { block: free, is_taken: true }
+            Moved { block: free, is_taken: true }
         }
     }
 }
 
 impl Tally {
-    fn note(&mut self, damage: Damage) {
-        *match damage {
-            Damage::Malformed => &mut self.malformed,
-            Damage::HeaderChecksum => &mut self.header_checksum,
-            Damage::Checksum => &mut self.checksum,
-            Damage::NoChecksum => &mut self.no_checksum,
+    fn note(&mut self, error: FrameError) {
+        *match error {
+            FrameError::Malformed => &mut self.malformed,
+            FrameError::HeaderChecksum => &mut self.header_checksum,
+            FrameError::Checksum => &mut self.checksum,
+            FrameError::NoChecksum => &mut self.no_checksum,
         } += 1;
     }
 }
 
 #[cfg(test)]
-#[path = "deposit_tests.rs"]
+#[path = "move_frame_tests.rs"]
 mod tests;
