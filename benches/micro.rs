@@ -12,19 +12,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use hostloss::{HostLedger, Reader};
 use ipnet::IpNet;
 use mmsg::{BatchShape, Control, Family, PackedBatch, RecvBatch, SendBatch, Socket, Wait};
-use udpd::config::{Config, Host};
-use udpd::format::lines;
-use udpd::handover::batch::{Parcel, exclusive};
-use udpd::handover::blocks::{Allowance, Blocks, Stock};
-use udpd::handover::channel::{Inbox, Waited};
-use udpd::handover::pool::{Home, Homes, Owner, Pool};
-use udpd::handover::route::{FullPolicy, Route};
-use udpd::host::{HostLedger, Reader};
-use udpd::pipeline::Pipeline;
-use udpd::pipeline::receiver::Stop;
-use udpd::policy::AccessList;
+use udpd_base::format::lines;
+use udpd_base::handover::batch::{Parcel, exclusive};
+use udpd_base::handover::blocks::{Allowance, Blocks, Stock};
+use udpd_base::handover::channel::{Inbox, Waited};
+use udpd_base::handover::pool::{Home, Homes, Owner, Pool};
+use udpd_base::handover::route::{FullPolicy, Route};
+use udpd_engine::config::{Config, Host};
+use udpd_engine::pipeline::Pipeline;
+use udpd_engine::pipeline::receiver::Stop;
+use udpd_inspect::policy::AccessList;
 
 #[path = "../tests/util/mod.rs"]
 mod util;
@@ -263,8 +263,8 @@ fn end_to_end(criterion: &mut Criterion) {
          type = \"null\"\n"
     );
     let config = Config::parse(&text, "the benchmark", &Host::default()).expect("a right configuration");
-    let plan = udpd::plan::make(&config, &Default::default()).expect("a plan");
-    let (crew, _events) = udpd::os::crew::Crew::new();
+    let plan = udpd_engine::plan::make(&config, &Default::default()).expect("a plan");
+    let (crew, _events) = udpd_base::os::crew::Crew::new();
     let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("a pipeline");
     let books = pipeline.books();
     let sender = Socket::new(Family::V4).expect("a socket");

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use load::{Amount, Load};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use udpd::config::{Config, Host};
-use udpd::pipeline::Pipeline;
-use udpd::plan;
+use udpd_engine::config::{Config, Host};
+use udpd_engine::pipeline::Pipeline;
+use udpd_engine::plan;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -107,7 +107,7 @@ fn run_with(keys: &str, sinks: &str) {
         sinks.replace("@DIR@", directory.path().to_str().expect("UTF-8"))
     );
     let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
-    let (crew, _events) = udpd::os::crew::Crew::new();
+    let (crew, _events) = udpd_base::os::crew::Crew::new();
     let pipeline =
         Pipeline::start(&config, &plan::make(&config, &Default::default()).expect("a plan"), Instant::now(), &crew)
             .expect("started");

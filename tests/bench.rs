@@ -10,7 +10,8 @@ use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use udpd::commands::bench::payload::{self, Reading, SendTime, Stamp};
+use udpd_bench::payload;
+use udpd_bench::payload::{Reading, SendTime, Stamp};
 
 use crate::util::daemon::{free_address, udpd};
 use crate::util::ledger::{assert_closed, count, list};

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use udpd::codec::{Method, unpacked};
+use udpd_base::codec::{Method, unpacked};
 
 use crate::delivery::{SCALE, assert_each_once};
 use crate::util::daemon::{Daemon, free_address, udpd};

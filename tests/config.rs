@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use udpd::config::{Config, Host};
-use udpd::exit::ExitCode;
+use udpd_base::exit::ExitCode;
+use udpd_engine::config::{Config, Host};
 
 use crate::util::daemon::{Daemon, free_address};
 

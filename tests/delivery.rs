@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 
-use udpd::format::lines::unescape;
+use udpd_base::format::lines::unescape;
 
 use crate::util::daemon::{Daemon, free_address};
 use crate::util::engines::{engines, name_in, two_engines};

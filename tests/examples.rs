@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use udpd::codec::unpacked;
+use udpd_base::codec::unpacked;
 
 use crate::util::daemon::{Daemon, Ended, free_address, udpd};
 use crate::util::examples::example;

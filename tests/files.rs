@@ -7,7 +7,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use udpd::format::boundary::Boundary;
+use udpd_base::format::boundary::Boundary;
 
 use crate::delivery::{SCALE, assert_each_once};
 use crate::util::daemon::{Daemon, free_address};

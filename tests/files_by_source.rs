@@ -9,7 +9,7 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use udpd::format::boundary::Boundary;
+use udpd_base::format::boundary::Boundary;
 
 use crate::util::bed::{Bed, Load, with};
 use crate::util::daemon::{Daemon, Ended, free_address, udpd};

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use udpd::ledger::Snapshot;
+use udpd_base::ledger::Snapshot;
 
 use crate::util::bed::{Bed, LIMIT, Load, assert_each_once, configuration, listener, never, numbers, sink, with};
 use crate::util::engines::two_engines;
@@ -113,7 +113,7 @@ fn a_connection_of_a_sink_that_stays_is_not_made_again() {
 fn an_heir_that_nobody_waits_for_takes_no_address() {
     let mut bed = Bed::start(&with("lanes = 2", "\"stays\"", ""));
     let config = Arc::new(configuration(&with("lanes = 4", "\"stays\"", ""), bed.port, bed.directory.path()));
-    let plan = Arc::new(udpd::plan::make(&config, &Default::default()).expect("a plan"));
+    let plan = Arc::new(udpd_engine::plan::make(&config, &Default::default()).expect("a plan"));
     let forerunner = bed.pipeline.forerunner();
     assert!(forerunner.turn().give_up());
     let refused = forerunner.make_heir(&config, &plan, &bed.crew).expect_err("it was given up");

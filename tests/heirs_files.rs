@@ -68,7 +68,7 @@ fn an_heir_that_is_given_up_leaves_the_file_of_its_forerunner_alone_and_no_empty
     let second = "[sink.second]\ntype = \"file\"\npath = \"DIR/second.log\"\n";
     let text = with("", "\"stays\", \"second\"", second).replace("/stays.log\"", "/stays.log\"\nformat = \"jsonl\"");
     let config = Arc::new(configuration(&text, bed.port, bed.directory.path()));
-    let plan = Arc::new(udpd::plan::make(&config, &Default::default()).expect("a plan"));
+    let plan = Arc::new(udpd_engine::plan::make(&config, &Default::default()).expect("a plan"));
     let heir = bed.pipeline.forerunner().make_heir(&config, &plan, &bed.crew).expect("made");
     assert!(bed.file("second.log").exists());
     drop(heir);
@@ -91,7 +91,7 @@ fn a_file_that_cannot_be_opened_any_more_costs_what_is_counted_until_it_can() {
     let mut bed = Bed::start(&writing("", ""));
     let text = writing("", "format = \"jsonl\"");
     let config = Arc::new(configuration(&text, bed.port, bed.directory.path()));
-    let plan = Arc::new(udpd::plan::make(&config, &Default::default()).expect("a plan"));
+    let plan = Arc::new(udpd_engine::plan::make(&config, &Default::default()).expect("a plan"));
     let heir = bed.pipeline.forerunner().make_heir(&config, &plan, &bed.crew).expect("nothing is in the way yet");
     fs::rename(bed.file("stays.log"), bed.file("moved.log")).expect("moved");
     fs::create_dir(bed.file("stays.log")).expect("a directory is in the way");

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use udpd::format::jsonl;
-use udpd::format::record::Record;
+use udpd_base::format::jsonl;
+use udpd_base::format::record::Record;
 
 /// A row of the table.
 struct Row {

@@ -176,7 +176,7 @@ const PART: char = '…';
 fn logged() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for source in all_sources() {
-        let is_the_daemons = source.path.starts_with("crates/udpd/") && !source.path.contains("/bench/");
+        let is_the_daemons = source.path.starts_with("crates/udpd") && !source.path.contains("udpd-bench/");
         if !is_the_daemons || source.path.contains("tests") {
             continue;
         }

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use nix::sys::signal::Signal;
-use udpd::os::signals::{EFFECTS, Effect, effect_of, name_of};
+use udpd_base::os::signals::{EFFECTS, Effect, effect_of, name_of};
 
 use crate::util::daemon::{Daemon, free_address};
 use crate::util::ledger::{assert_closed, count};

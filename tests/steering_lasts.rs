@@ -1,5 +1,5 @@
 //! `udpd steer apply --watch` as a service manager sees it, on any machine: it waits, it ends, and it refuses at the
-//! start. What it sets again is in `crates/udpd/commands/steer/keeper_tests.rs`, and on a card in
+//! start. What it sets again is in `crates/udpd-tools/src/steer/keeper_tests.rs`, and on a card in
 //! `tests/rigs/steering_in_guest.sh`.
 
 use crate::util::daemon::{Daemon, udpd};

@@ -8,10 +8,8 @@ mod util;
 // How the tree must look: size, imports, unsafe code, dependencies, promises.
 mod tidy;
 mod tidy_docs;
-mod tidy_floors;
 mod tidy_words;
 // That no two files of a library import each other.
-mod tidy_crates;
 // And what it may depend on.
 mod tidy_dependencies;
 // That the load generator itself can be believed.

@@ -4,12 +4,12 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use udpd::config::{Arguments, Config, Sink as SinkSettings};
-use udpd::handover::batch::LaneBatch;
-use udpd::ledger::{Table as _, Tallies};
-use udpd::os::crew::{Crew, Event};
-use udpd::pipeline::Pipeline;
-use udpd::sink::{Sink, Supplied};
+use udpd_base::handover::batch::LaneBatch;
+use udpd_base::ledger::{Table as _, Tallies};
+use udpd_base::os::crew::{Crew, Event};
+use udpd_base::sink::{Sink, Supplied};
+use udpd_engine::config::{Arguments, Config, Sink as SinkSettings};
+use udpd_engine::pipeline::Pipeline;
 
 /// Delivers until it has seen so many datagrams, and then does what is to go wrong.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ fn running(sink: Doomed) -> Running {
     let sink = Mutex::new(Some(sink));
     let take = move || sink.lock().expect("nobody panics here").take().expect("one consumer");
     config.sinks = vec![SinkSettings::new("doomed", Supplied(take))];
-    let plan = udpd::plan::make(&config, &Default::default()).expect("a plan");
+    let plan = udpd_engine::plan::make(&config, &Default::default()).expect("a plan");
     let (crew, events) = Crew::new();
     let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("started");
     let address = pipeline.lanes()[0].address;

@@ -7,15 +7,19 @@ use ::steer::Export;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::commands::bench::{ladder, max, recv, send};
-use crate::commands::steer::{self, Action, Task};
-use crate::commands::{check, explain, man, replay, run, stats, top, warden};
-use crate::config::{self, Config, Host, Lists, MayCome};
-use crate::endpoint::control::{self, Connection};
-use crate::exit::{ExitCode, Failure};
-use crate::format::Format;
-use crate::os::console;
-use crate::os::warden::Makes;
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::format::Format;
+use udpd_base::os::console;
+use udpd_bench::{ladder, max, recv, send};
+use udpd_daemon::{check, run, warden};
+use udpd_endpoint::control;
+use udpd_endpoint::control::Connection;
+use udpd_engine::config;
+use udpd_engine::config::{Config, Host, Lists, MayCome};
+use udpd_sandbox::warden::Makes;
+use udpd_tools::steer;
+use udpd_tools::steer::{Action, Task};
+use udpd_tools::{explain, man, replay, stats, top};
 
 /// Where the configuration is when nobody says otherwise.
 const CONFIG_PATH: &str = "/etc/udpd/udpd.toml";
@@ -28,7 +32,7 @@ const CONFIG_PATH: &str = "/etc/udpd/udpd.toml";
     about = "Receives UDP at a million datagrams a second and accounts for every one of them",
     after_help = "Example: udpd run --listen 127.0.0.1:5140 --to stdout:"
 )]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -317,7 +321,7 @@ struct SteerArguments {
     state: PathBuf,
 }
 
-pub fn execute(cli: Cli) -> Result<(), Failure> {
+pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Run { listen: Some(listen), to, lanes, format, max_length, stats_on_exit, take_over, .. } => {
             let named = |format: String| Format::WORDS.into_iter().find(|(word, _)| *word == format);

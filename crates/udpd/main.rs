@@ -1,11 +1,14 @@
-//! The binary: arguments in, exit code out. Everything else is in the library beside it.
+//! The binary: arguments in, exit code out.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use udpd::cli::{self, Cli};
+
+use crate::cli::Cli;
+
+mod cli;
 
 fn main() -> ExitCode {
     match cli::execute(Cli::parse()) {

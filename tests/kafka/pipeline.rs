@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use udpd::config::{Config, Host};
-use udpd::os::crew::{Crew, Event};
-use udpd::pipeline::Pipeline;
-use udpd::plan;
-use udpd::sink::kafka::KafkaSettings;
+use udpd_base::os::crew::{Crew, Event};
+use udpd_engine::config::{Config, Host};
+use udpd_engine::pipeline::Pipeline;
+use udpd_engine::plan;
+use udpd_sinks::kafka::KafkaSettings;
 
 use crate::util::daemon::free_address;
 

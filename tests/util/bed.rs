@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use udpd::config::{Config, Host};
-use udpd::exit::Failure;
-use udpd::ledger::Snapshot;
-use udpd::ledger::snapshot::{ListenerSnapshot, SinkSnapshot};
-use udpd::os::crew::Crew;
-use udpd::pipeline::{Chronicle, Pipeline};
+use udpd_base::exit::Failure;
+use udpd_base::ledger::Snapshot;
+use udpd_base::ledger::snapshot::{ListenerSnapshot, SinkSnapshot};
+use udpd_base::os::crew::Crew;
+use udpd_engine::config::{Config, Host};
+use udpd_engine::pipeline::{Chronicle, Pipeline};
 
 /// How many datagrams may be on their way: far fewer than a receive buffer holds.
 const WINDOW: u64 = 200;
@@ -41,7 +41,7 @@ impl Bed {
         let port = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
         let directory = tempfile::tempdir().expect("a directory");
         let config = configuration(text, port, directory.path());
-        let plan = udpd::plan::make(&config, &Default::default()).expect("a plan");
+        let plan = udpd_engine::plan::make(&config, &Default::default()).expect("a plan");
         let (crew, _) = Crew::new();
         let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("started");
         Self { directory, crew, pipeline, port }
@@ -50,7 +50,7 @@ impl Bed {
     pub(crate) fn try_reload(self, text: &str) -> (Self, Option<Failure>) {
         let Self { directory, crew, mut pipeline, port } = self;
         let config = Arc::new(configuration(text, port, directory.path()));
-        let plan = Arc::new(udpd::plan::make(&config, &Default::default()).expect("a plan"));
+        let plan = Arc::new(udpd_engine::plan::make(&config, &Default::default()).expect("a plan"));
         pipeline.wait_for_those_before(LIMIT);
         match pipeline.forerunner().make_heir(&config, &plan, &crew) {
             Ok(heir) => (Self { pipeline: pipeline.hand_over_to(heir, never), directory, crew, port }, None),

@@ -7,7 +7,6 @@ pub(crate) mod bed;
 pub(crate) mod daemon;
 pub(crate) mod engines;
 pub(crate) mod examples;
-pub(crate) mod imports;
 pub(crate) mod ledger;
 pub(crate) mod licence;
 pub(crate) mod load;

@@ -200,7 +200,7 @@ if (others.length || !lost?.textContent.startsWith(`lost ${short(arguments[0])},
 return lost.title === count(arguments[0]) && {
   name: lost.parentElement.firstElementChild.textContent, marks: lost.parentElement.querySelectorAll('.mark').length };
 """
-PAGE_PARTS = Path(__file__).parents[3] / "crates/udpd/endpoint/metrics/page"
+PAGE_PARTS = Path(__file__).parents[3] / "crates/udpd-endpoint/src/metrics/page"
 
 
 def until_strip_tells(browser, lost):

@@ -1,0 +1,48 @@
+//! The ledger: what happened to every datagram, counted by the thread that saw it happen and summed by whoever asks.
+//!
+//! A lane's receiver counts what it read, dropped and offered; a consumer counts what it took, handed on, dropped and
+//! still holds; the kernel counts what did not fit the socket. No thread computes its term from another's, so the sums
+//! of [`snapshot`] are a check; what waits in a channel, which no thread counts, is what they leave over.
+//!
+//! Every counter is one line of [`tables`]. It is published, read, summed, exported and printed from there, so a new
+//! one is that line and the line that counts.
+//!
+//! Order matters and is part of the contract: a receiver publishes what it offers *before* it hands over, and a reader
+//! reads consumers before lanes. So a reader never sees a datagram taken that was not yet offered.
+
+mod consumer;
+mod counter;
+mod echoes;
+mod files;
+mod kernel_side;
+mod keyed;
+mod lane;
+mod published;
+mod queue;
+mod residence;
+mod save;
+pub mod senders;
+pub mod snapshot;
+mod sum;
+pub mod tables;
+mod trains;
+
+pub use consumer::{ConsumerLedger, DestinationLedger, Tallies};
+pub use counter::cells;
+pub use counter::{Cells, Counter, Counters, Table};
+pub use echoes::Echoes;
+pub use files::FileLedger;
+pub use keyed::Keyed;
+pub use lane::{LaneLedger, Reading};
+pub use published::Published;
+pub use queue::{QueueState, XdpSnapshot};
+pub use residence::{ResidenceBucket, ResidenceSnapshot, ResidenceTally};
+pub use senders::{SENDERS_SHOWN, SenderSnapshot};
+pub use snapshot::Snapshot;
+pub use tables::{DestinationTally, LaneTally, SINKS_PER_LISTENER_MAX, Tally};
+pub use trains::Trains;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;

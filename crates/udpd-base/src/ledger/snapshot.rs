@@ -1,0 +1,265 @@
+//! One reading of the ledger, in the shape that `udpd stats --json`, `stats_on_exit` and the metrics share.
+//!
+//! arrived = received + kernel_dropped; received = offered (to each sink) + dropped; offered = delivered + dropped +
+//! in_flight. Every term is counted on its own by the thread that saw it happen, so `residual`, what is left of those
+//! sums, is a check and not a definition. What nobody can know is null, and so is then the residual. Keys are only ever
+//! added.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use hostloss::Reading;
+
+use super::queue::XdpSnapshot;
+use super::residence::ResidenceSnapshot;
+use super::senders::SenderSnapshot;
+use super::tables::{DestinationTally, FileTally, LaneTally, Tally, UpstreamTally};
+
+/// The whole ledger at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The version of udpd that counted.
+    pub version: String,
+    /// Since the process started.
+    pub uptime_seconds: f64,
+    /// The process before, whose sockets this one goes on with; null where there was none, or nothing is known of it.
+    #[serde(default)]
+    pub before: Option<BeforeSnapshot>,
+    /// In the order of the configuration.
+    pub listeners: Vec<ListenerSnapshot>,
+    /// What the kernel and the cards counted on this host since the process started, and what of it was lost.
+    pub host: Reading,
+    /// Log lines that could not be written because stderr was full or closed.
+    pub log_lines_lost: u64,
+    /// What became of the last wish to read the configuration again; absent while there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_reload: Option<ReloadSnapshot>,
+}
+
+/// What became of a reload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReloadSnapshot {
+    /// Seconds since 1970.
+    pub at: f64,
+    /// Whether the configuration is in force.
+    pub done: bool,
+    /// What was done, or why nothing was.
+    pub text: String,
+}
+
+/// What is known of the process before this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BeforeSnapshot {
+    pub pid: u32,
+    /// False when it was killed, or has crashed.
+    pub ended: bool,
+    /// What it may have received and not delivered: all that it had room for; 0 when it has ended by itself, because
+    /// its own ledger says what became of everything. Null where its sockets are gone with it: nobody knows how much
+    /// waited in them.
+    pub lost_datagrams_at_most: Option<u64>,
+    /// The memory that these were in.
+    pub lost_bytes_at_most: Option<u64>,
+    /// How many datagrams it had received and not delivered when it looked last, up to a second before its end; counted
+    /// once for each sink.
+    pub in_flight: Option<u64>,
+    /// What the kernel had dropped at its sockets when it looked last, and between it and the one before it. What came
+    /// after that is in `kernel_dropped_between`. 0 when it has ended by itself: its own ledger has them. Null when
+    /// nobody knows.
+    #[serde(default)]
+    pub kernel_dropped: Option<u64>,
+    /// What it had dropped itself by then, at its listeners and sinks, in the same way.
+    #[serde(default)]
+    pub dropped: Option<u64>,
+}
+
+/// One listener.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ListenerSnapshot {
+    pub name: String,
+    /// Its addresses, joined by ", ".
+    pub address: String,
+    /// Datagrams that reached its sockets: received + kernel_dropped. Null when nobody can know.
+    pub arrived: Option<u64>,
+    /// What the kernel dropped at its sockets, see `kernel_dropped_unit`. Null when the kernel does not say.
+    pub kernel_dropped: Option<u64>,
+    /// What it dropped there after the process before had looked last and before this one began; in no other count.
+    /// Null where none of the sockets is of that process, or nobody knows.
+    #[serde(default)]
+    pub kernel_dropped_between: Option<u64>,
+    /// "datagrams", or "buffers" with GRO, where a dropped train counts as one.
+    pub kernel_dropped_unit: String,
+    /// Whether trains are taken in one piece: "off", "on", "auto" while it finds out, then "auto: off" or "auto: on".
+    #[serde(default)]
+    pub gro: String,
+    #[serde(flatten)]
+    pub counts: LaneTally,
+    /// What never reached this host, by the numbers in its datagrams; null without `sequence`.
+    #[serde(default)]
+    pub upstream: Option<UpstreamSnapshot>,
+    /// Other processes with sockets on its port, of which the kernel lets only some users' be there. Null when nobody
+    /// can see them.
+    #[serde(default)]
+    pub shared_with: Option<Vec<SharerSnapshot>>,
+    /// The sum of its lanes' `wrong_cpu`; null when that of every lane is.
+    pub wrong_cpu: Option<u64>,
+    /// What the sums leave over; 0 unless udpd has lost count. Null when a term is not known.
+    pub residual: Option<i64>,
+    /// In the order of the configuration.
+    pub sinks: Vec<SinkSnapshot>,
+    /// In the order of their numbers.
+    pub lanes: Vec<LaneSnapshot>,
+    /// It is no longer in the configuration: what it has counted stays in the books.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
+}
+
+/// What the numbers in the datagrams of a listener say, in `unit`. Between datagrams that came: what was lost before a
+/// stream's first or after its last nobody can know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamSnapshot {
+    /// "datagrams", "flows" (NetFlow 5) or "records" (IPFIX).
+    pub unit: String,
+    /// What was sent and never reached this host; null where only bounds are known.
+    pub missing: Option<u64>,
+    /// Missing even if all that this host lost, and whose numbers nobody saw, was among it.
+    pub missing_at_least: u64,
+    /// Missing if nothing of that was.
+    pub missing_at_most: u64,
+    #[serde(flatten)]
+    pub counts: UpstreamTally,
+    /// Datagrams that were received and whose numbers nobody had time to follow.
+    pub unseen: u64,
+    /// Datagrams without such a number: of another protocol, or too short.
+    pub unnumbered: u64,
+}
+
+/// The sockets of another process on the port of a listener.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharerSnapshot {
+    /// The process; null when this one may not look into it.
+    pub pid: Option<u32>,
+    pub command: Option<String>,
+    pub uid: u32,
+    /// What the sockets are bound to.
+    pub address: String,
+    pub sockets: u64,
+    /// What they take of what is sent to the listener.
+    pub takes: Takes,
+}
+
+/// What a socket takes of what is sent to another's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Takes {
+    /// It is the other way round.
+    Nothing,
+    /// All that fits it better, by address, interface or sender.
+    Part,
+    /// As many as the kernel's choice among equals gives it.
+    Share,
+}
+
+/// What one sink did with the datagrams of one listener.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SinkSnapshot {
+    pub name: String,
+    /// It runs on the threads of its receivers, without a queue.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inline: bool,
+    pub offered: u64,
+    /// What its consumers have counted, and what the lanes could not give it.
+    #[serde(flatten)]
+    pub counts: Tally,
+    /// Datagrams in its channels and in its hands.
+    pub in_flight: u64,
+    /// The bytes of the pool that what waits for it takes now, whatever listener it is from.
+    pub queue_depth: u64,
+    /// How many that can be before `when_full` decides, if nothing else waits.
+    pub queue_capacity: u64,
+    /// How long datagrams stayed from arrival to delivery: of all listeners of the sink together. Null where nothing
+    /// was measured yet.
+    #[serde(default)]
+    pub residence: Option<ResidenceSnapshot>,
+    /// What it has written, for a sink of type `file`: of all its listeners together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<FilesSnapshot>,
+    /// What it has sent where, for a sink of type `udp`: of all its listeners together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub destinations: Vec<DestinationSnapshot>,
+    /// It is no longer in the configuration: what it has counted stays in the books.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
+}
+
+/// What a relay has sent to one destination, in datagrams.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DestinationSnapshot {
+    pub address: String,
+    #[serde(flatten)]
+    pub counts: DestinationTally,
+}
+
+/// What a sink has written to files. Bytes of records, as the files hold them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FilesSnapshot {
+    #[serde(flatten)]
+    pub counts: FileTally,
+    /// Everything that was written before is on the disk, or doubtful; seconds since 1970, null before the first sync.
+    pub synced_at: Option<f64>,
+}
+
+/// One lane.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaneSnapshot {
+    pub lane: usize,
+    /// The address its socket is bound to.
+    pub address: String,
+    /// The one core that its receiver may run on now; null when that is not one alone: it was not pinned, its core is
+    /// off, or somebody moved it.
+    pub cpu: Option<usize>,
+    /// The memory node of the core that it was planned for, when the machine tells: there lie its batches.
+    pub node: Option<usize>,
+    /// The RX queue that feeds it, when a plan says so.
+    pub queue: Option<usize>,
+    pub engine: String,
+    /// received + kernel_dropped; null when nobody can know.
+    pub arrived: Option<u64>,
+    /// From SO_MEMINFO, without `denied_in_kernel`; null when the kernel does not say.
+    pub kernel_dropped: Option<u64>,
+    /// Of its `denied`, those that a filter in the kernel has refused (`kernel_filter`), in the listener's
+    /// `kernel_dropped_unit`; absent where it never had one. The kernel has them in its own counts of drops and errors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied_in_kernel: Option<u64>,
+    /// Of what arrived, what did so on another core than planned: for its receive queue where the device records one
+    /// that the plan knows, and otherwise for the lane, see `planned_cpus`. Null when nothing is planned, or when the
+    /// kernel does not let us count. In the listener's `kernel_dropped_unit`: with GRO a train counts one. What is
+    /// refused at the end of the daemon is not counted any more.
+    #[serde(default)]
+    pub wrong_cpu: Option<u64>,
+    /// The cores on which its datagrams should arrive; empty when nobody says.
+    #[serde(default)]
+    pub planned_cpus: Vec<usize>,
+    /// How many arrived on each core, where that is counted.
+    #[serde(default)]
+    pub arrived_on: Option<BTreeMap<usize, u64>>,
+    /// The same of each receive queue that the plan knows, without what came from none of them.
+    #[serde(default)]
+    pub arrived_by_queue: Option<BTreeMap<u32, BTreeMap<usize, u64>>>,
+    #[serde(flatten)]
+    pub counts: LaneTally,
+    /// What the kernel granted, as it accounts (twice the value set).
+    pub receive_buffer_bytes: u64,
+    /// How much of it is in use now.
+    pub receive_buffer_used_bytes: u64,
+    /// What it has instead of a socket, where it takes a receive queue past the kernel's stack. What the kernel has
+    /// dropped is then what the queue's AF_XDP socket has lost; null where the device writes frames itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xdp: Option<XdpSnapshot>,
+    /// Who sends most to it of late, the busiest first. The metrics never have an address.
+    #[serde(default)]
+    pub senders: Vec<SenderSnapshot>,
+    /// It is no longer in the configuration: what it has counted stays in the books.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
+}

@@ -1,0 +1,21 @@
+//! What all parts of udpd share. The modules stand in the order of their imports: each uses only what comes after it.
+#![forbid(unsafe_code)]
+// These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
+#![allow(missing_docs)]
+
+pub mod sink;
+
+pub mod format;
+pub mod logging;
+
+pub mod handover;
+pub mod ledger;
+
+pub mod settings;
+
+pub mod capture;
+pub mod codec;
+pub mod os;
+pub mod text;
+
+pub mod exit;

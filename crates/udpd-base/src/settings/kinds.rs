@@ -1,0 +1,381 @@
+//! How a value is written in a file: numbers within bounds, words, sizes, durations, lists, tables.
+//!
+//! A declaration (see `declare`) names one of these for each key. A kind is apart from the type of the value, so that a
+//! type of another crate, or one that two keys write differently, needs nothing of its own.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::findings::Findings;
+use super::keys::Key;
+pub use super::kind::Kind;
+use super::line::{Line, Settings};
+use super::table::{Field, Table, either};
+use crate::text::advice::Advice;
+use crate::text::suggest::nearest;
+use crate::text::units::{parse_duration, parse_size, print_duration, print_size};
+
+/// `true` or `false`.
+#[derive(Debug)]
+pub struct Flag;
+
+impl Kind<bool> for Flag {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<bool> {
+        field.value.as_bool().or_else(|| field.wrong(findings, "true or false"))
+    }
+
+    fn bounds(&self) -> String {
+        "true or false".to_owned()
+    }
+}
+
+/// A whole number within bounds.
+#[derive(Debug)]
+pub struct Count(pub RangeInclusive<u64>);
+
+impl<T: TryFrom<u64>> Kind<T> for Count {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T> {
+        let is_no_number = |text: &str| text.trim().parse::<u64>().is_err();
+        let number = match field.value {
+            DeValue::String(text) if !field.words.is_empty() && is_no_number(text) => {
+                return no_such_word(field, findings, text, &field.words, "a whole number");
+            }
+            _ => integer(field, findings, "a whole number")?,
+        };
+        let range = format!("{} to {}", self.0.start(), self.0.end());
+        let within = self.0.contains(&number);
+        if !within {
+            let (least, most) = (self.0.start(), self.0.end());
+            refuse_range(field, findings, &number.to_string(), &range, &format!("a number from {least} to {most}"));
+        }
+        T::try_from(number).ok().filter(|_| within)
+    }
+
+    fn bounds(&self) -> String {
+        format!("{} to {}", self.0.start(), self.0.end())
+    }
+}
+
+/// A size in quotes, or a number of bytes.
+#[derive(Debug)]
+pub struct Size(pub RangeInclusive<u64>);
+
+impl<T: TryFrom<u64>> Kind<T> for Size {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T> {
+        let bytes = match field.value {
+            DeValue::String(text) => parsed(field, findings, parse_size(text))?,
+            _ if field.words.is_empty() => integer(field, findings, "a size in quotes or a number of bytes")?,
+            _ => integer(field, findings, "a size")?,
+        };
+        let within = self.0.contains(&bytes);
+        if !within {
+            let range = Kind::<u64>::bounds(self);
+            refuse_range(field, findings, &print_size(bytes), &range, &range);
+        }
+        T::try_from(bytes).ok().filter(|_| within)
+    }
+
+    fn bounds(&self) -> String {
+        match (print_size(*self.0.start()), *self.0.end()) {
+            (_, u64::MAX) if *self.0.start() == 0 => "a size".to_owned(),
+            (least, u64::MAX) => format!("{least} or more"),
+            (least, most) if most % 1024 == 0 => format!("{least} to {}", print_size(most)),
+            (least, most) => format!("{least} to {most} bytes"),
+        }
+    }
+}
+
+/// A duration in quotes, within bounds.
+#[derive(Debug)]
+pub struct Span(pub RangeInclusive<Duration>);
+
+impl Kind<Duration> for Span {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Duration> {
+        let DeValue::String(text) = field.value else {
+            let noun = if field.words.is_empty() { "a duration in quotes" } else { "a duration" };
+            return field.wrong(findings, noun);
+        };
+        let duration = parsed(field, findings, parse_duration(text))?;
+        if !self.0.contains(&duration) {
+            refuse_range(field, findings, &print_duration(duration), &self.bounds(), &self.bounds());
+            return None;
+        }
+        Some(duration)
+    }
+
+    fn bounds(&self) -> String {
+        format!("{:?} to {:?}", print_duration(*self.0.start()), print_duration(*self.0.end()))
+    }
+}
+
+/// One of a few words, each standing for a value.
+#[derive(Debug)]
+pub struct Words<T: 'static>(pub &'static [(&'static str, T)]);
+
+impl<T> Words<T> {
+    fn words(&self) -> Vec<&'static str> {
+        self.0.iter().map(|(word, _)| *word).collect()
+    }
+}
+
+impl<T: Clone> Kind<T> for Words<T> {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T> {
+        let DeValue::String(text) = field.value else {
+            return field.wrong(findings, &either(&self.words()));
+        };
+        match self.0.iter().find(|(word, _)| *word == text.as_ref()) {
+            Some((_, value)) => Some(value.clone()),
+            None => no_such_word(field, findings, text, &self.words(), ""),
+        }
+    }
+
+    fn bounds(&self) -> String {
+        either(&self.words())
+    }
+
+    fn nothing(&self) -> Option<T> {
+        self.0.first().map(|(_, value)| value.clone())
+    }
+}
+
+/// One of a few words, or what another kind reads.
+#[derive(Debug)]
+pub struct Or<V, T: 'static, K: Kind<V>>(pub &'static [(&'static str, T)], pub K, pub fn(V) -> T);
+
+impl<V, T: Clone, K: Kind<V>> Kind<T> for Or<V, T, K> {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T> {
+        let word = self.0.iter().find(|(word, _)| field.value.as_str() == Some(word));
+        if let Some((_, value)) = word {
+            return Some(value.clone());
+        }
+        let field = Field { words: Words(self.0).words(), ..field.clone() };
+        self.1.read(&field, findings).map(self.2)
+    }
+
+    fn bounds(&self) -> String {
+        format!("{}, or {}", Words(self.0).bounds(), self.1.bounds())
+    }
+}
+
+/// A text in quotes that `0` understands.
+#[derive(Debug)]
+pub struct Text<T>(pub fn(&str) -> Result<T, Advice>);
+
+impl<T: Default> Kind<T> for Text<T> {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T> {
+        let text = string(field, findings)?;
+        parsed(field, findings, self.0(text))
+    }
+
+    fn nothing(&self) -> Option<T> {
+        Some(T::default())
+    }
+}
+
+/// A text in quotes that `0` understands; `""` is none.
+#[derive(Debug)]
+pub struct Optional<T>(pub fn(&str) -> Result<T, Advice>);
+
+impl<T> Kind<Option<T>> for Optional<T> {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Option<T>> {
+        match string(field, findings)? {
+            "" => Some(None),
+            text => parsed(field, findings, self.0(text)).map(Some),
+        }
+    }
+}
+
+/// A list of texts that `0` understands, each value once.
+#[derive(Debug)]
+pub struct List<T>(pub fn(&str) -> Result<T, Advice>);
+
+impl<T: Ord + Clone + fmt::Display> Kind<Vec<T>> for List<T> {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<T>> {
+        let DeValue::Array(items) = field.value else {
+            return field.wrong(findings, "a list of strings");
+        };
+        let (mut list, mut seen) = (Vec::with_capacity(items.len()), BTreeSet::new());
+        for item in items {
+            let element = field.element(item);
+            let Some(text) = string(&element, findings) else { continue };
+            let Some(value) = parsed(&element, findings, self.0(text)) else { continue };
+            match seen.insert(value.clone()) {
+                true => list.push(value),
+                false => findings.say(&element.place(), format!("{value} is named twice"), "name it once"),
+            }
+        }
+        Some(list)
+    }
+
+    fn nothing(&self) -> Option<Vec<T>> {
+        Some(Vec::new())
+    }
+}
+
+/// A text that `0` understands, or a list of them.
+#[derive(Debug)]
+pub struct OneOrMore<T>(pub fn(&str) -> Result<T, Advice>);
+
+impl<T> Kind<Vec<T>> for OneOrMore<T> {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<T>> {
+        let mut read = |field: &Field<'_>| {
+            let text = string(field, findings)?;
+            parsed(field, findings, self.0(text))
+        };
+        match field.value {
+            DeValue::String(_) => Some(read(field).into_iter().collect()),
+            DeValue::Array(items) => Some(items.iter().filter_map(|item| read(&field.element(item))).collect()),
+            _ => field.wrong(findings, "a string in quotes, or a list of them"),
+        }
+    }
+
+    fn nothing(&self) -> Option<Vec<T>> {
+        Some(Vec::new())
+    }
+}
+
+/// A list of names that only somebody who knows more can turn into values; until then there are none.
+#[derive(Debug)]
+pub struct Names;
+
+impl<T> Kind<Vec<T>> for Names {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<T>> {
+        let DeValue::Array(items) = field.value else {
+            return field.wrong(findings, "a list of strings");
+        };
+        for item in items {
+            string(&field.element(item), findings);
+        }
+        Some(Vec::new())
+    }
+
+    fn nothing(&self) -> Option<Vec<T>> {
+        Some(Vec::new())
+    }
+}
+
+/// A table of settings in a key of its own. Its default is `{}`: the defaults of its keys.
+#[derive(Debug)]
+pub struct Inner;
+
+impl<S: Settings> Kind<S> for Inner {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<S> {
+        let mut table = Table::open(field, findings, "a table")?;
+        let settings = S::read(&mut table, findings);
+        table.finish(findings);
+        Some(settings)
+    }
+
+    fn keys(&self, mut own: Key) -> Vec<Key> {
+        let inner = S::keys(&own.path);
+        let table = |value: fn(&Key) -> &str| {
+            let pairs: Vec<String> = inner.iter().map(|key| format!("{} = {}", key.name(), value(key))).collect();
+            format!("{{ {} }}", pairs.join(", "))
+        };
+        own.example = table(|key| &key.example);
+        own.default = Some(table(|key| key.default.as_deref().unwrap_or(&key.example)));
+        std::iter::once(own).chain(inner).collect()
+    }
+}
+
+/// Settings whose keys stand in the same table, without one of their own.
+#[derive(Debug)]
+pub struct Flat;
+
+impl<S: Settings> Kind<S> for Flat {
+    fn read(&self, _: &Field<'_>, _: &mut Findings<'_>) -> Option<S> {
+        None
+    }
+
+    fn keys(&self, own: Key) -> Vec<Key> {
+        S::keys(own.path.rsplit_once('.').map_or("", |(table, _)| table))
+    }
+
+    fn take(&self, _: &Line, table: &mut Table<'_>, findings: &mut Findings<'_>) -> S {
+        S::read(table, findings)
+    }
+}
+
+/// A value with a default, and whether the operator wrote it: a default that cannot be had degrades with a warning,
+/// a written value that cannot be had is an error.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chosen<T> {
+    /// The value to use.
+    pub value: T,
+    /// True when it stands in the file (or on the command line).
+    pub written: bool,
+}
+
+/// What another kind reads, and whether it was written.
+#[derive(Debug)]
+pub struct Choose<K>(pub K);
+
+impl<T, K: Kind<T>> Kind<Chosen<T>> for Choose<K> {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Chosen<T>> {
+        let value = self.0.read(field, findings)?;
+        Some(Chosen { value, written: field.written })
+    }
+
+    fn bounds(&self) -> String {
+        self.0.bounds()
+    }
+}
+
+fn string<'a>(field: &Field<'a>, findings: &mut Findings<'_>) -> Option<&'a str> {
+    field.value.as_str().or_else(|| field.wrong(findings, "a string in quotes"))
+}
+
+fn integer(field: &Field<'_>, findings: &mut Findings<'_>, expected: &str) -> Option<u64> {
+    let DeValue::Integer(integer) = field.value else {
+        return field.wrong(findings, expected);
+    };
+    match i128::from_str_radix(integer.as_str(), integer.radix()).map(u64::try_from) {
+        Ok(Ok(value)) => Some(value),
+        outcome => {
+            let negative = matches!(outcome, Ok(Err(_))) && integer.as_str().starts_with('-');
+            let what = if negative { "is negative" } else { "is too large" };
+            let cure = field.cure(&findings.keys);
+            findings.say(&field.place(), format!("{} {what}", findings.written(field.span.clone())), cure);
+            None
+        }
+    }
+}
+
+/// The value, or the advice with the words that would be right as well.
+fn parsed<T>(field: &Field<'_>, findings: &mut Findings<'_>, outcome: Result<T, Advice>) -> Option<T> {
+    let outcome = outcome.map_err(|Advice { what, cure }| match field.words.as_slice() {
+        [] => Advice { what, cure },
+        words => Advice::new(what, format!("{cure}, or {}", either(words))),
+    });
+    findings.accept(outcome, &field.place())
+}
+
+/// Reports a value outside its range.
+fn refuse_range(field: &Field<'_>, findings: &mut Findings<'_>, value: &str, range: &str, right: &str) {
+    let default = findings.keys.get(&field.schema).and_then(|key| key.default.as_deref());
+    let hint = match (field.words.as_slice(), default) {
+        ([], Some(default)) => format!("; {default} is the default"),
+        ([], None) => String::new(),
+        (words, _) => format!(", or {}", either(words)),
+    };
+    findings.say(&field.place(), format!("{value} is outside {range}"), format!("write {right}{hint}"));
+}
+
+/// Reports a text that is none of `words`, where `other` would be right as well.
+fn no_such_word<T>(
+    field: &Field<'_>,
+    findings: &mut Findings<'_>,
+    text: &str,
+    words: &[&'static str],
+    other: &str,
+) -> Option<T> {
+    let other = if other.is_empty() { String::new() } else { format!(", or {other}") };
+    let near = nearest(text, words.iter().copied()).map(|near| format!("; did you mean {near:?}?"));
+    let cure = format!("write {}{other}{}", either(words), near.unwrap_or_default());
+    findings.say(&field.place(), format!("{} is unknown", findings.written(field.span.clone())), cure);
+    None
+}

@@ -1,0 +1,209 @@
+//! What is written of a sink: what the rest of the program asks of it, whatever its type, and how it becomes a
+//! [`Sink`].
+
+use std::any::Any;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::contract::Sink;
+use super::prospect::Prospect;
+use crate::exit::Failure;
+use crate::format::Format;
+use crate::format::encoder::{Encoder, Scene};
+use crate::handover::Caller;
+use crate::handover::route::FullPolicy;
+use crate::ledger::{DestinationLedger, FileLedger};
+use crate::os::crew::Crew;
+use crate::os::duty::Duty;
+use crate::text::peer::Peer;
+
+/// The settings of a sink of any type; cheap to clone.
+pub type AnySettings = Arc<dyn SinkSettings>;
+
+/// The settings of one type of sink.
+pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
+    fn target(&self) -> Target<'_>;
+
+    /// Whether it records when a datagram came and where it went to.
+    fn records_arrival(&self) -> bool {
+        false
+    }
+
+    /// Whether it records where a datagram went to, and no more of its arrival.
+    fn records_destination(&self) -> bool {
+        false
+    }
+
+    /// Whether it records how many datagrams the kernel dropped before each one.
+    fn records_drops(&self) -> bool {
+        false
+    }
+
+    /// The memory of so many consumers, which write so many files together.
+    fn memory_bytes(&self, _consumers: usize, _files: usize) -> usize {
+        0
+    }
+
+    /// The memory of the thread that compresses files, which all sinks share; 0 where it compresses none.
+    fn compression_bytes(&self) -> usize {
+        0
+    }
+
+    /// How many files of theirs are open at once, those that take the place of others among them.
+    fn files_open(&self, _consumers: usize, files: usize) -> usize {
+        2 * files
+    }
+
+    /// How many threads so many consumers have besides, that look up names.
+    fn lookup_threads(&self, _consumers: usize) -> usize {
+        0
+    }
+
+    /// Where datagrams wait that it cannot hand on, if anywhere.
+    fn spill(&self) -> Option<SpillPlace<'_>> {
+        None
+    }
+
+    /// How many datagrams so many consumers hold at most beside those in batches; `None` where their bytes are all that
+    /// is bounded.
+    fn datagrams_max(&self, _consumers: usize) -> Option<usize> {
+        None
+    }
+
+    /// The same with records in this format; none where it writes none.
+    fn in_format(&self, _format: Format) -> Option<AnySettings> {
+        None
+    }
+
+    /// The sinks that this one stands for, where it is short for several, each with what its name has besides.
+    fn split(&self) -> Vec<(String, AnySettings)> {
+        Vec::new()
+    }
+
+    /// Whether it can be opened so that it never waits, for its peer or for a disk.
+    fn never_waits(&self) -> bool {
+        false
+    }
+
+    /// What it needs of the system besides what its target says, once it runs.
+    fn needs(&self) -> Needs;
+
+    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure>;
+
+    /// Whether what was opened for `before` can go on for these, when the pipeline is made anew: nothing is different
+    /// but `what` feeds it. Otherwise the one is finished and the other opened.
+    fn goes_on(&self, _before: &dyn SinkSettings, _what: Differs) -> bool {
+        false
+    }
+}
+
+/// What is different about the feeders of a sink that could go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Differs {
+    /// Which lanes they are, or what those are bound to.
+    pub lanes: bool,
+    /// Which listeners there are, or their order.
+    pub listeners: bool,
+}
+
+impl dyn SinkSettings {
+    /// The settings of this type of sink, if they are.
+    pub fn of_type<T: SinkSettings>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
+    }
+}
+
+/// Where a sink brings datagrams, for whoever must know that there is only one writer, or that it is not udpd itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// Nowhere outside of this process.
+    Nowhere,
+    Stdout,
+    /// Files; the path holds names and codes for the time that are not filled in yet.
+    Files(&'a str),
+    /// Datagrams to these.
+    Peers(Vec<&'a Peer>),
+    /// Elsewhere, in words: "the topic x of y".
+    Elsewhere(String),
+}
+
+/// Where the datagrams of a sink wait on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpillPlace<'a> {
+    /// A directory of this sink alone.
+    pub path: &'a Path,
+    /// How much it may take on the disk, for all consumers together.
+    pub bytes: u64,
+    /// The memory of each consumer.
+    pub memory_bytes: usize,
+}
+
+/// What a sink needs of the system. What it does not name here, a sandbox denies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Needs {
+    /// What its consumers do.
+    pub duty: Duty,
+    /// What they read besides.
+    pub reads: Vec<PathBuf>,
+    /// Threads beside them look up names of hosts.
+    pub names: bool,
+}
+
+impl Needs {
+    /// Those of consumers that read nothing.
+    pub fn only(duty: Duty) -> Self {
+        Self { duty, reads: Vec::new(), names: false }
+    }
+
+    /// Whether its client library connects to hosts that others name.
+    pub fn connects_to_brokers(&self) -> bool {
+        matches!(self.duty, Duty::BrokerClient | Duty::SpillingBrokerClient)
+    }
+}
+
+/// The sink of one consumer, about to be opened.
+#[derive(Debug)]
+pub struct Opening<'a> {
+    pub sink: &'a str,
+    pub consumer: usize,
+    /// Of so many of the sink.
+    pub consumers: usize,
+    pub when_full: FullPolicy,
+    pub scenes: &'a Arc<[Scene]>,
+    /// Which of them feed the consumer.
+    pub feeds: &'a [bool],
+    pub listeners: &'a [String],
+    /// Starts threads.
+    pub crew: &'a Crew,
+    /// Wakes the consumer.
+    pub caller: &'a Caller,
+    /// What all consumers of the sink share, such as the thread that keeps their files. The first one makes it.
+    pub shared: &'a mut Option<Box<dyn Any + Send>>,
+    /// It runs on the thread of a receiver: it never waits, and decides the fate of what it accepted when it is
+    /// flushed.
+    pub is_inline: bool,
+    pub prospect: &'a Prospect,
+}
+
+impl Opening<'_> {
+    /// Writes records of what the consumer is fed.
+    pub fn encoder(&self, format: Format) -> Encoder {
+        Encoder::new(format, Arc::clone(self.scenes), |lane| self.feeds[lane])
+    }
+}
+
+/// An open sink, and what it counts besides datagrams.
+#[derive(Debug)]
+pub struct Opened {
+    pub sink: Box<dyn Sink>,
+    pub files: Vec<Arc<FileLedger>>,
+    pub destinations: Vec<Arc<DestinationLedger>>,
+}
+
+impl Opened {
+    /// A sink that counts nothing besides datagrams.
+    pub fn new(sink: impl Sink + 'static) -> Self {
+        Self { sink: Box::new(sink), files: Vec::new(), destinations: Vec::new() }
+    }
+}

@@ -1,0 +1,11 @@
+//! Text from values and values from text: what every room that speaks to people shares.
+
+pub mod address;
+pub mod advice;
+pub mod base64;
+pub mod calendar;
+pub mod peer;
+pub mod roff;
+pub mod suggest;
+pub mod tables;
+pub mod units;

@@ -1,0 +1,316 @@
+//! One trial: receivers, a sender, and what became of every datagram between them.
+//!
+//! The receivers are bare loops on `mmsg` that count and look at the first bytes of each payload; no channel, no
+//! consumer. So the steps differ in how datagrams are received and in nothing else. `udpd bench max` is for the whole
+//! way.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, bounded};
+use mmsg::{BatchShape, Control, Engine, Family, Group, GroupSpread, RecvBatch, Socket, Uring, Wait, Waker, xdp};
+
+use super::ground::{Cores, Ground, Offer};
+use super::step::{Sharing, Way};
+use crate::clock;
+use crate::machine::Usage;
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_engine::config::EngineKind;
+use udpd_engine::plan::engine::COPY_UP_TO;
+
+/// What each socket asks for.
+pub(super) const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
+
+/// Far longer than a receiver needs for what is left in its socket when the sender has ended.
+const SETTLE: Duration = Duration::from_millis(30);
+
+/// The frames that may wait for an AF_XDP engine, in batches.
+const XDP_BATCHES: usize = 64;
+
+/// So much of each payload is looked at.
+const TOUCHED_BYTES: usize = 16;
+
+/// What came of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Trial {
+    /// Datagrams that the kernel took from the sender.
+    pub sent: u64,
+    /// Datagrams a second, as really sent.
+    pub rate: f64,
+    /// Datagrams received, by thread.
+    pub lanes: Vec<u64>,
+    /// What the sockets say they dropped: datagrams, or trains with GRO.
+    pub dropped: u64,
+    pub calls: u64,
+    pub receiver_ns: u64,
+    /// CPU time of the machine, sender and interrupts included.
+    pub machine_ns: Option<u64>,
+    /// The kernel granted a smaller receive buffer than was asked for: so many bytes.
+    pub clamped_bytes: Option<usize>,
+}
+
+impl Trial {
+    /// Datagrams received by all threads.
+    pub(super) fn received(&self) -> u64 {
+        self.lanes.iter().sum()
+    }
+}
+
+/// Runs one trial. It ends early when `stop` is raised; what was counted by then still adds up.
+pub(super) fn run(
+    way: &Way,
+    offer: &Offer,
+    cores: &Cores,
+    ground: &Ground,
+    stop: &Arc<AtomicBool>,
+) -> Result<Trial, Failure> {
+    let Sockets { sockets, address, clamped_bytes } = open(way, cores, ground)?;
+    let redirect = match way.engine {
+        EngineKind::AfXdp => ground.redirect(address.port()).transpose(),
+        EngineKind::Recvmmsg | EngineKind::IoUring => Ok(None),
+    };
+    let redirect = redirect.map_err(|refusal| cannot("receive by AF_XDP", &refusal))?.map(Arc::new);
+    let ending = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (ready_sender, ready) = bounded(way.threads);
+        let mut threads = Vec::with_capacity(way.threads);
+        for index in 0..way.threads {
+            let socket = Arc::clone(&sockets[index % sockets.len()]);
+            let core = way.is_pinned.then(|| cores.receivers[index % cores.receivers.len()]);
+            let (own_ready, is_ending) = (ready_sender.clone(), &ending);
+            let from = match &redirect {
+                Some(redirect) => From::Queue(Arc::clone(redirect), u32::try_from(index).unwrap_or(u32::MAX)),
+                None => From::Socket(socket),
+            };
+            let body = move || receive(way, offer.size, from, core, &own_ready, is_ending);
+            match thread::Builder::new().name(format!("rx{index}")).spawn_scoped(scope, body) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    // Those that wait already have to be told, or the scope would wait for them.
+                    end(&ending, &sockets, ready.try_iter().flatten());
+                    return Err(cannot("start a receiver thread", &error));
+                }
+            }
+        }
+        drop(ready_sender);
+        // An error of a receiver shows when it is joined; the others are then ended like after a trial.
+        let wakers: Vec<Option<Waker>> = (0..way.threads).map_while(|_| ready.recv().ok()).collect();
+        let before = Usage::read();
+        let report = (wakers.len() == way.threads).then(|| ground.send(offer, address, cores, stop));
+        thread::sleep(SETTLE);
+        let used = Usage::read().since(&before);
+        end(&ending, &sockets, wakers.into_iter().flatten());
+        let mut trial = Trial { clamped_bytes, machine_ns: used.machine_ns, ..Trial::default() };
+        for thread in threads {
+            let lane = thread.join().map_err(|_| bug("a receiver thread has panicked"))??;
+            trial.lanes.push(lane.received);
+            trial.calls += lane.calls;
+            trial.dropped += lane.dropped;
+            trial.receiver_ns += lane.cpu_ns;
+        }
+        let report = report.ok_or_else(|| bug("a receiver ended before it was ready"))??;
+        (trial.sent, trial.rate) = (report.sent, report.rate);
+        for socket in &sockets {
+            trial.dropped += u64::from(socket.memory_info().map_err(|error| cannot("read SO_MEMINFO", &error))?.drops);
+        }
+        Ok(trial)
+    })
+}
+
+/// Receivers take what is left and come back.
+fn end(ending: &AtomicBool, sockets: &[Arc<Socket>], wakers: impl Iterator<Item = Waker>) {
+    ending.store(true, Ordering::Relaxed);
+    for waker in wakers {
+        // Who has ended already needs no waking.
+        let _ = waker.wake();
+    }
+    for socket in sockets {
+        let _ = socket.interrupt();
+    }
+}
+
+/// The highest rate that the sender reaches when nobody receives: the end of its own road.
+pub(super) fn senders_limit(
+    offer: &Offer,
+    cores: &Cores,
+    ground: &Ground,
+    stop: &Arc<AtomicBool>,
+) -> Result<f64, Failure> {
+    let own = ground.address();
+    let socket = Socket::new(family(ground)).map_err(|error| cannot("make a socket", &error))?;
+    socket.bind((own, 0).into()).map_err(|error| cannot(&format!("bind to {own}"), &error))?;
+    let address = socket.local_addr().map_err(|error| cannot("read an address", &error))?;
+    Ok(ground.send(offer, address, cores, stop)?.rate)
+}
+
+fn family(ground: &Ground) -> Family {
+    if ground.address().is_ipv4() { Family::V4 } else { Family::V6 }
+}
+
+struct Sockets {
+    sockets: Vec<Arc<Socket>>,
+    address: SocketAddr,
+    clamped_bytes: Option<usize>,
+}
+
+fn open(way: &Way, cores: &Cores, ground: &Ground) -> Result<Sockets, Failure> {
+    let count = if way.sharing == Sharing::OneSocket { 1 } else { way.threads };
+    let mut sockets = Vec::with_capacity(count);
+    let mut clamped_bytes = None;
+    for _ in 0..count {
+        let socket = Socket::new(family(ground)).map_err(|error| cannot("make a socket", &error))?;
+        let buffer = socket
+            .set_receive_buffer(RECEIVE_BUFFER_BYTES)
+            .map_err(|error| cannot("set the receive buffer", &error))?;
+        clamped_bytes = clamped_bytes.or(buffer.is_clamped().then_some(buffer.granted_bytes / 2));
+        if way.gro {
+            socket.set_gro(true).map_err(|error| cannot("switch UDP_GRO on", &error))?;
+        }
+        sockets.push(Arc::new(socket));
+    }
+    let spread = match way.sharing {
+        Sharing::OneSocket | Sharing::ByFlow => GroupSpread::Flow,
+        Sharing::ByCore => {
+            let everybody = std::iter::once(&cores.sender).chain(&cores.receivers);
+            GroupSpread::Cpu(
+                everybody
+                    .zip((0..u32::try_from(count).unwrap_or(1)).cycle())
+                    .map(|(core, lane)| (*core, lane))
+                    .collect(),
+            )
+        }
+    };
+    let mut group = Group::new(sockets, spread).map_err(|error| cannot("make a group of sockets", &error))?;
+    let own = ground.address();
+    let bound = group.bind((own, 0).into());
+    let address = bound.map_err(|error| cannot(&format!("bind to a free port of {own}"), &error))?;
+    Ok(Sockets { sockets: group.members().to_vec(), address, clamped_bytes })
+}
+
+/// What one thread has to tell.
+#[derive(Default)]
+struct Lane {
+    received: u64,
+    calls: u64,
+    cpu_ns: u64,
+    /// What its engine knows of, and no socket does.
+    dropped: u64,
+}
+
+/// What a receiver receives from.
+enum From {
+    Socket(Arc<Socket>),
+    /// A receive queue, past the sockets.
+    Queue(Arc<xdp::Redirect>, u32),
+}
+
+/// The engine of a receiver, with a batch for it.
+fn engine(way: &Way, size: usize, from: From) -> Result<(Engine, RecvBatch), Failure> {
+    let control = Control::new().gro(way.gro);
+    let shape = BatchShape::new(way.slots, size.max(2048)).control(control).huge_pages(true);
+    let own = match way.engine {
+        EngineKind::Recvmmsg => 0,
+        EngineKind::IoUring => Uring::reserve_batches(way.slots),
+        EngineKind::AfXdp => XDP_BATCHES,
+    };
+    let (mut batches, _) = RecvBatch::pool(1 + own, &shape).map_err(|error| cannot("get memory", &error))?;
+    let batch = batches.pop().ok_or_else(|| bug("a pool without a batch"))?;
+    let engine = match (way.engine, from) {
+        (EngineKind::IoUring, From::Socket(socket)) => Engine::uring(socket, batches, COPY_UP_TO),
+        (_, From::Socket(socket)) => Ok(Engine::recvmmsg(socket)),
+        (_, From::Queue(redirect, queue)) => {
+            Engine::af_xdp(redirect, batches, &xdp::Options::new(queue).copy_up_to(COPY_UP_TO).control(control))
+        }
+    };
+    Ok((engine.map_err(|error| cannot("make an engine", &error))?, batch))
+}
+
+fn receive(
+    way: &Way,
+    size: usize,
+    from: From,
+    core: Option<usize>,
+    ready: &Sender<Option<Waker>>,
+    ending: &AtomicBool,
+) -> Result<Lane, Failure> {
+    if let Some(core) = core {
+        steer::pin_current_thread(core).map_err(|error| cannot(&format!("pin a receiver to core {core}"), &error))?;
+    }
+    let is_queue = matches!(from, From::Queue(..));
+    let (mut engine, mut batch) = engine(way, size, from)?;
+    let wait = if way.gather.is_zero() { Wait::Block } else { Wait::Gather(way.gather) };
+    let mut lane = Lane::default();
+    // A socket wakes whoever waits for it.
+    let waker = is_queue.then(|| engine.waker()).transpose().map_err(|error| cannot("be woken", &error))?;
+    let _ = ready.send(waker);
+    let begun_ns = clock::thread_cpu_ns();
+    while !ending.load(Ordering::Relaxed) {
+        let messages = engine.receive(&mut batch, wait).map_err(|error| cannot("receive", &error))?;
+        lane.count(messages, &batch);
+    }
+    engine.finish();
+    loop {
+        let messages = engine.receive(&mut batch, Wait::No).map_err(|error| cannot("receive", &error))?;
+        lane.count(messages, &batch);
+        if messages == 0 {
+            lane.cpu_ns = clock::thread_cpu_ns() - begun_ns;
+            let told = engine.xdp_statistics().map_err(|error| cannot("read what AF_XDP dropped", &error))?;
+            lane.dropped = told.and_then(|told| told.lost()).unwrap_or(0);
+            return Ok(lane);
+        }
+    }
+}
+
+impl Lane {
+    fn count(&mut self, messages: usize, batch: &RecvBatch) {
+        if messages == 0 {
+            return;
+        }
+        self.calls += 1;
+        let mut touched = 0;
+        for datagram in batch.datagrams() {
+            self.received += 1;
+            touched ^= datagram.payload().iter().take(TOUCHED_BYTES).fold(0, |sum, byte| sum ^ byte);
+        }
+        std::hint::black_box(touched);
+    }
+}
+
+fn cannot(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(ExitCode::Failure, format!("bench ladder: cannot {what}: {error}"))
+}
+
+fn bug(what: &str) -> Failure {
+    Failure::new(ExitCode::Failure, format!("bench ladder: {what}, which is a bug of udpd"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ladder::step::{Reach, Step};
+    use crate::rate::Rate;
+
+    #[test]
+    fn in_every_step_what_was_sent_is_received_or_dropped_by_the_socket() {
+        let cores = Cores::of(&steer::allowed_cores().expect("an affinity"));
+        let stop = Arc::new(AtomicBool::new(false));
+        let offer = Offer { rate: Rate::Steady(20_000), duration: Duration::from_millis(100), size: 64, train: 10 };
+        let (io_uring, ground) = (Uring::supported(), Ground::default());
+        let reach = Reach { io_uring: &io_uring, no_af_xdp: Some("loopback"), train: 10 };
+        for step in Step::ALL.into_iter().filter(|step| step.obstacle(reach).is_none()) {
+            let way = step.way(cores.several(), ground.queues());
+            // A machine with much else to do may give the sender no time at all in a tenth of a second.
+            let mut trials = std::iter::repeat_with(|| run(&way, &offer, &cores, &ground, &stop).expect("a trial"));
+            let trial = trials.find(|trial| trial.sent > 0).expect("they do not end");
+            assert!(trial.sent <= 2_000, "{step:?}: {trial:?}");
+            assert_eq!(trial.lanes.len(), way.threads, "{step:?}");
+            let dropped = if way.gro { trial.dropped * 10 } else { trial.dropped };
+            assert_eq!(trial.received() + dropped, trial.sent, "{step:?}: {trial:?}");
+            assert!(trial.received() == 0 || trial.calls > 0, "{step:?}: {trial:?}");
+            assert!(trial.calls <= trial.received() && trial.receiver_ns > 0, "{step:?}: {trial:?}");
+        }
+    }
+}

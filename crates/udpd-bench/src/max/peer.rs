@@ -1,0 +1,188 @@
+//! Peers that take everything and keep nothing: what the sinks of a trial talk to instead of those that the
+//! configuration names. Each has a thread that reads, because a peer that does not read costs a sender less, or more,
+//! than one that does.
+
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
+use nix::fcntl::OFlag;
+use nix::unistd::{dup2_stdout, pipe2};
+
+use udpd_base::os::crew::{Crew, at_rest};
+use udpd_base::os::duty::Duty;
+
+/// How the threads of all peers begin, so that their time is not taken for the pipeline's.
+pub(super) const THREADS: &str = "bench-";
+
+/// What each asks for, so that it seldom drops anything.
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+
+/// What is read at once from a stream.
+const READ_BYTES: usize = 256 << 10;
+
+/// A peer; it ends when it is dropped.
+#[derive(Debug)]
+pub(super) struct Peer {
+    ending: Arc<AtomicBool>,
+    bell: Bell,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How to wake its thread.
+#[derive(Debug)]
+enum Bell {
+    Udp(Arc<Socket>),
+    Datagram(PathBuf),
+    Stream(PathBuf),
+}
+
+impl Peer {
+    fn start(bell: Bell, crew: &Crew, body: impl FnOnce(&AtomicBool) + Send + 'static) -> io::Result<Self> {
+        let ending = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&ending);
+        let thread = crew.spawn(format!("{THREADS}peer"), Duty::Free, move || body(&seen))?;
+        Ok(Self { ending, bell, thread: Some(thread) })
+    }
+
+    /// On a free port of loopback, of IPv6 where that is wished and there is any.
+    pub(super) fn udp(ipv6: bool, crew: &Crew) -> io::Result<(Self, SocketAddr)> {
+        let open = |family, address: SocketAddr| {
+            let socket = Socket::new(family)?;
+            socket.set_receive_buffer(RECEIVE_BUFFER_BYTES)?;
+            socket.bind(address)?;
+            Ok(socket)
+        };
+        let ipv4 = || open(Family::V4, (Ipv4Addr::LOCALHOST, 0).into());
+        let socket: io::Result<Socket> = match ipv6 {
+            true => open(Family::V6, (Ipv6Addr::LOCALHOST, 0).into()).or_else(|_: io::Error| ipv4()),
+            false => ipv4(),
+        };
+        let socket = Arc::new(socket?);
+        let address = socket.local_addr()?;
+        let shape = BatchShape::new(64, 64);
+        let mut batch = RecvBatch::new(&shape)?;
+        let own = Arc::clone(&socket);
+        let body = move |ending: &AtomicBool| {
+            while !ending.load(Ordering::Relaxed) {
+                // What goes wrong with one datagram is no concern of whoever throws them all away.
+                let _ = at_rest(|| batch.receive(&own, Wait::Block));
+            }
+        };
+        Ok((Self::start(Bell::Udp(socket), crew, body)?, address))
+    }
+
+    /// On a Unix socket that takes messages.
+    pub(super) fn unix_datagram(path: &Path, crew: &Crew) -> io::Result<Self> {
+        let socket = UnixDatagram::bind(path)?;
+        let body = move |ending: &AtomicBool| {
+            while !ending.load(Ordering::Relaxed) {
+                let _ = at_rest(|| socket.recv(&mut [0; 1]));
+            }
+        };
+        Self::start(Bell::Datagram(path.to_owned()), crew, body)
+    }
+
+    /// On a Unix socket that accepts streams, each of which has a reader that ends with it.
+    pub(super) fn unix_stream(path: &Path, crew: &Crew) -> io::Result<Self> {
+        let listener = UnixListener::bind(path)?;
+        let readers = crew.clone();
+        let body = move |ending: &AtomicBool| {
+            while let Ok((stream, _)) = at_rest(|| listener.accept()) {
+                if ending.load(Ordering::Relaxed) {
+                    return;
+                }
+                if let Err(error) = readers.spawn(format!("{THREADS}reader"), Duty::Free, || drain(stream)) {
+                    log::error!("cannot start a reader for a stream: {error}");
+                }
+            }
+        };
+        Self::start(Bell::Stream(path.to_owned()), crew, body)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Relaxed);
+        let woken = match &self.bell {
+            Bell::Udp(socket) => socket.interrupt(),
+            Bell::Datagram(path) => UnixDatagram::unbound().and_then(|bell| bell.send_to(&[0], path)).map(drop),
+            Bell::Stream(path) => UnixStream::connect(path).map(drop),
+        };
+        if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn drain(mut stream: impl Read) {
+    let mut buffer = vec![0; READ_BYTES];
+    while at_rest(|| stream.read(&mut buffer)).is_ok_and(|bytes| bytes > 0) {}
+}
+
+/// Standard output led into a pipe that is read and thrown away, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Diverted {
+    original: OwnedFd,
+}
+
+impl Diverted {
+    pub(super) fn start(crew: &Crew) -> io::Result<Self> {
+        let original = io::stdout().as_fd().try_clone_to_owned()?;
+        let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
+        // It ends with the last who could write.
+        crew.spawn(format!("{THREADS}reader"), Duty::Free, move || drain(std::fs::File::from(reader)))?;
+        dup2_stdout(&writer)?;
+        Ok(Self { original })
+    }
+}
+
+impl Drop for Diverted {
+    fn drop(&mut self) {
+        if let Err(error) = dup2_stdout(&self.original) {
+            log::error!("cannot go back to standard output: {error}; its reader gets no report");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn peers_take_what_is_sent_and_end_when_they_are_dropped() {
+        let crew = Crew::new().0;
+        let directory = tempfile::tempdir().expect("a directory");
+        for ipv6 in [false, true] {
+            let (peer, address) = Peer::udp(ipv6, &crew).expect("a port of loopback");
+            assert!(address.ip().is_loopback());
+            let socket = UdpSocket::bind((address.ip(), 0)).expect("bound");
+            socket.send_to(&[7; 9000], address).expect("sent");
+            drop(peer);
+        }
+        let path = directory.path().join("messages");
+        let peer = Peer::unix_datagram(&path, &crew).expect("bound");
+        let socket = UnixDatagram::unbound().expect("a socket");
+        // Far more than the queue of a socket that nobody reads would take.
+        for _ in 0..10_000 {
+            socket.send_to(&[7; 100], &path).expect("taken");
+        }
+        drop(peer);
+        let path = directory.path().join("stream");
+        let peer = Peer::unix_stream(&path, &crew).expect("bound");
+        let mut streams: Vec<UnixStream> = (0..3).map(|_| UnixStream::connect(&path).expect("accepted")).collect();
+        for stream in &mut streams {
+            stream.write_all(&vec![7; 4 << 20]).expect("taken");
+        }
+        drop(peer);
+        drop(streams);
+    }
+}

@@ -1,0 +1,398 @@
+//! The sinks of a trial: those of the configuration, with everything that leaves the process replaced.
+//!
+//! What a sink costs is to be measured, and nobody is to notice. So each keeps its kind, its settings and its number of
+//! consumers, and gets another end: files go to a directory of the bench's own beside the ones that are named, on the
+//! same disk; sockets lead to peers on this host that read and throw away; standard output is a pipe that is read; a
+//! Kafka cluster is a mock in this process. All of it goes away with the [`Stage`]. `--real-sinks` leaves everything as
+//! it is, see [`real`](super::real).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[cfg(feature = "kafka")]
+use super::cluster::Cluster;
+use super::files::{self, Disk, FREE_MIN_BYTES};
+use super::peer::{Diverted, Peer};
+use super::real;
+use super::scratch::Scratches;
+use super::subject::Subject;
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::os::crew::Crew;
+use udpd_base::sink::settings::{AnySettings, Target};
+use udpd_endpoint::control::Neighbours;
+use udpd_engine::config::{Config, Sink};
+use udpd_engine::plan;
+use udpd_engine::plan::Plan;
+use udpd_file::FileSettings;
+#[cfg(feature = "kafka")]
+use udpd_sinks::kafka::KafkaSettings;
+use udpd_sinks::relay::{KeepSource, RelaySettings};
+use udpd_sinks::unix::{UnixSettings, UnixSocket};
+
+/// The most that lies in one directory of the bench's own, whatever the disk has room for.
+const MOST_BYTES: u64 = 2 << 30;
+
+/// Files into which the share of a path is divided: one is written, some are kept, one is on its way out.
+const PARTS: u64 = 4;
+
+/// What trials run on.
+#[derive(Debug)]
+pub(super) struct Stage {
+    /// What is measured, with the sinks as they are now.
+    config: Config,
+    /// What is different about them, or what they will touch, in words.
+    notes: Vec<String>,
+    disks: Vec<Disk>,
+    scratches: Scratches,
+    /// Where the files are, by the directory that they would be in.
+    rooms: BTreeMap<PathBuf, Room>,
+    sockets: Option<PathBuf>,
+    peers: Vec<Peer>,
+    diverted: Option<Diverted>,
+    #[cfg(feature = "kafka")]
+    clusters: Vec<Cluster>,
+}
+
+/// A directory of the bench's own.
+#[derive(Debug, Clone)]
+struct Room {
+    path: PathBuf,
+    /// What may lie in it, shared out among its files.
+    bytes: u64,
+    files: u64,
+    /// Why it is where it is.
+    why: String,
+}
+
+impl Stage {
+    /// Replaces the sinks of a subject, or with `real` only looks whether they may be used.
+    pub(super) fn set(subject: &Subject, real: bool, crew: &Crew, scratches: &Scratches) -> Result<Self, Failure> {
+        let mut stage = Self {
+            config: subject.config.clone(),
+            notes: subject.changed.clone(),
+            disks: Vec::new(),
+            scratches: scratches.clone(),
+            rooms: BTreeMap::new(),
+            sockets: None,
+            peers: Vec::new(),
+            diverted: None,
+            #[cfg(feature = "kafka")]
+            clusters: Vec::new(),
+        };
+        let plan = plan::make(&stage.config, &Neighbours::default())?;
+        if real {
+            let (touched, disks) = real::touched(&stage.config, &plan)?;
+            stage.notes.extend(touched);
+            stage.disks = disks;
+        } else {
+            stage.replace(&plan, crew)?;
+        }
+        Ok(stage)
+    }
+
+    /// What the pipeline of a trial is made of.
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What is not as it was written, in words.
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Why a trial must not go on writing, if so.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.disks.iter().find_map(Disk::trouble)
+    }
+
+    /// Removes what the last trial has written, so that the next one begins as it did.
+    pub(super) fn clear(&self) -> Result<(), Failure> {
+        self.rooms.values().try_for_each(|room| {
+            self.scratches.empty(&room.path).map_err(|error| {
+                let text = format!("cannot remove the files of a trial in {}: {error}", room.path.display());
+                Failure::new(ExitCode::Disk, text)
+            })
+        })
+    }
+
+    fn replace(&mut self, plan: &Plan, crew: &Crew) -> Result<(), Failure> {
+        let mut sinks = self.config.sinks.clone();
+        self.make_rooms(plan)?;
+        for sink in &mut sinks {
+            if let Some(stand_in) = self.stand_in(sink, crew)? {
+                sink.settings = stand_in;
+            }
+        }
+        self.config.sinks = sinks;
+        Ok(())
+    }
+
+    /// What the trials have instead of these settings; `None` where they can have the settings themselves.
+    fn stand_in(&mut self, sink: &Sink, crew: &Crew) -> Result<Option<AnySettings>, Failure> {
+        let (name, settings) = (&sink.name, &sink.settings);
+        let failed = |error: io::Error| {
+            let text = format!("sink {name}: cannot make a peer for it on this host: {error}");
+            Failure::new(ExitCode::Failure, text)
+        };
+        if let Some(file) = settings.of_type() {
+            return Ok(Some(Arc::new(self.file(name, file)?)));
+        }
+        if let Some(relay) = settings.of_type() {
+            return Ok(Some(Arc::new(self.relay(name, relay, crew).map_err(failed)?)));
+        }
+        if let Some(unix) = settings.of_type() {
+            return Ok(Some(Arc::new(self.unix(name, unix, crew).map_err(failed)?)));
+        }
+        #[cfg(feature = "kafka")]
+        {
+            if let Some(kafka) = settings.of_type() {
+                return Ok(Some(Arc::new(self.kafka(name, kafka)?)));
+            }
+        }
+        match settings.target() {
+            Target::Nowhere => Ok(None),
+            Target::Stdout => {
+                if self.diverted.is_none() {
+                    self.diverted = Some(Diverted::start(crew).map_err(failed)?);
+                }
+                self.notes.push(format!("sink {name}: writes to a pipe of the bench instead of standard output"));
+                Ok(None)
+            }
+            _ => {
+                let text =
+                    format!("sink {name}: nothing can stand in for a sink of its type; measure with --real-sinks");
+                Err(Failure::new(ExitCode::Usage, text))
+            }
+        }
+    }
+
+    /// One directory for all the files that would be in the same one.
+    fn make_rooms(&mut self, plan: &Plan) -> Result<(), Failure> {
+        for (sink, planned) in self.config.sinks.iter().zip(&plan.sinks) {
+            let Target::Files(pattern) = sink.settings.target() else { continue };
+            let (directory, _) = files::split(pattern);
+            let room = match self.rooms.entry(directory) {
+                std::collections::btree_map::Entry::Occupied(room) => room.into_mut(),
+                std::collections::btree_map::Entry::Vacant(place) => {
+                    let room = make_room(&self.scratches, place.key(), &sink.name)?;
+                    let free = files::free_bytes(&room.path).unwrap_or(0);
+                    // Removing is slower than writing now and then.
+                    self.disks.push(Disk::new(&room.path, Some(2 * room.bytes), free));
+                    place.insert(room)
+                }
+            };
+            room.files += planned.files(&self.config.listeners, &sink.name, pattern).len() as u64;
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, name: &str, written: &FileSettings) -> Result<FileSettings, Failure> {
+        let mut file = written.clone();
+        let (directory, below) = files::split(&file.path);
+        let room = &self.rooms[&directory];
+        let path = room.path.join(below);
+        let Some(path) = path.to_str() else {
+            let text = format!(
+                "sink {name}: the name {} is not UTF-8; set TMPDIR to a directory with a UTF-8 name",
+                path.display()
+            );
+            return Err(Failure::new(ExitCode::Usage, text));
+        };
+        let at_most = |written: u64, most: u64| if written == 0 { most } else { written.min(most) };
+        let share = room.bytes / room.files.max(1);
+        file.rotate.bytes = at_most(file.rotate.bytes, share / PARTS);
+        file.keep.bytes = at_most(file.keep.bytes, share / PARTS * (PARTS - 2));
+        self.notes.push(format!(
+            "sink {name}: files in {} instead of {}{}; a new one every {} MiB, at most {} MiB of them at a time, \
+             removed afterwards",
+            room.path.display(),
+            file.path,
+            room.why,
+            file.rotate.bytes >> 20,
+            room.bytes >> 20,
+        ));
+        path.clone_into(&mut file.path);
+        Ok(file)
+    }
+
+    fn relay(&mut self, name: &str, written: &RelaySettings, crew: &Crew) -> io::Result<RelaySettings> {
+        let mut relay = written.clone();
+        if !std::mem::take(&mut relay.routes).is_empty() {
+            self.notes.push(format!("sink {name}: has no routes, because the bench is one source"));
+        }
+        for destination in &mut relay.destinations {
+            let is_v6 = destination.fixed().is_some_and(|address| address.is_ipv6());
+            // A source that is kept is that of the bench's sender, and a packet has one family.
+            let (peer, address) = Peer::udp(is_v6 && relay.keep_source != KeepSource::Address, crew)?;
+            self.peers.push(peer);
+            self.notes
+                .push(format!("sink {name}: sends to {address} instead of {destination}; the bench throws it away"));
+            *destination = address.into();
+        }
+        Ok(relay)
+    }
+
+    fn unix(&mut self, name: &str, unix: &UnixSettings, crew: &Crew) -> io::Result<UnixSettings> {
+        // Not beside the socket that is named: paths of sockets are short, and the disk under them costs nothing.
+        if self.sockets.is_none() {
+            self.sockets = Some(self.scratches.make(&temporary())?);
+        }
+        let directory = self.sockets.clone().unwrap_or_default();
+        let path = directory.join(self.peers.len().to_string());
+        self.peers.push(match unix.socket {
+            UnixSocket::Datagram => Peer::unix_datagram(&path, crew)?,
+            UnixSocket::Stream => Peer::unix_stream(&path, crew)?,
+        });
+        let (named, own) = (unix.path.display(), path.display());
+        self.notes.push(format!("sink {name}: sends to {own} instead of {named}; the bench throws it away"));
+        Ok(UnixSettings { path, ..unix.clone() })
+    }
+
+    #[cfg(feature = "kafka")]
+    fn kafka(&mut self, name: &str, written: &KafkaSettings) -> Result<KafkaSettings, Failure> {
+        let mut kafka = written.clone();
+        let brokers = kafka.brokers.clone();
+        let cluster = Cluster::start(&kafka.topic)?;
+        let left = cluster.take(&mut kafka);
+        self.clusters.push(cluster);
+        let without = if left.is_empty() { String::new() } else { format!("; without {}", left.join(", ")) };
+        self.notes.push(format!(
+            "sink {name}: sends to a mock of a cluster in this process instead of {brokers}; real brokers answer at \
+             another speed{without}"
+        ));
+        Ok(kafka)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // Their sockets are in the directories.
+        self.peers.clear();
+        self.scratches.remove();
+    }
+}
+
+/// Makes a directory beside the files of a sink, or where that cannot be, where files may lie for a while.
+fn make_room(scratches: &Scratches, directory: &Path, sink: &str) -> Result<Room, Failure> {
+    let wanted = files::ground(directory);
+    let (path, why) = match scratches.make(wanted) {
+        Ok(path) => (path, " (the same file system)".to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(too_full(sink, wanted, 0)),
+        Err(error) => {
+            let other = temporary();
+            let path = scratches.make(&other).map_err(|other_error| {
+                let text = format!(
+                    "sink {sink}: cannot make a directory for the bench in {} ({error}) nor in {} ({other_error}); \
+                     let it write in one of them, or set TMPDIR",
+                    wanted.display(),
+                    other.display()
+                );
+                Failure::new(ExitCode::Permission, text)
+            })?;
+            let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+            let same = if device(&path) == device(wanted) {
+                "the same file system"
+            } else {
+                "another file system, whose figure may differ"
+            };
+            (path, format!(" ({}: {error}; {same})", wanted.display()))
+        }
+    };
+    let free = files::free_bytes(&path).unwrap_or(0);
+    if free < FREE_MIN_BYTES {
+        return Err(too_full(sink, &path, free));
+    }
+    Ok(Room { path, bytes: (free / 4).min(MOST_BYTES), files: 0, why })
+}
+
+fn too_full(sink: &str, place: &Path, free: u64) -> Failure {
+    let text = format!(
+        "sink {sink}: {} MiB are free in {}, and trials need {} MiB; free some space, or measure with --to null:",
+        free >> 20,
+        place.display(),
+        FREE_MIN_BYTES >> 20
+    );
+    Failure::new(ExitCode::Disk, text)
+}
+
+/// Where files may lie for a while; on a disk, where nobody says otherwise.
+fn temporary() -> PathBuf {
+    let chosen = std::env::var_os("TMPDIR").map(PathBuf::from);
+    let places = chosen.into_iter().chain([PathBuf::from("/var/tmp"), PathBuf::from("/tmp")]);
+    // A path with codes or placeholders would be taken for a pattern.
+    let is_plain =
+        |path: &PathBuf| path.is_absolute() && path.is_dir() && !path.to_string_lossy().contains(['{', '}', '%']);
+    places.into_iter().find(is_plain).unwrap_or_else(|| PathBuf::from("/tmp"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use udpd_engine::config::Host;
+
+    /// The stage of a configuration whose `@` is a directory, with four lanes.
+    fn stage(directory: &Path, sinks: &str) -> (Stage, Scratches) {
+        let text = format!(
+            "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:25141\"\nlanes = 4\nsinks = [\"one\", \"two\"]\n{}",
+            sinks.replace('@', directory.to_str().expect("UTF-8"))
+        );
+        let config = Config::parse(&text, "test.toml", &Host::default()).expect("a good file");
+        let scratches = Scratches::default();
+        let subject = Subject { config, changed: Vec::new() };
+        (Stage::set(&subject, false, &Crew::new().0, &scratches).expect("a stage"), scratches)
+    }
+
+    #[test]
+    fn all_files_of_one_directory_share_what_may_lie_there_and_keep_what_is_stricter() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (stage, _) = stage(
+            directory.path(),
+            r#"
+            [sink.one]
+            type = "file"
+            path = "@/{lane}.log"
+            keep = { files = 3 }
+            [sink.two]
+            type = "file"
+            path = "@/%Y/two.log"
+            rotate = { bytes = "1MiB" }
+            keep = { bytes = "2MiB" }
+            "#,
+        );
+        let room = stage.rooms.values().next().expect("one room");
+        assert_eq!((stage.rooms.len(), room.files), (1, 5));
+        let files: Vec<&FileSettings> = stage.config.sinks.iter().filter_map(|sink| sink.settings.of_type()).collect();
+        let [one, two] = files[..] else { panic!("two sinks of files") };
+        let largest = 5 * (one.rotate.bytes + one.keep.bytes);
+        assert!(one.rotate.bytes > 0 && one.keep.bytes > 0 && largest <= room.bytes, "{one:?} of {room:?}");
+        assert_eq!(one.keep.files, 3);
+        assert_eq!((two.rotate.bytes, two.keep.bytes), (1 << 20, 2 << 20));
+        for file in files {
+            assert!(Path::new(&file.path).starts_with(&room.path), "{file:?}");
+        }
+        assert!(two.path.ends_with("/%Y/two.log"), "{two:?}");
+    }
+
+    #[test]
+    fn what_a_trial_has_written_is_gone_before_the_next_and_everything_when_the_stage_is() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let files = "[sink.one]\ntype = \"file\"\npath = \"@/a.log\"\n[sink.two]\ntype = \"null\"\n";
+        let (stage, scratches) = stage(directory.path(), files);
+        let room = stage.rooms.values().next().expect("one room").path.clone();
+        fs::write(room.join("a.log"), "a trial").expect("written");
+        stage.clear().expect("cleared");
+        assert_eq!((room.exists(), room.join("a.log").exists()), (true, false));
+        fs::write(room.join("a.log"), "another").expect("written");
+        // Also by a panic, as everything that has a Drop.
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _stage = stage;
+            panic!("on purpose");
+        }));
+        assert!(outcome.is_err() && !room.exists());
+        drop(scratches);
+    }
+}

@@ -1,0 +1,202 @@
+//! What a start needs a right for, tried with those of this process: files that are read and written, directories, and
+//! addresses. Nothing is made, changed or received. All that is missing is said at once.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
+use rustix::thread::{CapabilitySet, capabilities};
+use serde::Serialize;
+
+use super::identity;
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::os::duty::Duty;
+use udpd_base::os::user;
+use udpd_base::sink::settings::Target;
+use udpd_engine::config::Config;
+use udpd_engine::plan::Plan;
+use udpd_engine::plan::descriptors;
+use udpd_engine::plan::limits::Limits;
+use udpd_sandbox::Mode;
+
+/// Below it a port takes a capability.
+const FIRST_FREE_PORT: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+
+/// What was tried, and may be done.
+#[derive(Debug, Serialize)]
+pub(super) struct Rights {
+    /// Whose they are.
+    user: String,
+    reads: usize,
+    writes: usize,
+    binds: usize,
+    #[serde(skip)]
+    missing: Vec<Failure>,
+}
+
+impl Rights {
+    /// Tries all that a start with this configuration would need. `file` is the configuration.
+    pub(super) fn try_all(config: &Config, plan: &Plan) -> Result<Self, Failure> {
+        if config.daemon.sandbox != Mode::Off {
+            // As a daemon of root does before it opens a file.
+            udpd_sandbox::give_up_files_of_others().map_err(|why| Failure::new(ExitCode::Permission, why))?;
+        }
+        let mut own = Self { user: identity::own_name(), reads: 1, writes: 0, binds: 0, missing: Vec::new() };
+        own.missing.extend(Limits::read(Path::new("/")).refuse_start(config, plan).err());
+        own.missing.extend(descriptors::provide(config, plan).err());
+        own.try_reads(config);
+        own.try_writes(config, plan);
+        own.try_addresses(config, plan);
+        match own.missing.first() {
+            None => Ok(own),
+            Some(first) => {
+                let lines: Vec<&str> = own.missing.iter().map(|failure| failure.message.as_str()).collect();
+                Err(Failure::new(first.code, lines.join("\n")))
+            }
+        }
+    }
+
+    /// For who reads it.
+    pub(super) fn text(&self) -> String {
+        let Self { user, reads, writes, binds, .. } = self;
+        format!("user {user}: may read {reads} files, write at {writes} places and bind {binds} addresses\n")
+    }
+
+    /// The configuration, its lists and the token have been read by now.
+    fn try_reads(&mut self, config: &Config) {
+        self.reads += config.listeners.iter().map(|listener| listener.access.files().count()).sum::<usize>();
+        self.reads += usize::from(config.daemon.metrics_token_file.is_some());
+        for sink in &config.sinks {
+            for path in sink.settings.needs().reads {
+                self.reads += 1;
+                let what = format!("sink {}: cannot read {}", sink.name, path.display());
+                self.judge(&what, &path, access(&path, AccessFlags::R_OK));
+            }
+        }
+    }
+
+    fn try_writes(&mut self, config: &Config, plan: &Plan) {
+        let daemon = &config.daemon;
+        if let Some(path) = daemon.control_socket.value.as_deref().filter(|_| daemon.control_socket.written) {
+            self.try_directory("control_socket", path.parent());
+        }
+        if let Some(path) = &daemon.stats_on_exit {
+            self.try_directory("stats_on_exit", path.parent());
+        }
+        for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
+            if let Some(spill) = sink.settings.spill() {
+                self.try_directory(&format!("sink {}: spill", sink.name), Some(spill.path));
+            }
+            let Target::Files(path) = sink.settings.target() else { continue };
+            let key = format!("sink {}", sink.name);
+            for file in planned.files(&config.listeners, &sink.name, path) {
+                let fixed = &file[..file.find(['%', '{']).unwrap_or(file.len())];
+                let directory = Path::new(&fixed[..=fixed.rfind('/').unwrap_or(0)]);
+                self.try_directory(&key, Some(directory));
+                if fixed == file && fs::symlink_metadata(&file).is_ok() {
+                    let what = format!("{key}: cannot append to {file}");
+                    let outcome = access(file.as_str(), AccessFlags::R_OK | AccessFlags::W_OK);
+                    self.judge(&what, Path::new(&file), outcome);
+                }
+            }
+        }
+    }
+
+    /// A directory that is not there is made in the one that is.
+    fn try_directory(&mut self, key: &str, directory: Option<&Path>) {
+        self.writes += 1;
+        let Some(directory) = directory else { return };
+        let is_there =
+            |path: &&Path| fs::metadata(path).map_or_else(|error| error.kind() != ErrorKind::NotFound, |_| true);
+        let there = directory.ancestors().find(is_there).unwrap_or(Path::new("/"));
+        let what = match there == directory {
+            true => format!("{key}: cannot make files in {}", directory.display()),
+            false => format!("{key}: cannot make {} in {}", directory.display(), there.display()),
+        };
+        let outcome = match fs::metadata(there) {
+            Ok(found) if !found.is_dir() => Err(Errno::ENOTDIR),
+            // A daemon that becomes a user makes its directories with a right of root.
+            _ if user::become_by_now().is_some() && there != directory => Ok(()),
+            _ => access(there, AccessFlags::W_OK | AccessFlags::X_OK),
+        };
+        self.judge(&what, there, outcome);
+    }
+
+    fn judge(&mut self, what: &str, path: &Path, outcome: nix::Result<()>) {
+        let Err(errno) = outcome else { return };
+        let (code, cure) = match errno {
+            Errno::EROFS => (
+                ExitCode::Disk,
+                "it is read-only here: name it in ReadWritePaths= of the unit file, or write a path below \
+                 /var/log/udpd or /var/lib/udpd"
+                    .to_owned(),
+            ),
+            Errno::EACCES | Errno::EPERM => {
+                let shown = path.display();
+                (ExitCode::Permission, format!("`namei -l {shown}` shows the rights; give them to user {}", self.user))
+            }
+            _ => (ExitCode::Disk, "write another path".to_owned()),
+        };
+        self.missing.push(Failure::new(code, format!("{what} as user {}: {}; {cure}", self.user, errno.desc())));
+    }
+
+    fn try_addresses(&mut self, config: &Config, plan: &Plan) {
+        let of_lanes: BTreeSet<(usize, SocketAddr)> =
+            plan.lanes.iter().filter(|lane| lane.has_socket()).map(|lane| (lane.listener, lane.address)).collect();
+        for (listener, address) in of_lanes {
+            let key = format!("listener {}", config.listeners[listener].name);
+            self.try_address(&key, address, UdpSocket::bind(with_any_port(address)).map(drop));
+        }
+        let metrics = &config.daemon.metrics_address;
+        if let Some(address) = metrics.value.filter(|_| metrics.written) {
+            self.try_address("metrics_address", address, TcpListener::bind(with_any_port(address)).map(drop));
+        }
+        let keeps_sources = |duty: Duty| matches!(duty, Duty::SourceKeepingRelay | Duty::SpillingSourceKeepingRelay);
+        for sink in config.sinks.iter().filter(|sink| keeps_sources(sink.settings.needs().duty)) {
+            if !has(CapabilitySet::NET_RAW) {
+                let message = format!(
+                    "sink {}: keep_source as user {} takes CAP_NET_RAW; in the unit file: \
+                     AmbientCapabilities=CAP_NET_RAW, CapabilityBoundingSet=CAP_NET_RAW and SystemCallFilter=capset",
+                    sink.name, self.user
+                );
+                self.missing.push(Failure::new(ExitCode::Permission, message));
+            }
+        }
+    }
+
+    /// The port itself is not tried, because what runs has it. The address is, at any free port.
+    fn try_address(&mut self, key: &str, address: SocketAddr, bound: io::Result<()>) {
+        self.binds += 1;
+        let user = &self.user;
+        if address.port() < first_free_port() && !has(CapabilitySet::NET_BIND_SERVICE) {
+            let message = format!(
+                "{key}: cannot bind {address} as user {user}: port {} takes CAP_NET_BIND_SERVICE; in the unit file: \
+                 AmbientCapabilities=CAP_NET_BIND_SERVICE, CapabilityBoundingSet=CAP_NET_BIND_SERVICE and \
+                 SystemCallFilter=capset; or tell this check that the service has it, by --capability or by --unit",
+                address.port()
+            );
+            self.missing.push(Failure::new(ExitCode::Permission, message));
+        }
+        if let Err(error) = bound {
+            let message = format!("{key}: cannot bind {address} as user {user}: {error}; see `ip address`");
+            self.missing.push(Failure::new(ExitCode::Unavailable, message));
+        }
+    }
+}
+
+fn with_any_port(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(0);
+    address
+}
+
+fn first_free_port() -> u16 {
+    fs::read_to_string(FIRST_FREE_PORT).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
+}
+
+fn has(capability: CapabilitySet) -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
+}

@@ -1,0 +1,46 @@
+//! How others ask this process to leave its place to them, and what it has of them. What it does then is in `leaving`.
+
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use udpd_base::os::crew::{Crew, Event};
+use udpd_endpoint::control::{Asked, Newcomer};
+
+/// How long a sink that takes nothing holds up the end.
+pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Who is to take over.
+#[derive(Debug)]
+pub(super) struct Departure {
+    pub(super) asked: Receiver<Asked>,
+    asking: Sender<Asked>,
+    crew: Crew,
+    /// The inodes of the sockets that were offered last.
+    pub(super) offered: Vec<u64>,
+    /// Who has. The connection closes with the end of this process.
+    pub(super) newcomer: Option<Newcomer>,
+}
+
+impl Departure {
+    pub(super) fn new(crew: &Crew) -> Self {
+        let (asking, asked) = unbounded();
+        Self { asked, asking, crew: crew.clone(), offered: Vec::new(), newcomer: None }
+    }
+
+    /// How others ask.
+    pub(super) fn asker(&self) -> impl Fn(Asked) + Send + Sync + 'static {
+        let (asking, crew) = (self.asking.clone(), self.crew.clone());
+        move |asked| {
+            // Nobody hears it any more when the process ends, and who asks finds that out.
+            let _ = asking.send(asked);
+            crew.report(Event::TakeOver);
+        }
+    }
+}
+
+/// The service manager that has started this process, and which of its services it is.
+pub(super) fn own_manager() -> Option<String> {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    Some(format!("{} {}", variable("NOTIFY_SOCKET")?, variable("INVOCATION_ID").unwrap_or_default()))
+}

@@ -1,0 +1,78 @@
+//! SIGHUP: every sink goes over to new files, on a thread of its own. A disk may take its time over the old ones, and
+//! the main thread has to hear the next signal meanwhile. One that comes while a round is under way may be about a file
+//! that was moved only now, so there is another round after it; more than one make no difference.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use udpd_base::os::crew::Crew;
+use udpd_base::os::duty::Duty;
+use udpd_engine::pipeline::Files;
+
+/// Goes over to new files as often as it has to.
+#[derive(Debug)]
+pub(super) struct Hangup {
+    crew: Crew,
+    files: Files,
+    /// Signals that no finished round has answered. The thread lives while there are any.
+    open: Arc<AtomicU32>,
+}
+
+impl Hangup {
+    pub(super) fn new(crew: &Crew, files: Files) -> Self {
+        Self { crew: crew.clone(), files, open: Arc::default() }
+    }
+
+    pub(super) fn heard(&self) {
+        if self.open.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
+        let (files, open) = (self.files.clone(), Arc::clone(&self.open));
+        if let Err(error) =
+            self.crew.spawn("udpd-reopen", Duty::Errand, move || answer_all(&open, || say(files.reopen())))
+        {
+            self.open.store(0, Ordering::Release);
+            log::error!(
+                "SIGHUP: cannot start the thread udpd-reopen: {error}; raise the limit on threads (ulimit -u, \
+                 TasksMax=)"
+            );
+        }
+    }
+}
+
+/// Makes rounds until one has begun after the last signal.
+fn answer_all(open: &AtomicU32, mut round: impl FnMut()) {
+    let mut heard = open.load(Ordering::Acquire);
+    loop {
+        round();
+        match open.compare_exchange(heard, 0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return,
+            Err(now) => heard = now,
+        }
+    }
+}
+
+fn say(outcome: Result<String, String>) {
+    match outcome {
+        Ok(done) => log::info!("SIGHUP: {done}"),
+        Err(why) => log::error!("SIGHUP: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_during_a_round_makes_one_more_and_ten_of_them_as_well() {
+        let open = AtomicU32::new(1);
+        let mut rounds = 0;
+        answer_all(&open, || {
+            rounds += 1;
+            if rounds == 1 {
+                open.fetch_add(10, Ordering::AcqRel);
+            }
+        });
+        assert_eq!((rounds, open.load(Ordering::Acquire)), (2, 0));
+    }
+}

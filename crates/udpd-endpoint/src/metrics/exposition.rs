@@ -1,0 +1,254 @@
+//! The ledger as Prometheus reads it. The counters are those of the ledger's tables, by their names there; what udpd
+//! measures beside them has its name and its meaning here.
+//!
+//! Values are read from a [`Snapshot`] when somebody asks, so a scrape shows the same sums as `udpd stats`. No label
+//! ever holds a source address: senders must not be able to decide how many time series there are.
+
+use std::collections::BTreeSet;
+use std::fmt::{Display, Write};
+
+use super::host::{self, Sample};
+use udpd_base::ledger::snapshot::{
+    BeforeSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
+};
+use udpd_base::ledger::tables::KERNEL_DROPPED;
+use udpd_base::ledger::{Counter, ResidenceSnapshot, Table};
+
+/// What all drops have in common, whatever their reason.
+const DROPPED_HELP: &str = "Datagrams lost, by the layer that lost them and why. In layer kernel of a listener with \
+                            gro the kernel counts buffers, each of which may hold many datagrams.";
+
+/// The whole ledger in the text format of Prometheus, version 0.0.4.
+pub fn exposition(snapshot: &Snapshot) -> String {
+    let mut to = Exposition::default();
+    to.add("udpd_build_info", "Always 1; the label says which version runs.", &[("version", &snapshot.version)], 1);
+    to.add("udpd_uptime_seconds", "Time since the process started.", &[], snapshot.uptime_seconds);
+    let help = "Log lines that could not be written because stderr was full or closed.";
+    to.add("udpd_log_lines_lost_total", help, &[], snapshot.log_lines_lost);
+    if let Some(before) = &snapshot.before {
+        add_before(&mut to, before);
+    }
+    let mut seen = BTreeSet::new();
+    for listener in &snapshot.listeners {
+        add_listener(&mut to, listener);
+        for lane in &listener.lanes {
+            add_lane(&mut to, &[("listener", &listener.name), ("lane", &lane.lane.to_string())], lane);
+        }
+        for sink in &listener.sinks {
+            add_sink(&mut to, &[("listener", &listener.name), ("sink", &sink.name)], sink);
+            // These stand under each listener that feeds the sink, and are of all of them together.
+            if seen.insert(&sink.name) {
+                add_whole_sink(&mut to, sink);
+            }
+        }
+    }
+    for Sample { name, help, labels, value } in host::samples(&snapshot.host) {
+        let labels: Vec<(&str, &str)> = labels.iter().map(|(label, content)| (*label, content.as_str())).collect();
+        to.add(name, help, &labels, value);
+    }
+    to.text()
+}
+
+/// What the process before may have lost.
+fn add_before(to: &mut Exposition, before: &BeforeSnapshot) {
+    let help = "Datagrams that the process before had room for when it was killed, so that it lost no more; 0 when it \
+                has ended by itself. Absent where nothing is known of one.";
+    let mut add = |name: &'static str, help: &'static str, count: Option<u64>| {
+        count.into_iter().for_each(|count| to.add(name, help, &[], count));
+    };
+    add("udpd_before_lost_datagrams_at_most", help, before.lost_datagrams_at_most);
+    let help = "The memory that these were in. Absent where nothing is known of one.";
+    add("udpd_before_lost_bytes_at_most", help, before.lost_bytes_at_most);
+    let help = "What the kernel had dropped at the sockets of the process before when it looked last before it was \
+                killed; 0 when it has ended by itself. Absent where nothing is known of it.";
+    add("udpd_before_kernel_dropped", help, before.kernel_dropped);
+    let help = "What the process before had dropped itself when it looked last before it was killed; 0 when it has \
+                ended by itself. Absent where nothing is known of it.";
+    add("udpd_before_dropped", help, before.dropped);
+}
+
+fn add_listener(to: &mut Exposition, listener: &ListenerSnapshot) {
+    let labels = [("listener", listener.name.as_str())];
+    to.add_table(&labels, listener.counts.values().filter(|(counter, _)| !counter.by_lane));
+    to.add_table(&labels, listener.kernel_dropped.map(|count| (&KERNEL_DROPPED, count)));
+    to.add_table(&labels, listener.counts.dropped.values());
+    if let Some(between) = listener.kernel_dropped_between {
+        let help = "What the kernel dropped between the last look of the process before and the start of this one; in \
+                    no other metric. Absent where no socket is of that process.";
+        to.add("udpd_dropped_between_processes", help, &labels, between);
+    }
+    if let Some(residual) = listener.residual {
+        let help = "Datagrams that the ledger cannot account for; anything but 0 is a bug of udpd. Absent where \
+                    a term is unknown.";
+        to.add("udpd_ledger_residual_datagrams", help, &labels, residual);
+    }
+    if let Some(upstream) = &listener.upstream {
+        add_upstream(to, &listener.name, upstream);
+    }
+    if let Some(sharers) = &listener.shared_with {
+        let help = "Sockets of other processes that take datagrams sent to this listener. Absent when udpd cannot \
+                    see them.";
+        let taking = sharers.iter().filter(|sharer| sharer.takes != Takes::Nothing);
+        to.add("udpd_foreign_sockets", help, &labels, taking.map(|sharer| sharer.sockets).sum::<u64>());
+    }
+}
+
+/// What never reached this host, in the unit of the label.
+fn add_upstream(to: &mut Exposition, listener: &str, upstream: &UpstreamSnapshot) {
+    let labels = [("listener", listener), ("unit", upstream.unit.as_str())];
+    if let Some(missing) = upstream.missing {
+        let help = "What was sent and never reached this host, by the numbers that the datagrams carry. Falls where \
+                    something comes late. Absent where only bounds are known.";
+        to.add("udpd_upstream_missing", help, &labels, missing);
+    }
+    let help = "What surely never reached this host: the gaps, less all that this host may have lost itself.";
+    to.add("udpd_upstream_missing_at_least", help, &labels, upstream.missing_at_least);
+    let help = "What may never have reached this host: the gaps, less what this host surely lost itself.";
+    to.add("udpd_upstream_missing_at_most", help, &labels, upstream.missing_at_most);
+    to.add_table(&labels, upstream.counts.values());
+    let help = "Datagrams received whose numbers udpd had no time to follow.";
+    to.add("udpd_upstream_unseen_datagrams_total", help, &labels[..1], upstream.unseen);
+    let help = "Datagrams received without the number that `sequence` names.";
+    to.add("udpd_upstream_unnumbered_datagrams_total", help, &labels[..1], upstream.unnumbered);
+}
+
+fn add_lane(to: &mut Exposition, labels: &[(&str, &str)], lane: &LaneSnapshot) {
+    to.add_table(labels, lane.counts.values().filter(|(counter, _)| counter.by_lane));
+    if let Some(wrong) = lane.wrong_cpu {
+        let help = "Datagrams that arrived on another core than planned. Absent without a plan, or without the \
+                    permission to count. For a listener with gro the kernel counts buffers, each of which may hold \
+                    many datagrams.";
+        to.add("udpd_wrong_cpu_datagrams_total", help, labels, wrong);
+    }
+    let help = "How much of a socket's receive buffer is in use, as the kernel accounts.";
+    to.add("udpd_socket_receive_buffer_used_bytes", help, labels, lane.receive_buffer_used_bytes);
+    let help = "The size of a socket's receive buffer as granted, which is twice the value set.";
+    to.add("udpd_socket_receive_buffer_max_bytes", help, labels, lane.receive_buffer_bytes);
+}
+
+fn add_sink(to: &mut Exposition, labels: &[(&str, &str)], sink: &SinkSnapshot) {
+    to.add_table(labels, sink.counts.values());
+    to.add_table(labels, sink.counts.dropped.values());
+    to.add("udpd_queue_depth", "Bytes of the pool that what waits for a sink takes.", labels, sink.queue_depth);
+    let help = "Bytes of the pool that it can take before when_full decides, if nothing else waits.";
+    to.add("udpd_queue_capacity", help, labels, sink.queue_capacity);
+}
+
+fn add_whole_sink(to: &mut Exposition, sink: &SinkSnapshot) {
+    let label = ("sink", sink.name.as_str());
+    if let Some(residence) = &sink.residence {
+        to.add_residence(&[label], residence);
+    }
+    if let Some(files) = &sink.files {
+        to.add_table(&[label], files.counts.values());
+    }
+    for destination in &sink.destinations {
+        to.add_table(&[label, ("destination", &destination.address)], destination.counts.values());
+    }
+}
+
+/// What is written so far: the metrics in the order of their first sample.
+#[derive(Default)]
+struct Exposition {
+    metrics: Vec<Metric>,
+}
+
+/// One metric and its samples, each on a line.
+struct Metric {
+    name: &'static str,
+    help: &'static str,
+    is_histogram: bool,
+    samples: String,
+}
+
+impl Exposition {
+    /// A sample for each counter of a table.
+    fn add_table(&mut self, labels: &[(&str, &str)], values: impl IntoIterator<Item = (&'static Counter, u64)>) {
+        for (counter, value) in values {
+            if counter.layer.is_empty() {
+                self.add(counter.metric, counter.help, labels, value);
+            } else {
+                let of_drop = [("layer", counter.layer), ("reason", counter.name)];
+                self.add(counter.metric, DROPPED_HELP, &[labels, &of_drop].concat(), value);
+            }
+        }
+    }
+
+    /// The one histogram there is. Its buckets are always the same, so that sums over sinks are right.
+    fn add_residence(&mut self, labels: &[(&str, &str)], residence: &ResidenceSnapshot) {
+        let name = "udpd_residence_seconds";
+        let help = "How long datagrams stayed from the receive call to the sink's delivery, sampled. Absent where \
+                    nothing was measured yet.";
+        let all = [("+Inf".to_owned(), residence.count)];
+        let within = residence.cumulative().map(|(end, count)| (end.to_string(), count)).chain(all);
+        for (end, count) in within {
+            self.add_part(name, "_bucket", help, &[labels, &[("le", &end)]].concat(), count);
+        }
+        self.add_part(name, "_sum", help, labels, residence.sum_seconds);
+        self.add_part(name, "_count", help, labels, residence.count);
+    }
+
+    /// One sample. What nobody knows has none.
+    fn add(&mut self, name: &'static str, help: &'static str, labels: &[(&str, &str)], value: impl Display) {
+        self.add_part(name, "", help, labels, value);
+    }
+
+    /// One sample of a metric whose samples have names of their own.
+    fn add_part(
+        &mut self,
+        name: &'static str,
+        part: &'static str,
+        help: &'static str,
+        labels: &[(&str, &str)],
+        value: impl Display,
+    ) {
+        let place = self.metrics.iter().position(|metric| metric.name == name).unwrap_or_else(|| {
+            self.metrics.push(Metric { name, help, is_histogram: !part.is_empty(), samples: String::new() });
+            self.metrics.len() - 1
+        });
+        let text = &mut self.metrics[place].samples;
+        text.push_str(name);
+        text.push_str(part);
+        for (position, (label, content)) in labels.iter().enumerate() {
+            text.push(if position == 0 { '{' } else { ',' });
+            text.push_str(label);
+            text.push_str("=\"");
+            push_escaped(text, content);
+            text.push('"');
+        }
+        if !labels.is_empty() {
+            text.push('}');
+        }
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, " {value}");
+    }
+
+    fn text(self) -> String {
+        let mut text = String::new();
+        for Metric { name, help, is_histogram, samples } in self.metrics {
+            let kind = match is_histogram {
+                true => "histogram",
+                false if name.ends_with("_total") => "counter",
+                false => "gauge",
+            };
+            let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {kind}\n{samples}", help.replace('`', ""));
+        }
+        text
+    }
+}
+
+/// Writes a label value so that nothing in it can end it.
+fn push_escaped(text: &mut String, content: &str) {
+    for character in content.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            other => text.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "exposition_tests.rs"]
+mod tests;

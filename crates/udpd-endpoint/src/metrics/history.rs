@@ -1,0 +1,367 @@
+//! The last hour, a point a second: how much arrived and was delivered, what was lost in which layer, how full buffers
+//! and queues were, how long datagrams stayed, and what the host dropped before its sockets. All listeners together, so
+//! that its size depends on nothing; what each listener lost is in `listener_hours`, in longer steps.
+//!
+//! The ring of points is taken at start and never grows: 3,600 of 64 bytes, 225 KiB. Beside it stands the latest
+//! residence of each sink, as many as are configured. A point is what happened between two readings of the ledger, with
+//! the time between them, so a rate is right also where a second was longer. What nobody knows is null, and never 0.
+
+use serde::Serialize;
+
+use super::listener_hours::{ListenerHours, ListenersJson, UNKNOWN};
+use hostloss::Layer;
+use udpd_base::ledger::snapshot::{ListenerSnapshot, SinkSnapshot};
+use udpd_base::ledger::{ResidenceSnapshot, Snapshot, Table};
+
+/// An hour.
+const POINTS: usize = 3600;
+
+/// What stands for a residence beyond the last bucket, 700 s: a little more than any that is told.
+const LONGER_MICROS: u64 = 701_000_000;
+
+/// How the points of several seconds become one.
+#[derive(Clone, Copy)]
+enum Fold {
+    Sum,
+    Max,
+    /// The highest of those that are known: a second in which nothing was measured hides no other.
+    MaxKnown,
+}
+
+/// One series: its key, how its points are folded, and how it is read.
+struct Series {
+    key: &'static str,
+    fold: Fold,
+    /// Counts since the start, whose differences are the points; or levels, which are the points.
+    read: fn(&Snapshot) -> Option<u64>,
+}
+
+const fn sum(key: &'static str, read: fn(&Snapshot) -> Option<u64>) -> Series {
+    Series { key, fold: Fold::Sum, read }
+}
+
+const fn max(key: &'static str, read: fn(&Snapshot) -> Option<u64>) -> Series {
+    Series { key, fold: Fold::Max, read }
+}
+
+const SERIES: [Series; 12] = [
+    sum("arrived", |now| of_listeners(now, |listener| listener.arrived)),
+    sum("delivered", |now| of_sinks(now, |sink| sink.counts.delivered)),
+    sum("lost_socket", |now| of_listeners(now, |listener| listener.kernel_dropped)),
+    sum("lost_listener", |now| of_listeners(now, |listener| Some(lost_by(listener, false)))),
+    // Denied and limited: lost because the operator asked for it.
+    sum("refused", |now| of_listeners(now, |listener| Some(lost_by(listener, true)))),
+    sum("lost_queue", |now| of_sinks(now, |sink| sink.counts.dropped.queue_full)),
+    sum("lost_sink", |now| of_sinks(now, |sink| sink.counts.dropped.by_destination())),
+    max("buffer_fill_permille", |now| {
+        let lanes = now.listeners.iter().flat_map(|listener| &listener.lanes);
+        lanes.map(|lane| permille(lane.receive_buffer_used_bytes, lane.receive_buffer_bytes)).max()
+    }),
+    max("queue_fill_permille", |now| {
+        let sinks = now.listeners.iter().flat_map(|listener| &listener.sinks);
+        sinks.map(|sink| permille(sink.queue_depth, sink.queue_capacity)).max()
+    }),
+    // Of any protocol: packets that the card, or the kernel before the sockets, dropped.
+    sum("host_nic", |now| of_host(now, |layer| layer == Layer::Nic)),
+    sum("host_kernel", |now| of_host(now, |layer| matches!(layer, Layer::Softnet | Layer::Conntrack | Layer::Ip))),
+    // What its name says is read in `record`, which knows the reading before.
+    Series { key: "residence_p99_micros", fold: Fold::MaxKnown, read: |_| None },
+];
+
+/// The place of the last series.
+const RESIDENCE: usize = SERIES.len() - 1;
+
+fn of_listeners(now: &Snapshot, read: impl Fn(&ListenerSnapshot) -> Option<u64>) -> Option<u64> {
+    now.listeners.iter().map(read).sum()
+}
+
+fn of_sinks(now: &Snapshot, read: impl Fn(&SinkSnapshot) -> u64) -> Option<u64> {
+    Some(now.listeners.iter().flat_map(|listener| &listener.sinks).map(read).sum())
+}
+
+/// Not known before the host has been looked at.
+fn of_host(now: &Snapshot, is_asked_for: fn(Layer) -> bool) -> Option<u64> {
+    let lost = now.host.lost.lost.iter().filter(|loss| is_asked_for(loss.layer)).map(|loss| loss.count).sum();
+    (!now.host.nic.is_empty() || !now.host.softnet.is_empty()).then_some(lost)
+}
+
+fn lost_by(listener: &ListenerSnapshot, wanted: bool) -> u64 {
+    listener.counts.dropped.values().filter(|(counter, _)| counter.is_quiet == wanted).map(|(_, count)| count).sum()
+}
+
+fn permille(used: u64, all: u64) -> u64 {
+    used.saturating_mul(1000).checked_div(all).unwrap_or(0).min(1000)
+}
+
+/// What happened between two readings.
+#[derive(Clone, Copy)]
+struct Point {
+    /// When it ended, since the process started.
+    end_ms: u64,
+    length_ms: u32,
+    values: [u32; SERIES.len()],
+}
+
+/// The ring and what its next point begins with.
+#[derive(Debug)]
+pub(super) struct History {
+    points: Ring,
+    last: Option<Reading>,
+    /// What the latest reading had measured since the start, by sink.
+    residence: Vec<(String, ResidenceSnapshot)>,
+    listeners: ListenerHours,
+}
+
+struct Ring {
+    points: Vec<Point>,
+    /// Where the next one goes once all places are taken.
+    next: usize,
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Ring({} points)", self.points.len())
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    at_ms: u64,
+    values: [Option<u64>; SERIES.len()],
+}
+
+/// The history as JSON: a place in each column for every step, oldest first.
+#[derive(Debug, Serialize)]
+struct Columns {
+    uptime_seconds: f64,
+    step_seconds: u64,
+    /// When each step ended, in seconds since the process started.
+    end_seconds: Vec<u64>,
+    /// How much of the step was seen.
+    seen_seconds: Vec<f64>,
+    series: serde_json::Map<String, serde_json::Value>,
+    by_listener: ListenersJson,
+}
+
+impl History {
+    pub(super) fn new() -> Self {
+        let points = Ring { points: Vec::with_capacity(POINTS), next: 0 };
+        Self { points, last: None, residence: Vec::new(), listeners: ListenerHours::default() }
+    }
+
+    /// Takes the next point.
+    pub(super) fn record(&mut self, now: &Snapshot) {
+        let mut values = SERIES.map(|series| (series.read)(now));
+        values[RESIDENCE] = self.slowest(now);
+        self.listeners.record(now);
+        let reading = Reading { at_ms: (now.uptime_seconds * 1000.0) as u64, values };
+        if let Some(last) = self.last.replace(reading) {
+            self.points.push(point(&last, &reading));
+        }
+    }
+
+    /// Within how many microseconds 99 of 100 datagrams went through the slowest sink since the last reading; `None`
+    /// where no batch was measured.
+    fn slowest(&mut self, now: &Snapshot) -> Option<u64> {
+        let sinks = now.listeners.iter().flat_map(|listener| &listener.sinks);
+        let mut measured: Vec<(String, ResidenceSnapshot)> =
+            sinks.filter_map(|sink| Some((sink.name.clone(), sink.residence.clone()?))).collect();
+        // A sink of several listeners stands under each.
+        measured.sort_by(|(one, _), (other, _)| one.cmp(other));
+        measured.dedup_by(|(one, _), (other, _)| one == other);
+        let since = measured.iter().filter_map(|(name, residence)| {
+            let before = self.residence.iter().find(|(other, _)| other == name);
+            before.map_or(Some(residence.clone()), |(_, before)| residence.since(before))
+        });
+        let micros = |since: ResidenceSnapshot| {
+            since.p99_seconds.map_or(LONGER_MICROS, |seconds| (seconds * 1e6).round() as u64)
+        };
+        let slowest = since.map(micros).max();
+        self.residence = measured;
+        slowest
+    }
+
+    /// The last hour in steps of so many seconds.
+    pub(super) fn json(&self, step_seconds: u64) -> String {
+        let step_ms = step_seconds.max(1) * 1000;
+        let mut ends: Vec<u64> = Vec::new();
+        let mut seen: Vec<u64> = Vec::new();
+        let mut columns: [Vec<u64>; SERIES.len()] = Default::default();
+        let mut known: [Vec<bool>; SERIES.len()] = Default::default();
+        for point in self.points.in_order() {
+            let end = point.end_ms.div_ceil(step_ms) * step_ms / 1000;
+            if ends.last() != Some(&end) {
+                ends.push(end);
+                seen.push(0);
+                columns.iter_mut().for_each(|column| column.push(0));
+                let is_known = |place: usize| !matches!(SERIES[place].fold, Fold::MaxKnown);
+                known.iter_mut().enumerate().for_each(|(place, column)| column.push(is_known(place)));
+            }
+            *seen.last_mut().expect("just pushed") += u64::from(point.length_ms);
+            for (place, value) in point.values.into_iter().enumerate() {
+                let (Some(folded), Some(is_known)) = (columns[place].last_mut(), known[place].last_mut()) else {
+                    continue;
+                };
+                let fold = SERIES[place].fold;
+                match fold {
+                    Fold::MaxKnown if value == UNKNOWN => continue,
+                    Fold::MaxKnown => *is_known = true,
+                    _ => *is_known &= value != UNKNOWN,
+                }
+                *folded = match fold {
+                    Fold::Sum => folded.saturating_add(value.into()),
+                    Fold::Max | Fold::MaxKnown => (*folded).max(value.into()),
+                };
+            }
+        }
+        let series = SERIES.iter().zip(columns.iter().zip(&known)).map(|(series, (column, known))| {
+            let values = column.iter().zip(known).map(|(value, known)| known.then_some(*value).into());
+            (series.key.to_owned(), serde_json::Value::Array(values.collect()))
+        });
+        let columns = Columns {
+            uptime_seconds: self.last.map_or(0.0, |last| last.at_ms as f64 / 1000.0),
+            step_seconds: step_ms / 1000,
+            end_seconds: ends,
+            seen_seconds: seen.into_iter().map(|ms| ms as f64 / 1000.0).collect(),
+            series: series.collect(),
+            by_listener: self.listeners.json(),
+        };
+        serde_json::to_string(&columns).unwrap_or_default()
+    }
+}
+
+fn point(before: &Reading, now: &Reading) -> Point {
+    let values = std::array::from_fn(|place| {
+        let value = match SERIES[place].fold {
+            Fold::Sum => now.values[place].zip(before.values[place]).map(|(now, before)| now.saturating_sub(before)),
+            Fold::Max | Fold::MaxKnown => now.values[place],
+        };
+        value.map_or(UNKNOWN, |value| u32::try_from(value).unwrap_or(UNKNOWN - 1).min(UNKNOWN - 1))
+    });
+    let length_ms = u32::try_from(now.at_ms.saturating_sub(before.at_ms)).unwrap_or(u32::MAX);
+    Point { end_ms: now.at_ms, length_ms, values }
+}
+
+impl Ring {
+    fn push(&mut self, point: Point) {
+        if self.points.len() < POINTS {
+            self.points.push(point);
+        } else {
+            self.points[self.next] = point;
+            self.next = (self.next + 1) % POINTS;
+        }
+    }
+
+    /// From the oldest on.
+    fn in_order(&self) -> impl Iterator<Item = &Point> {
+        let (newer, older) = self.points.split_at(self.next);
+        older.iter().chain(newer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use serde_json::{Value, json};
+    use udpd_base::ledger::ResidenceTally;
+    use udpd_base::ledger::testing::example;
+
+    fn at(seconds: f64, arrived: Option<u64>, used: u64) -> Snapshot {
+        let mut snapshot = example();
+        snapshot.uptime_seconds = seconds;
+        snapshot.listeners[0].arrived = arrived;
+        snapshot.listeners[0].lanes.truncate(1);
+        snapshot.listeners[0].lanes[0].receive_buffer_used_bytes = used;
+        snapshot
+    }
+
+    fn json_of(history: &History, step: u64) -> Value {
+        serde_json::from_str(&history.json(step)).unwrap()
+    }
+
+    #[test]
+    fn counts_are_added_over_a_step_levels_are_its_highest_and_what_is_not_known_is_null() {
+        let mut history = History::new();
+        let half = example().listeners[0].lanes[0].receive_buffer_bytes / 2;
+        for (seconds, arrived, used) in [
+            (7.5, Some(1_000), 0),
+            (8.5, Some(1_010), half),
+            (9.5, Some(1_030), 0),
+            (10.5, Some(1_060), 0),
+            (12.5, None, 0),
+        ] {
+            history.record(&at(seconds, arrived, used));
+        }
+        let found = json_of(&history, 5);
+        assert_eq!(found["end_seconds"], json!([10, 15]));
+        assert_eq!(found["seen_seconds"], json!([2.0, 3.0]));
+        assert_eq!(found["series"]["arrived"], json!([30, null]));
+        assert_eq!(found["series"]["buffer_fill_permille"], json!([500, 0]));
+        assert_eq!(found["series"]["lost_queue"], json!([0, 0]));
+        assert_eq!(found["uptime_seconds"], json!(12.5));
+    }
+
+    #[test]
+    fn the_residence_of_a_step_is_that_of_its_slowest_second_and_not_of_the_whole_life() {
+        let mut history = History::new();
+        let mut tally = ResidenceTally::default();
+        for (seconds, micros, datagrams) in [(1.0, 100, 1000), (2.0, 40_000, 1000), (3.0, 100, 0), (11.0, 100, 10)] {
+            tally.observe(Duration::from_micros(micros), datagrams);
+            let mut snapshot = at(seconds, Some(0), 0);
+            snapshot.listeners[0].sinks[0].residence = tally.read();
+            history.record(&snapshot);
+        }
+        assert_eq!(json_of(&history, 10)["series"]["residence_p99_micros"], json!([50_000, 100]));
+        history.record(&at(21.0, Some(0), 0));
+        assert_eq!(json_of(&history, 10)["series"]["residence_p99_micros"], json!([50_000, 100, null]));
+        // Beyond the last bucket it is told as a little longer than that.
+        for (seconds, stayed) in [(31.0, 700), (41.0, 800)] {
+            tally.observe(Duration::from_secs(stayed), 1000);
+            let mut snapshot = at(seconds, Some(0), 0);
+            snapshot.listeners[0].sinks[0].residence = tally.read();
+            history.record(&snapshot);
+        }
+        let found = json_of(&history, 10);
+        let residence = found["series"]["residence_p99_micros"].as_array().unwrap();
+        assert_eq!(residence[3..], [json!(700_000_000), json!(701_000_000)]);
+    }
+
+    #[test]
+    fn what_the_host_dropped_before_its_sockets_stands_apart_and_is_null_where_nobody_looked() {
+        let mut history = History::new();
+        let host = |dropped: u64| {
+            let mut host = hostloss::Reading::default();
+            let link = hostloss::tables::Link { rx_dropped: Some(dropped), ..Default::default() };
+            host.nic.insert("eth0".into(), hostloss::Interface { link, ..Default::default() });
+            host.ip.in_discards = Some(2 * dropped);
+            host.udp.in_errors = Some(1000 * dropped);
+            host.lost = hostloss::Losses::of(&host);
+            host
+        };
+        for (seconds, dropped) in [(1.0, Some(5)), (2.0, Some(8)), (11.0, None)] {
+            let mut snapshot = at(seconds, Some(0), 0);
+            snapshot.host = dropped.map(host).unwrap_or_default();
+            history.record(&snapshot);
+        }
+        let found = json_of(&history, 10);
+        assert_eq!(found["series"]["host_nic"], json!([3, null]));
+        assert_eq!(found["series"]["host_kernel"], json!([6, null]));
+    }
+
+    #[test]
+    fn it_keeps_an_hour_in_the_memory_that_it_took_at_start() {
+        let mut history = History::new();
+        let capacity = history.points.points.capacity();
+        for second in 0..10_000_u64 {
+            history.record(&at(second as f64, Some(second * 7), 0));
+        }
+        assert_eq!(history.points.points.capacity(), capacity);
+        assert_eq!(capacity * size_of::<Point>(), 3600 * 64, "as it says above");
+        let found = json_of(&history, 1);
+        let ends = found["end_seconds"].as_array().unwrap();
+        assert_eq!((ends.len(), &ends[0], &ends[3599]), (3600, &json!(6400), &json!(9999)));
+        assert!(found["series"]["arrived"].as_array().unwrap().iter().all(|count| *count == json!(7)));
+    }
+}

@@ -1,0 +1,127 @@
+//! The lists of networks of the listeners: read, held against each other and against the keys, and made into one table
+//! for each listener. Listeners with the same lists share theirs.
+//!
+//! A file that is missing or wrong is a mistake like any other, so that a start is refused and a reload leaves what
+//! runs as it is: to go on without a list would let in whom it was there to keep out.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::config::host::{Host, Lists};
+use crate::config::listener::Listener;
+use udpd_base::settings::{Findings, Place, Section};
+use udpd_base::text::advice::Advice;
+use udpd_inspect::policy::lists;
+use udpd_inspect::policy::lists::NETWORKS_MAX;
+use udpd_inspect::policy::{Access, AccessList, Networks, Origin};
+
+/// Fills in the tables of all listeners.
+pub(super) fn read(sections: &mut [Section<'_, Listener>], host: &Host, findings: &mut Findings<'_>) {
+    let mut made: Vec<(Access, Option<Arc<AccessList>>)> = Vec::new();
+    for section in sections {
+        let access = section.settings.access.clone();
+        if access.is_open() || host.lists == Lists::Leave && access.files().next().is_some() {
+            continue;
+        }
+        let known = made.iter().position(|(known, _)| *known == access);
+        let index = known.unwrap_or_else(|| {
+            made.push((access, table(section, findings).map(Arc::new)));
+            made.len() - 1
+        });
+        section.settings.access.list = made[index].1.clone();
+    }
+}
+
+/// A file, the key that names it and where.
+struct Text {
+    place: Place,
+    path: String,
+    accept: bool,
+}
+
+/// What the keys and files of a listener say together, or none with the reasons in `findings`.
+fn table(section: &Section<'_, Listener>, findings: &mut Findings<'_>) -> Option<AccessList> {
+    let before = findings.count();
+    let access = &section.settings.access;
+    let mut networks = Networks::default();
+    let written = Origin { text: 0, line: 0 };
+    access.allow.iter().for_each(|network| networks.push(*network, true, written));
+    access.deny.iter().for_each(|network| networks.push(*network, false, written));
+    let texts: Vec<Text> = [("allow_files", true), ("deny_files", false)]
+        .into_iter()
+        .flat_map(|(key, accept)| section.written.texts(key).into_iter().map(move |text| (text, accept)))
+        .map(|(text, accept)| Text { path: text.value, place: text.place, accept })
+        .collect();
+    let mut allowed = access.allow.len();
+    for (index, text) in texts.iter().enumerate() {
+        let count_before = networks.count();
+        read_file(index, text, &mut networks, findings);
+        allowed += if text.accept { networks.count() - count_before } else { 0 };
+        if networks.count() > NETWORKS_MAX {
+            let what = format!("with {:?} the listener has more than {NETWORKS_MAX} networks", text.path);
+            findings.say(&text.place, what, "join networks that lie side by side, or refuse them in a firewall");
+            return None;
+        }
+    }
+    check_allowed(&texts, allowed, before, findings);
+    networks.sort(|conflict| {
+        // Between two keys it has been said.
+        if let Some(last) = conflict.allowed.text.max(conflict.denied.text).checked_sub(1) {
+            say_conflict(&texts, usize::from(last), (conflict.network, conflict.allowed, conflict.denied), findings);
+        }
+    });
+    (findings.count() == before).then(|| networks.into_list(access.allow.is_empty() && access.allow_files.is_empty()))
+}
+
+fn read_file(index: usize, text: &Text, networks: &mut Networks, findings: &mut Findings<'_>) {
+    let Text { path, place, accept } = text;
+    let number = index as u16 + 1;
+    // One more than fits, by which the caller knows.
+    let mut left = (NETWORKS_MAX + 1).saturating_sub(networks.count());
+    let take = |network, line| {
+        if left > 0 {
+            left -= 1;
+            networks.push(network, *accept, Origin { text: number, line });
+        }
+    };
+    let refuse = |line: u32, advice| findings.refuse_line(path, line as usize, &place.key, advice);
+    if let Err(Advice { what, cure }) = lists::read(Path::new(path), take, refuse) {
+        findings.say(place, format!("{path:?} {what}"), cure);
+    }
+}
+
+/// A list of friends in which nobody is left is the list of a program that has failed.
+fn check_allowed(texts: &[Text], allowed: usize, before: usize, findings: &mut Findings<'_>) {
+    let Some(first) = texts.iter().find(|text| text.accept) else { return };
+    if allowed == 0 && findings.count() == before {
+        let what = format!("{:?} holds no network, so nobody could send", first.path);
+        findings.say(&first.place, what, "write networks into it, or take it from the list of files");
+    }
+}
+
+/// The longest prefix decides, so a network that is in both decides nothing. It is said of the file.
+fn say_conflict(
+    texts: &[Text],
+    at: usize,
+    (network, allowed, denied): (IpNet, Origin, Origin),
+    findings: &mut Findings<'_>,
+) {
+    let text = &texts[at];
+    let (here, there) = if text.accept { (allowed, denied) } else { (denied, allowed) };
+    let other = if text.accept { "deny" } else { "allow" };
+    let other = match there.text.checked_sub(1) {
+        None => format!("{other} of the configuration"),
+        Some(index) => format!("line {} of {:?}, in {other}_files", there.line, texts[usize::from(index)].path),
+    };
+    let advice = Advice::new(
+        format!("{network} is in {other}, too"),
+        "write it in one of the two; the longest prefix decides, and these are equal",
+    );
+    findings.refuse_line(&text.path, here.line as usize, &text.place.key, advice);
+}
+
+#[cfg(test)]
+#[path = "lists_tests.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+//! `[daemon]`: the settings of the process itself.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use udpd_base::logging::LogFormat;
+use udpd_base::os::user;
+use udpd_base::os::user::Wanted;
+use udpd_base::os::{paths, runtime};
+use udpd_base::settings::kinds::{Choose, Chosen, Optional, Or, Size, Text, Words};
+use udpd_base::settings::{Field, Findings, Kind, settings};
+use udpd_base::text::address;
+use udpd_base::text::advice::Advice;
+use udpd_sandbox::Mode;
+
+settings! {
+    /// `[daemon]`.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Daemon {
+        /// The Unix socket that answers `udpd stats`, `udpd reload` and `udpd reopen`. "" = none.
+        control_socket: Chosen<Option<PathBuf>> = "/run/udpd/control.sock", ControlSocket;
+        /// The address that Prometheus scrapes, with a page for browsers. "" = off.
+        metrics_address: Chosen<Option<SocketAddr>> = "127.0.0.1:9817", Choose(Optional(address::parse_metrics)),
+            elsewhere "metrics";
+        /// A file with the token that metrics and page ask for. "" = they ask for none.
+        metrics_token_file: Option<PathBuf> = "" like "/etc/udpd/metrics.token", Optional(paths::check_file);
+        /// The least severe lines in the log.
+        log_level: log::LevelFilter = "info", Words(LOG_LEVELS), elsewhere "loglevel";
+        /// How a line of the log looks.
+        log_format: LogFormat = "text", Words(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
+        /// Where the final ledger goes as JSON when the daemon ends. "" = nowhere.
+        stats_on_exit: Option<PathBuf> = "" like "/var/lib/udpd/ledger.json", Optional(paths::check_replaced);
+        /// What udpd gives up once it runs: capabilities, system calls and paths. With "require" it does not start
+        /// where the kernel lacks a part.
+        sandbox: Mode = "auto", Words(&[("auto", Mode::Auto), ("require", Mode::Require), ("off", Mode::Off)]);
+        /// The user that udpd becomes before it opens or binds anything, where root starts it. "auto" = the user udpd,
+        /// if there is one; "root" = udpd stays root.
+        user: Wanted = "auto" like "root", Text(check_user);
+        /// The memory for datagrams: what all lanes receive into, and what waits for all sinks.
+        pool_bytes: Option<usize> = "auto", Or(&[("auto", None)], Size(POOL), Some);
+    }
+}
+
+/// Less would not hold what one lane receives into; the plan knows how much these lanes need.
+const POOL: std::ops::RangeInclusive<u64> = 1 << 20..=1024 << 30;
+
+const LOG_LEVELS: &[(&str, log::LevelFilter)] = &[
+    ("error", log::LevelFilter::Error),
+    ("warn", log::LevelFilter::Warn),
+    ("info", log::LevelFilter::Info),
+    ("debug", log::LevelFilter::Debug),
+];
+
+/// The name of a user as tools write one, which need not be there.
+fn check_user(text: &str) -> Result<Wanted, Advice> {
+    let is_odd = |letter: char| letter.is_whitespace() || letter.is_control() || matches!(letter, ':' | '/');
+    match text {
+        "auto" => Ok(Wanted::Auto),
+        "" => Err(Advice::new("\"\" is no user", "write \"auto\", or the name of a user of this host")),
+        _ if text.contains(is_odd) || text.starts_with('-') || text.len() > 32 => {
+            let what = format!("{text:?} cannot be the name of a user");
+            Err(Advice::new(what, "write a name that \"getent passwd\" shows in front of the first colon"))
+        }
+        _ => Ok(Wanted::Named(text.to_owned())),
+    }
+}
+
+/// The path of the control socket, whose default depends on who runs the daemon.
+struct ControlSocket;
+
+impl Kind<Chosen<Option<PathBuf>>> for ControlSocket {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Chosen<Option<PathBuf>>> {
+        let packaged = Choose(Optional(paths::check_socket)).read(field, findings)?;
+        Some(if field.written { packaged } else { Chosen { value: own_socket(packaged.value), written: false } })
+    }
+}
+
+/// The control socket of this process, when the file does not name one. `packaged` is that of root.
+///
+/// Under systemd that is the directory the unit was given; for root the directory under /run; for an ordinary user the
+/// first of those that are the user's own.
+fn own_socket(packaged: Option<PathBuf>) -> Option<PathBuf> {
+    // systemd separates several directories with colons; the first is the one of the unit's own name.
+    let of_unit = std::env::var_os("RUNTIME_DIRECTORY");
+    let of_unit = of_unit.as_ref().and_then(|value| value.to_str()?.split(':').next());
+    if let Some(own) = of_unit.filter(|path| path.starts_with('/')) {
+        return Some(PathBuf::from(own).join("control.sock"));
+    }
+    // Also for a reload, in a process that has become another user.
+    if user::is_or_was_root() {
+        return packaged;
+    }
+    runtime::directories().first().map(|directory| directory.join("control.sock"))
+}

@@ -1,0 +1,138 @@
+//! Who feeds whom: how many lanes a listener gets, which consumer of a sink each of them feeds, and which file that
+//! makes.
+//!
+//! The plan is made of these answers, and so are the test for two writers of one file, the daemon's own files and the
+//! bench: what none of them counts by itself cannot differ between them.
+
+use super::listener::{Lanes, Listener};
+use super::sinks::Consumers;
+use super::steer::Steer;
+use udpd_file::template;
+use udpd_file::template::Names;
+
+/// What one lane is taken to receive, in datagrams per second, when nothing else says how many lanes are needed.
+const LANE_RATE: u64 = 500_000;
+
+/// The most lanes that a rate alone asks for.
+const LANES_FOR_RATE_MAX: u64 = 256;
+
+/// The lanes of all listeners, by address and number; their order is the order of the lanes in the plan.
+#[derive(Debug)]
+pub struct Feeders<'c> {
+    listeners: &'c [Listener],
+    /// By listener: how many each of its addresses gets.
+    lanes_on_address: Vec<usize>,
+    /// By listener: how many there are besides, each for a receive queue that goes past the kernel's stack.
+    lanes_past_the_stack: Vec<usize>,
+}
+
+/// One lane that feeds a sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Feeder {
+    pub lane: usize,
+    /// Index of its listener.
+    pub listener: usize,
+    pub number: usize,
+    pub consumer: usize,
+}
+
+impl<'c> Feeders<'c> {
+    /// `receive_queues` tells how many an interface has, where it tells, and `cores` how many udpd may use, where that
+    /// is known: more receivers than cores would only take turns, so with more queues than cores each lane takes
+    /// several. A listener with receive queues of its own has a lane for each, and the others none for those.
+    pub fn new(
+        listeners: &'c [Listener],
+        steer: &Steer,
+        receive_queues: impl Fn(&str) -> Option<usize>,
+        cores: Option<usize>,
+    ) -> Self {
+        let count = |listener: &Listener| {
+            let needed = || listener.absorb.rate.div_ceil(LANE_RATE).clamp(1, LANES_FOR_RATE_MAX) as usize;
+            let one_each = |queues: usize| cores.filter(|&cores| cores > 0).map_or(queues, |cores| queues.min(cores));
+            let shared = |interface: &str| {
+                // Those that it will have once it is steered: the lanes are not to change with it.
+                let asked = steer.queues_asked(interface).or_else(|| receive_queues(interface));
+                asked.map(|queues| queues.saturating_sub(steer.dedicated_on(interface)).max(1))
+            };
+            match (listener.lanes, &listener.interface) {
+                // Its sockets take what the program at the interface lets pass.
+                _ if listener.is_past_the_stack() => 1,
+                (Lanes::Count(count), _) => count.get(),
+                (Lanes::Auto, _) if steer.dedicated_to(listener).is_some() => steer.own_queues(listener),
+                (Lanes::Auto, Some(interface)) => shared(interface).map_or_else(needed, one_each),
+                (Lanes::Auto, None) => needed(),
+            }
+        };
+        // Each needs its own engine, however many cores there are.
+        let past_the_stack = |listener: &Listener| match &listener.interface {
+            Some(interface) if listener.is_past_the_stack() => receive_queues(interface).unwrap_or(1).max(1),
+            _ => 0,
+        };
+        Self {
+            listeners,
+            lanes_on_address: listeners.iter().map(count).collect(),
+            lanes_past_the_stack: listeners.iter().map(past_the_stack).collect(),
+        }
+    }
+
+    pub fn listeners(&self) -> &'c [Listener] {
+        self.listeners
+    }
+
+    /// How many lanes each address of a listener gets.
+    pub fn lanes_on_address(&self, listener: usize) -> usize {
+        self.lanes_on_address[listener]
+    }
+
+    /// How many lanes a listener gets.
+    pub fn lanes(&self, listener: usize) -> usize {
+        let on_addresses = self.lanes_on_address[listener].saturating_mul(self.listeners[listener].addresses.len());
+        on_addresses.saturating_add(self.lanes_past_the_stack[listener])
+    }
+
+    /// How many of these take a receive queue past the kernel's stack. They come after those of its addresses.
+    pub fn lanes_past_the_stack(&self, listener: usize) -> usize {
+        self.lanes_past_the_stack[listener]
+    }
+
+    /// The listeners that feed a sink, by index.
+    pub fn listeners_of(&self, sink: usize) -> impl Iterator<Item = usize> {
+        (0..self.listeners.len()).filter(move |&listener| self.listeners[listener].sinks.contains(&sink))
+    }
+
+    /// How many consumers a sink has: never more than lanes that feed it.
+    pub fn consumers(&self, sink: usize, asked: Consumers) -> usize {
+        let lanes = self.listeners_of(sink).map(|listener| self.lanes(listener)).sum();
+        match asked {
+            Consumers::Count(count) => count.get().min(lanes),
+            Consumers::PerLane => lanes,
+        }
+    }
+
+    /// The lanes that feed a sink, in their order: lane i feeds consumer i mod N.
+    pub fn of_sink(&self, sink: usize, asked: Consumers) -> impl Iterator<Item = Feeder> {
+        let consumers = self.consumers(sink, asked).max(1);
+        let mut next = 0;
+        let lanes_of = move |listener| {
+            let first = next;
+            next += self.lanes(listener);
+            let lanes = if self.listeners[listener].sinks.contains(&sink) { next - first } else { 0 };
+            (0..lanes).map(move |number| (first + number, listener, number))
+        };
+        let feeding = (0..self.listeners.len()).flat_map(lanes_of).enumerate();
+        feeding.map(move |(place, (lane, listener, number))| Feeder {
+            lane,
+            listener,
+            number,
+            consumer: place % consumers,
+        })
+    }
+}
+
+impl Feeder {
+    /// The file that gets what this lane receives, with the codes for the time still in its name.
+    pub fn file(&self, listeners: &[Listener], sink: &str, path: &str) -> String {
+        let listener = &listeners[self.listener].name;
+        template::expand(path, &Names { listener, lane: self.number, consumer: self.consumer, sink })
+    }
+}

@@ -1,0 +1,226 @@
+//! What the configuration is checked against: the interfaces and cores of this host.
+//!
+//! Files are read below roots that a test can point elsewhere. A host that hides them (a container without /sys)
+//! is not an error: what cannot be known is not refused here and fails later, if it does, with its own message.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::steer::Steer;
+use udpd_base::os::user::{Account, Wanted};
+use udpd_base::text::advice::Advice;
+use udpd_base::text::units;
+
+/// Where the host describes itself.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Usually `/sys`.
+    pub sys_root: PathBuf,
+    /// Usually `/proc`.
+    pub proc_root: PathBuf,
+    /// Which interfaces of the file need not be there yet.
+    pub may_come: MayCome,
+    /// Whether the lists of networks are read that listeners name.
+    pub lists: Lists,
+    /// Whether the user has to be there that udpd becomes: a daemon that runs has become it.
+    pub becomes_user: bool,
+}
+
+/// What becomes of `allow_files` and `deny_files`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Lists {
+    /// They are read.
+    #[default]
+    Read,
+    /// Who only asks a daemon that runs, or looks after a card, does without: they may be long, and somebody else's.
+    Leave,
+}
+
+/// Interfaces that may be absent, and no mistake of the file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MayCome {
+    #[default]
+    None,
+    /// Those of `[steer]`: who receives does so without them, and warns.
+    Steered,
+    All,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            sys_root: PathBuf::from("/sys"),
+            proc_root: PathBuf::from("/proc"),
+            may_come: MayCome::None,
+            lists: Lists::Read,
+            becomes_user: true,
+        }
+    }
+}
+
+impl Host {
+    /// Refuses an interface of a listener that does not exist, naming those that do.
+    pub(super) fn check_interface(&self, name: &str) -> Result<(), Advice> {
+        self.check_name(name, self.may_come == MayCome::All)
+    }
+
+    /// The same for one of `[steer]`.
+    pub(super) fn check_steered(&self, name: &str) -> Result<(), Advice> {
+        self.check_name(name, self.may_come != MayCome::None)
+    }
+
+    /// Refuses a user that this host does not have.
+    pub(super) fn check_user(&self, wanted: &Wanted) -> Result<(), Advice> {
+        let Wanted::Named(name) = wanted else { return Ok(()) };
+        // A list of users that cannot be read is no reason: whoever becomes the user says so.
+        if !self.becomes_user || !matches!(Account::of(name), Ok(None)) {
+            return Ok(());
+        }
+        let cure = format!("make it (useradd --system {name}), or write \"auto\"");
+        Err(Advice::new(format!("this host has no user {name:?}"), cure))
+    }
+
+    fn check_name(&self, name: &str, may_come: bool) -> Result<(), Advice> {
+        // The kernel's own rules for a name; they also keep the path below inside its directory.
+        let plain = !name.is_empty() && name != "." && name != "..";
+        if !plain || name.len() > 15 || name.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
+            let what = format!("{name:?} cannot be the name of an interface");
+            return Err(Advice::new(what, "write a name that \"ip link\" shows: at most 15 bytes, no slash, no space"));
+        }
+        let root = self.sys_root.join("class/net");
+        if may_come || !root.is_dir() || root.join(name).exists() {
+            return Ok(());
+        }
+        let what = format!("this host has no interface {name:?}");
+        Err(Advice::new(what, format!("write one of {}", self.interfaces(&root))))
+    }
+
+    fn interfaces(&self, root: &Path) -> String {
+        let entries = fs::read_dir(root).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.retain(|name| root.join(name).is_dir());
+        names.sort();
+        names.truncate(20);
+        names.join(", ")
+    }
+
+    /// Refuses cores that do not exist, are offline, or that this process may not use.
+    pub(super) fn check_cpus(&self, cpus: &[usize]) -> Result<(), Advice> {
+        let missing =
+            |known: &[usize]| -> Vec<usize> { cpus.iter().copied().filter(|cpu| !known.contains(cpu)).collect() };
+        if let Some(present) = self.cpu_file("present") {
+            let absent = missing(&present);
+            if !absent.is_empty() {
+                let what = format!("this host has no {}", cores(&absent));
+                return Err(Advice::new(what, format!("write some of \"{}\"", steer::format_core_list(&present))));
+            }
+        }
+        if let Some(online) = self.cpu_file("online") {
+            let offline = missing(&online);
+            if !offline.is_empty() {
+                let what = format!("{} offline", is(&offline));
+                let cure = format!(
+                    "write some of \"{}\", or bring it up: echo 1 > /sys/devices/system/cpu/cpu{}/online",
+                    steer::format_core_list(&online),
+                    offline[0]
+                );
+                return Err(Advice::new(what, cure));
+            }
+        }
+        if let Some(allowed) = self.allowed_cpus() {
+            let barred = missing(&allowed);
+            if !barred.is_empty() {
+                let what = format!("this process may not use {}", cores(&barred));
+                let cure = format!(
+                    "write some of \"{}\", or widen CPUAffinity=, AllowedCPUs=, taskset or the container's cpuset",
+                    steer::format_core_list(&allowed)
+                );
+                return Err(Advice::new(what, cure));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many cores udpd may use; `None` where the host does not tell.
+    pub(super) fn usable_cores(&self, wish: &Steer) -> Option<usize> {
+        let (allowed, online) = (self.allowed_cpus(), self.cpu_file("online"));
+        let may = |core: &&usize| {
+            allowed.as_ref().is_none_or(|allowed| allowed.contains(core))
+                && wish.request.cores.as_ref().is_none_or(|cores| cores.contains(core))
+        };
+        online.as_ref().or(allowed.as_ref()).map(|cores| cores.iter().filter(may).count())
+    }
+
+    fn cpu_file(&self, name: &str) -> Option<Vec<usize>> {
+        let text = fs::read_to_string(self.sys_root.join("devices/system/cpu").join(name)).ok()?;
+        units::parse_cpus(text.trim()).ok()
+    }
+
+    fn allowed_cpus(&self) -> Option<Vec<usize>> {
+        let status = fs::read_to_string(self.proc_root.join("self/status")).ok()?;
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        units::parse_cpus(list.trim()).ok()
+    }
+}
+
+fn cores(cpus: &[usize]) -> String {
+    format!("{} {}", if cpus.len() == 1 { "core" } else { "cores" }, steer::format_core_list(cpus))
+}
+
+fn is(cpus: &[usize]) -> String {
+    format!("{} {}", cores(cpus), if cpus.len() == 1 { "is" } else { "are" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host_with(present: &str, online: &str, allowed: &str) -> (tempfile::TempDir, Host) {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let host = Host { sys_root: root.path().join("sys"), proc_root: root.path().join("proc"), ..Host::default() };
+        let cpu = host.sys_root.join("devices/system/cpu");
+        fs::create_dir_all(&cpu).expect("a directory for cores");
+        fs::create_dir_all(host.sys_root.join("class/net/eth0")).expect("an interface");
+        fs::create_dir_all(host.proc_root.join("self")).expect("a directory for the process");
+        fs::write(cpu.join("present"), format!("{present}\n")).expect("present");
+        fs::write(cpu.join("online"), format!("{online}\n")).expect("online");
+        let status = format!("Name:\tudpd\nCpus_allowed_list:\t{allowed}\n");
+        fs::write(host.proc_root.join("self/status"), status).expect("status");
+        (root, host)
+    }
+
+    #[test]
+    fn a_core_must_exist_be_online_and_be_allowed() {
+        let (_root, host) = host_with("0-7", "0-5", "0-3");
+        assert_eq!(host.check_cpus(&[0, 3]), Ok(()));
+        for (cpus, words) in [
+            (vec![3, 4], "may not use core 4; write some of \"0-3\""),
+            (vec![5, 6, 7], "cores 6-7 are offline; write some of \"0-5\""),
+            (vec![8], "this host has no core 8; write some of \"0-7\""),
+        ] {
+            let advice = host.check_cpus(&cpus).expect_err("refused").to_string();
+            assert!(advice.contains(words), "{cpus:?}: {advice}");
+        }
+    }
+
+    #[test]
+    fn an_interface_must_exist_and_the_message_names_those_that_do() {
+        let (_root, host) = host_with("0", "0", "0");
+        assert_eq!(host.check_interface("eth0"), Ok(()));
+        let advice = host.check_interface("eth7").expect_err("absent").to_string();
+        assert_eq!(advice, "this host has no interface \"eth7\"; write one of eth0");
+        for name in ["..", "a/b", "", "sixteen-letters-"] {
+            assert!(host.check_interface(name).is_err(), "{name:?}");
+        }
+        let running = Host { may_come: MayCome::Steered, ..host };
+        assert!(running.check_interface("eth7").is_err() && running.check_steered("a/b").is_err());
+        assert_eq!(running.check_steered("eth7"), Ok(()));
+    }
+
+    #[test]
+    fn a_host_that_hides_itself_refuses_nothing() {
+        let host = Host { sys_root: "/nonexistent".into(), proc_root: "/nonexistent".into(), ..Host::default() };
+        assert_eq!(host.check_cpus(&[4000]), Ok(()));
+        assert_eq!(host.check_interface("eth7"), Ok(()));
+    }
+}

@@ -1,0 +1,280 @@
+//! `[[listener]]`: one port, or one port on several addresses, and how its lanes receive.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use mmsg::proxy::PREFIX_BYTES_MAX;
+use mmsg::xdp::{Checksums, Mode};
+
+use super::multicast::Multicast;
+use super::names::check_name;
+use udpd_base::settings::kinds::{Count, Flag, Flat, Inner, Names, OneOrMore, Optional, Or, Size, Span, Text, Words};
+use udpd_base::settings::{Field, Findings, Key, Kind, settings};
+use udpd_base::text::address;
+use udpd_inspect::policy::{Access, Limit, Proxies, RateLimit};
+use udpd_inspect::upstream::{AnySequence, Sequence};
+
+settings! {
+    /// `[[listener]]`.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Listener {
+        /// Its name in metrics, in the ledger and in paths: 1 to 64 letters, digits, dots, dashes, underscores.
+        name: String = required like "syslog", Text(check_name);
+        /// An address and a port, or a list of them. A lane is made for each address and each lane number.
+        addresses as address: Vec<SocketAddr> = required like "0.0.0.0:514", OneOrMore(address::parse_listener),
+            elsewhere "listen bind port host addresses";
+        /// Bind to this interface. "" = every interface.
+        interface: Option<String> = "" like "eth0", Optional(|name| Ok(name.to_owned())), elsewhere "device";
+        /// How many lanes each address gets.
+        lanes: Lanes = "auto", Or(&[("auto", Lanes::Auto)], Count(1..=LANES_MAX), Lanes::count),
+            elsewhere "threads workers sockets";
+        /// How the kernel chooses the lane of a datagram.
+        spread: Spread = "flow" like "cpu", Words(SPREADS);
+        /// How datagrams are fetched.
+        engine: Option<EngineKind> = "auto", Words(ENGINES);
+        /// How the program of `engine = "af_xdp"` sits at the interface: in its driver, or above it.
+        xdp_mode: Mode = "native", Words(&[("native", Mode::Native), ("generic", Mode::Generic)]);
+        /// What `engine = "af_xdp"` makes of UDP checksums, which no kernel code has looked at.
+        xdp_checksums: Checksums = "verify", Words(CHECKSUMS);
+        /// Other processes may bind sockets to its addresses too.
+        share_port: bool = false, Flag, elsewhere "reuse_port reuseport";
+        // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the
+        // memory and gain nothing. "auto" finds out, and stamps datagrams meanwhile, so it is to be asked for.
+        /// Take trains of datagrams in one piece (UDP_GRO).
+        gro: Gro = "off", Words(&[("auto", Gro::Auto), ("on", Gro::On), ("off", Gro::Off)]);
+        /// Datagrams in one receive call.
+        batch_size: usize = 64, Count(1..=1024);
+        /// The longest payload that is kept whole.
+        max_length_bytes as max_length: usize = "2KiB", Size(MAX_LENGTH), elsewhere "mtu max_size";
+        /// What happens to a longer one.
+        on_truncate: OnTruncate = "keep", Words(&[("keep", OnTruncate::Keep), ("drop", OnTruncate::Drop)]);
+        /// Let datagrams gather this long after a short batch.
+        gather: Duration = "0ms", Span(Duration::ZERO..=Duration::from_millis(10));
+        /// The receive buffer to request for each socket.
+        receive_buffer: ReceiveBuffer = "auto",
+            Or(&[("auto", ReceiveBuffer::Auto)], Size(RECEIVE_BUFFER), ReceiveBuffer::Bytes),
+            elsewhere "rcvbuf recv_buffer buffer";
+        /// The burst to survive while nobody reads.
+        absorb: Absorb = {}, WrittenAbsorb;
+        /// How long a receive call spins for datagrams before it sleeps. Longer would be a receiver that never sleeps.
+        busy_poll: Duration = "0us", Span(Duration::ZERO..=Duration::from_millis(10));
+        /// The kernel's arrival time of each datagram.
+        timestamps: Timestamps = "auto",
+            Words(&[("auto", Timestamps::Auto), ("on", Timestamps::On), ("off", Timestamps::Off)]);
+        /// The groups it joins.
+        multicast: Multicast = {}, Flat;
+        /// Whose datagrams it takes.
+        access: Access = {}, Flat;
+        /// The proxies before it.
+        proxies: Proxies = {}, Flat;
+        /// What one source address may send to one lane.
+        rate_limit: Option<Limit> = {}, RateLimit;
+        /// The sequence number that its datagrams carry. "" = none: then nobody can tell what never reached this host.
+        sequence: Option<Sequence> = "" like "netflow9", AnySequence, elsewhere "protocol";
+        // Indexes into `Config::sinks`, each once.
+        /// The sinks that get every datagram of this listener.
+        sinks: Vec<usize> = required like ["archive"], Names, elsewhere "sink outputs";
+    }
+}
+
+/// The burst that a listener must survive while nobody reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Absorb {
+    /// Datagrams per second, over all lanes of the listener.
+    pub rate: u64,
+    pub stall: Duration,
+    /// The payload that each of these datagrams has.
+    pub size_bytes: usize,
+    /// The operator wrote it. Then queues reserve memory for it; the default sizes receive buffers only.
+    pub is_written: bool,
+}
+
+settings! {
+    for Absorb {
+        /// Datagrams per second, over all lanes of the listener.
+        rate: u64 = 200000, Count(1..=1_000_000_000);
+        /// How long nobody reads.
+        stall: Duration = "250ms", Span(Duration::from_millis(1)..=Duration::from_secs(60));
+        /// The payload of each datagram.
+        size_bytes as size: usize = 512, Size(1..=65_535);
+        .. is_written = false;
+    }
+}
+
+/// A table of its own, and whether it was written.
+struct WrittenAbsorb;
+
+impl Kind<Absorb> for WrittenAbsorb {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Absorb> {
+        let absorb: Absorb = Inner.read(field, findings)?;
+        Some(Absorb { is_written: field.written, ..absorb })
+    }
+
+    fn keys(&self, own: Key) -> Vec<Key> {
+        Kind::<Absorb>::keys(&Inner, own)
+    }
+}
+
+impl Listener {
+    /// A listener of which only the name and the addresses are written. It feeds no sink yet.
+    pub fn new(name: impl Into<String>, addresses: Vec<SocketAddr>) -> Self {
+        Self { name: name.into(), addresses, ..Self::default() }
+    }
+
+    /// Whether its datagrams go past the kernel's stack.
+    pub fn is_past_the_stack(&self) -> bool {
+        self.engine == Some(EngineKind::AfXdp)
+    }
+
+    /// Whether the kernel is to say at each datagram how many it has dropped before, because they have numbers. Past
+    /// its stack it does not.
+    pub fn reads_drops(&self) -> bool {
+        !self.is_past_the_stack() && self.sequence.is_some_and(|sequence| sequence.reads_drops(self.gro.is_on()))
+    }
+
+    /// The payload of the datagrams that `absorb` speaks of, as far as it is kept, and what a proxy puts before it.
+    pub fn absorbed_bytes(&self) -> usize {
+        (self.absorb.size_bytes + self.proxy_header_bytes()).min(self.max_length_bytes)
+    }
+
+    /// The most that a header of a proxy takes of a datagram, without fields that nobody reads.
+    pub fn proxy_header_bytes(&self) -> usize {
+        if self.proxies.protocol { PREFIX_BYTES_MAX } else { 0 }
+    }
+}
+
+/// The most lanes of an address: every one is a thread, a socket and a pool.
+pub(super) const LANES_MAX: u64 = 1024;
+
+/// From a byte to what a UDP header can say.
+pub(super) const MAX_LENGTH: std::ops::RangeInclusive<u64> = 1..=65_535;
+
+/// The kernel accounts twice what it is given, and beyond 1 GiB of that kernels have had their sums wrong.
+const RECEIVE_BUFFER: std::ops::RangeInclusive<u64> = 4 << 10..=512 << 20;
+
+/// How many lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lanes {
+    /// One per receive queue of the interface; without one, as many as `absorb.rate` needs at 500,000/s each.
+    Auto,
+    /// This many.
+    Count(NonZeroUsize),
+}
+
+impl Lanes {
+    fn count(count: usize) -> Self {
+        NonZeroUsize::new(count).map_or(Lanes::Auto, Lanes::Count)
+    }
+}
+
+/// Whether trains are taken in one piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gro {
+    Off,
+    On,
+    /// As the datagrams are that come first.
+    Auto,
+    /// The same when that is known.
+    Decided(bool),
+}
+
+impl Gro {
+    pub fn is_on(self) -> bool {
+        matches!(self, Gro::On | Gro::Decided(true))
+    }
+
+    /// For the ledger.
+    pub fn state(self) -> &'static str {
+        match self {
+            Gro::Off => "off",
+            Gro::On => "on",
+            Gro::Auto => "auto",
+            Gro::Decided(false) => "auto: off",
+            Gro::Decided(true) => "auto: on",
+        }
+    }
+}
+
+/// How the kernel chooses the lane of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// By its hash of addresses and ports.
+    Flow,
+    /// By the core on which it handles the datagram.
+    Cpu,
+    /// By the receive queue of the interface.
+    Queue,
+    /// At random.
+    Random,
+}
+
+impl Spread {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        SPREADS.iter().find(|(_, spread)| *spread == self).map_or("", |(name, _)| name)
+    }
+}
+
+const SPREADS: &[(&str, Spread)] =
+    &[("flow", Spread::Flow), ("cpu", Spread::Cpu), ("queue", Spread::Queue), ("random", Spread::Random)];
+
+/// What receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineKind {
+    /// One system call for each batch.
+    Recvmmsg,
+    /// A ring that the kernel fills.
+    IoUring,
+    /// The receive queues of an interface, past the kernel's stack.
+    AfXdp,
+}
+
+/// As they are written; `None` is for udpd to choose.
+pub const ENGINES: &[(&str, Option<EngineKind>)] = &[
+    ("auto", None),
+    ("recvmmsg", Some(EngineKind::Recvmmsg)),
+    ("io_uring", Some(EngineKind::IoUring)),
+    ("af_xdp", Some(EngineKind::AfXdp)),
+];
+
+/// `verify` takes what a sender on this host has left to a device that a virtual cable does not have.
+const CHECKSUMS: &[(&str, Checksums)] =
+    &[("verify", Checksums::VerifiedOrLeftToDevice), ("strict", Checksums::Verified), ("off", Checksums::Unverified)];
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = ENGINES.iter().find(|(_, engine)| *engine == Some(*self)).map_or("", |(name, _)| name);
+        formatter.write_str(name)
+    }
+}
+
+/// What happens to a datagram longer than `max_length`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnTruncate {
+    /// Its head is delivered, marked and counted.
+    Keep,
+    /// It is dropped and counted.
+    Drop,
+}
+
+/// The receive buffer of each socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReceiveBuffer {
+    /// Computed from `absorb`.
+    Auto,
+    /// This many bytes, as given to SO_RCVBUF.
+    Bytes(usize),
+}
+
+/// Whether the kernel stamps each datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timestamps {
+    /// When a sink records it.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}

@@ -1,0 +1,385 @@
+//! The way past the kernel's stack: the program at the interface of a listener with `engine = "af_xdp"`, from the start
+//! of its lanes to their end.
+//!
+//! The program is attached without an address, so that everything passes until every lane is there to receive. Then it
+//! gets the addresses of the listener, and at the end it loses them again: what arrives from that moment on goes to the
+//! ordinary sockets, and what is in the rings of the queues is all that will ever be there. A wildcard address stands
+//! for the addresses of the interface, which the main thread looks at once a second, as it does at the MTU. An address
+//! that is named is taken as long as this host has it.
+//!
+//! An interface that is removed takes its program along, and a process that takes over wants the place of ours. What
+//! was loaded stays here all the while, because to attach that again takes no right that the sandbox has taken away.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mmsg::xdp;
+use nix::ifaddrs::getifaddrs;
+use nix::libc::RLIM_INFINITY;
+use nix::net::if_::if_nametoindex;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use steer::ethtool::{Ethtool, Ioctl};
+
+use super::kept::TAKES_A_RESTART;
+use super::lane::LaneThread;
+use crate::config::{Config, Listener};
+use crate::plan::memory::Bytes;
+use crate::plan::{LanePlan, Plan, xdp as xdp_plan};
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_sandbox::products::Product;
+use udpd_sandbox::warden;
+
+/// The kernel's name for what takes VLAN tags off frames.
+const TAGS_TAKEN_OFF: &str = "rx-vlan-hw-parse";
+
+/// What stands at the interface of one listener.
+#[derive(Debug)]
+struct Bypass {
+    name: String,
+    addresses: Vec<IpAddr>,
+    /// What a wildcard among them does not stand for.
+    others: Vec<IpAddr>,
+    /// Those that an interface of this host has had. Others the kernel may take by a route, or hold for another host.
+    had: Vec<IpAddr>,
+    /// What can be put there.
+    loaded: Arc<xdp::Loaded>,
+    /// None while another process has the place.
+    redirect: Option<Arc<xdp::Redirect>>,
+    /// How many queues the interface had when it was put there.
+    queues: Option<usize>,
+    /// What the program knows, in order; none where nobody can say.
+    known: Option<Vec<IpAddr>>,
+    /// The MTU and the highest one that chunks have room for, where it was said that the first is above the second.
+    beyond: Option<(usize, usize)>,
+    /// What could not be done has been said.
+    is_said: bool,
+}
+
+/// Those of all listeners.
+#[derive(Debug, Default)]
+pub(super) struct Bypasses(Mutex<Vec<Bypass>>);
+
+impl Bypasses {
+    /// Attaches the programs and gives every queue its engine. Nothing is handed over yet.
+    pub(super) fn make(config: &Config, threads: &mut [LaneThread]) -> Result<Self, Failure> {
+        let mut made = Vec::new();
+        for (index, listener) in config.listeners.iter().enumerate().filter(|(_, own)| own.is_past_the_stack()) {
+            allow_locked_memory();
+            let mut bypass = Bypass::attach(listener)?;
+            bypass.others = xdp_plan::named_by_others(config, listener);
+            let own = threads.iter_mut().filter(|thread| thread.setup.plan.listener == index);
+            let redirect = bypass.redirect.clone().expect("just attached");
+            own.filter(|thread| !thread.setup.plan.has_socket()).try_for_each(|thread| thread.open(&redirect))?;
+            made.push(bypass);
+        }
+        Ok(Self(Mutex::new(made)))
+    }
+
+    /// Goes over to the listeners of another configuration, and lets go of what none of them wants. The engines of
+    /// before have ended.
+    pub(super) fn go_over(&self, config: &Config) {
+        self.own().retain_mut(|bypass| {
+            let is_its = |listener: &&Listener| *bypass.loaded.wanted() == wanted(listener);
+            let next = config.listeners.iter().find(is_its);
+            let others = |listener| xdp_plan::named_by_others(config, listener);
+            let addresses = next.map(|listener| (listener.name.clone(), addresses(listener), others(listener)));
+            addresses.is_some_and(|next| {
+                (bypass.name, bypass.addresses, bypass.others) = next;
+                true
+            })
+        });
+    }
+
+    /// Puts the program of a listener at its interface again, where it does not stand there.
+    pub(super) fn attach_again(&self, listener: &str) -> Result<(), Failure> {
+        let mut own = self.own();
+        let bypass = own.iter_mut().find(|bypass| bypass.name == listener);
+        bypass.map_or_else(|| Err(no_program(listener)), |bypass| bypass.attach_again().map(drop))
+    }
+
+    /// The number of the interface that the program of a listener stands at.
+    pub(super) fn stands_at(&self, listener: &str) -> Option<u32> {
+        let own = self.own();
+        let redirect = own.iter().find(|bypass| bypass.name == listener)?.redirect.as_ref();
+        redirect.map(|redirect| redirect.interface_index())
+    }
+
+    /// Gives the queue of a lane its engine again, from a socket for which nobody here has the right any more.
+    pub(super) fn open_again(&self, thread: &mut LaneThread) -> Result<(), Failure> {
+        let setup = thread.setup.clone();
+        let redirect = {
+            let mut own = self.own();
+            let name = &setup.listener.name;
+            let bypass = own.iter_mut().find(|bypass| bypass.name == *name).ok_or_else(|| no_program(name))?;
+            bypass.attach_again()?
+        };
+        let socket = warden::have_made(Product::QueueSocket, &[]);
+        redirect.lay_in(socket.map_err(|error| Failure::new(ExitCode::Failure, format!("{setup}: {error}")))?);
+        thread.open(&redirect)
+    }
+
+    fn own(&self) -> MutexGuard<'_, Vec<Bypass>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the engines get what comes to their listeners.
+    pub(super) fn begin(&self) {
+        self.follow();
+        self.own().iter_mut().for_each(Bypass::say_whether_idle);
+    }
+
+    /// Looks whether the addresses of the interfaces have changed: to be called once a second.
+    pub(super) fn follow(&self) {
+        self.own().iter_mut().for_each(Bypass::follow);
+    }
+
+    /// From now on everything goes to the ordinary sockets.
+    pub(super) fn let_pass(&self) {
+        self.own().iter_mut().for_each(Bypass::let_pass);
+    }
+
+    /// Takes the programs off, for whoever wants to put others there. Engines that are still there keep theirs.
+    pub(super) fn detach(&self) {
+        self.own().iter_mut().for_each(|bypass| bypass.redirect = None);
+    }
+}
+
+impl Bypass {
+    fn attach(listener: &Listener) -> Result<Self, Failure> {
+        let redirect = xdp::Redirect::attach(&wanted(listener), &[]);
+        let redirect = redirect.map_err(|refusal| xdp_plan::refused(&listener.name, &refusal))?;
+        let (name, loaded, known) = (listener.name.clone(), redirect.loaded(), Some(Vec::new()));
+        let (redirect, queues) = (Some(Arc::new(redirect)), queues_of(&loaded.wanted().interface));
+        let (addresses, others, had) = (addresses(listener), Vec::new(), Vec::new());
+        let beyond = None;
+        let mut bypass = Self { name, addresses, others, had, loaded, redirect, queues, known, beyond, is_said: false };
+        bypass.say_what_comes_with_it();
+        bypass.addresses_now().map_err(|error| {
+            let message = format!("listener {}: cannot read the addresses of interfaces: {error}", listener.name);
+            Failure::new(ExitCode::Failure, message)
+        })?;
+        Ok(bypass)
+    }
+
+    /// What stands at the interface as it is now, put there if it does not.
+    fn attach_again(&mut self) -> Result<Arc<xdp::Redirect>, Failure> {
+        let (index, queues) = (if_nametoindex(self.interface()).ok(), queues_of(self.interface()));
+        let refused = |refusal| xdp_plan::refused(&self.name, &refusal);
+        if let Some(redirect) = self.redirect.clone().filter(|own| Some(own.interface_index()) == index) {
+            if queues != self.queues {
+                redirect.cover_all_queues().map_err(refused)?;
+                self.queues = queues;
+            }
+            return Ok(redirect);
+        }
+        // What stood at an interface that is gone stands nowhere.
+        self.redirect = None;
+        let redirect = xdp::Redirect::attach_again(Arc::clone(&self.loaded), &[]);
+        let redirect = Arc::new(redirect.map_err(|refusal| xdp_plan::refused(&self.name, &refusal))?);
+        (self.redirect, self.known, self.queues) = (Some(Arc::clone(&redirect)), Some(Vec::new()), queues);
+        log::info!("listener {}: the XDP program is at {} again", self.name, self.interface());
+        self.say_what_is_unseen();
+        Ok(redirect)
+    }
+
+    fn interface(&self) -> &str {
+        &self.loaded.wanted().interface
+    }
+
+    /// The addresses of the listener that this host has; for a wildcard those of its interface.
+    fn addresses_now(&mut self) -> io::Result<Vec<IpAddr>> {
+        let is_any = |v6: bool| self.addresses.iter().any(|ip| ip.is_unspecified() && ip.is_ipv6() == v6);
+        // A wildcard socket of IPv6 takes IPv4 as well.
+        let (all, v4) = (is_any(true), is_any(false));
+        let mut wanted: Vec<IpAddr> = self.addresses.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
+        let here = addresses_here()?;
+        let is_here = |ip: &IpAddr| here.iter().any(|(_, own)| own == ip);
+        self.had.extend(wanted.iter().filter(|ip| is_here(ip) && !self.had.contains(ip)).copied().collect::<Vec<_>>());
+        wanted.retain(|ip| is_here(ip) || !self.had.contains(ip));
+        if all || v4 {
+            let own = here.iter().filter(|(interface, _)| *interface == self.loaded.wanted().interface);
+            let own = own.map(|(_, ip)| *ip).filter(|ip| !self.others.contains(ip));
+            wanted.extend(own.filter(|ip| all || ip.is_ipv4()));
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        Ok(wanted)
+    }
+
+    fn follow(&mut self) {
+        let Some(redirect) = self.redirect.clone() else { return };
+        if redirect.look_at_card() {
+            self.known = None;
+        }
+        self.follow_mtu(redirect.mtu_beyond_chunks());
+        let outcome = self.addresses_now().and_then(|wanted| {
+            if self.known.as_ref() != Some(&wanted) {
+                redirect.set_addresses(&wanted)?;
+                log::info!(
+                    "listener {}: the XDP program of {} looks for {}",
+                    self.name,
+                    self.interface(),
+                    list(&wanted)
+                );
+                self.known = Some(wanted);
+            }
+            Ok(())
+        });
+        match outcome {
+            Ok(()) => self.is_said = false,
+            Err(error) => self.say("tell the XDP program which addresses the interface has now", &error),
+        }
+    }
+
+    /// What is longer than a chunk comes to the sockets.
+    fn follow_mtu(&mut self, beyond: Option<(usize, usize)>) {
+        let before = std::mem::replace(&mut self.beyond, beyond);
+        match beyond {
+            Some((mtu, fits)) if before != beyond => log::warn!(
+                "listener {}: the MTU of {} is {mtu}, and a chunk has room for the frames of {fits}: the sockets receive \
+                 what is longer; lower the MTU, or write a longer max_length, which helps up to some 3,800",
+                self.name,
+                self.interface()
+            ),
+            None if before.is_some() => {
+                log::info!("listener {}: a chunk has room for every frame of {} again", self.name, self.interface());
+            }
+            _ => {}
+        }
+    }
+
+    /// What the operator of this interface may have to know.
+    fn say_what_comes_with_it(&self) {
+        let (asker, interface) = (Ioctl::new().ok(), self.interface());
+        let tags = asker.as_ref().and_then(|asker| asker.feature(interface, TAGS_TAKEN_OFF).ok());
+        // Where that cannot be asked it may be on.
+        if tags.is_none_or(|feature| feature.is_on) {
+            self.say_what_is_unseen();
+        }
+        let driver = asker.and_then(|asker| asker.driver(interface).ok());
+        if self.loaded.wanted().mode == xdp::Mode::Native && driver.is_some_and(|about| about.driver == "veth") {
+            log::info!(
+                "listener {}: a native program takes segmentation offload from the other end of the virtual cable {}, \
+                 which makes TCP towards this one slower; xdp_mode = \"generic\" leaves it",
+                self.name,
+                interface
+            );
+        }
+    }
+
+    /// A tag that was taken off a frame before the program has to be asked for, which is not possible everywhere.
+    fn say_what_is_unseen(&self) {
+        let Some(why) = self.redirect.as_ref().and_then(|redirect| redirect.unseen_tags()) else { return };
+        let cure = match self.loaded.wanted().mode {
+            xdp::Mode::Generic => "give it CAP_PERFMON",
+            _ => "restart udpd if the interface was another one before",
+        };
+        log::warn!(
+            "listener {}: a VLAN tag that {} takes off a frame is not seen ({why}), so frames of VLANs to its addresses \
+             are received like those of none; on a host with VLANs {cure}, or have the tags left on: ethtool -K \
+             {} rxvlan off (on a virtual cable txvlan off at the other end)",
+            self.name,
+            self.interface(),
+            self.interface()
+        );
+    }
+
+    /// A wildcard may stand for nothing, such as on the port of a bridge, which has the addresses.
+    fn say_whether_idle(&mut self) {
+        if self.addresses_now().is_ok_and(|now| now.is_empty()) {
+            log::warn!(
+                "listener {}: {} has no address that its wildcard could stand for, so nothing comes past the stack and \
+                 the sockets receive everything; give it one, or name the interface that has it",
+                self.name,
+                self.interface()
+            );
+        }
+    }
+
+    fn let_pass(&mut self) {
+        let Some(redirect) = &self.redirect else { return };
+        match redirect.set_addresses(&[]) {
+            Ok(()) => self.known = Some(Vec::new()),
+            Err(error) => {
+                self.known = None;
+                self.say("take the addresses out of the XDP program", &error);
+            }
+        }
+    }
+
+    fn say(&mut self, what: &str, error: &io::Error) {
+        if !std::mem::replace(&mut self.is_said, true) {
+            log::warn!(
+                "listener {}: cannot {what}: {error}; the kernel may want Linux 6.0 for that, or sandbox = \"off\"",
+                self.name
+            );
+        }
+    }
+}
+
+fn no_program(listener: &str) -> Failure {
+    let message = format!("listener {listener}: it has no XDP program, and the rights to load one are given up");
+    Failure::new(ExitCode::Permission, message)
+}
+
+/// What a listener wants at its interface.
+pub(super) fn wanted(listener: &Listener) -> xdp::Wanted {
+    let interface = listener.interface.as_deref().unwrap_or_default();
+    xdp::Wanted::new(interface, listener.addresses[0].port()).mode(listener.xdp_mode)
+}
+
+fn addresses(listener: &Listener) -> Vec<IpAddr> {
+    listener.addresses.iter().map(|address| address.ip()).collect()
+}
+
+/// The interfaces of the network namespace of this process, each with every address that it has now.
+fn addresses_here() -> io::Result<Vec<(String, IpAddr)>> {
+    let address = |address: nix::sys::socket::SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    };
+    let all = getifaddrs()?;
+    Ok(all.filter_map(|found| Some((found.interface_name, address(found.address?)?))).collect())
+}
+
+/// How many receive queues an interface has now.
+fn queues_of(interface: &str) -> Option<usize> {
+    steer::receive_queues(Path::new("/sys"), interface)
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    match addresses {
+        [] => "no address".to_owned(),
+        _ => addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Refuses a plan whose queues may not have their memory locked by this thread. At the start there may have been a
+/// right that stood for the limit.
+pub(super) fn refuse_locked_memory(plan: &Plan, before: &Plan) -> Result<(), Failure> {
+    // The kernel lets go of what was locked before a moment later.
+    let lanes = plan.lanes.iter().chain(&before.lanes).filter(|lane| !lane.has_socket());
+    let needed: usize = lanes.map(LanePlan::batches_bytes).sum();
+    let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
+    if needed as u64 <= limit || !udpd_sandbox::has_locked_memory_counted() {
+        return Ok(());
+    }
+    let message = format!(
+        "engine = \"af_xdp\": for a moment its queues of before and after take {} of locked memory, and this process \
+         may lock {limit} bytes (RLIMIT_MEMLOCK); raise that (LimitMEMLOCK=infinity in the unit file){TAKES_A_RESTART}",
+        Bytes(needed)
+    );
+    Err(Failure::new(ExitCode::Permission, message))
+}
+
+/// The kernel pins all memory of a lane. As much of it as may be had without a right is asked for.
+fn allow_locked_memory() {
+    // A reload makes engines without the right that may stand for the limit now.
+    let all = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+    if let (Err(_), Ok((_, hard))) = (all, getrlimit(Resource::RLIMIT_MEMLOCK)) {
+        // What is refused the engine meets, and says.
+        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
+    }
+}

@@ -1,0 +1,190 @@
+//! Joining multicast groups: which lane joins which, on which interface, from whom.
+//!
+//! The kernel gives a copy of a multicast datagram to every socket that joined its group, whatever group of sockets
+//! they are in. So one lane joins a group and the others do not: the groups of an address are dealt out to its lanes in
+//! turn. And no socket takes what it has not joined: by default Linux also gives a wildcard socket what any other
+//! program of the host joined, which would reach every lane.
+//!
+//! A membership belongs to an interface by its index. When the interface goes, it stays in the socket's list and hears
+//! nothing any more; for the interface that comes back under the same name, which has another index, it is made anew.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+
+use mmsg::Socket;
+use nix::net::if_::if_nametoindex;
+
+use super::setup::LaneSetup;
+use crate::config::{Lanes, Listener};
+use crate::plan::LanePlan;
+use udpd_base::exit::{ExitCode, Failure};
+
+/// One group that a lane joins, from one source or from all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Membership {
+    group: IpAddr,
+    source: Option<IpAddr>,
+}
+
+impl fmt::Display for Membership {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.source {
+            Some(source) => write!(formatter, "{} from {source}", self.group),
+            None => write!(formatter, "{}", self.group),
+        }
+    }
+}
+
+/// What the lane of this plan joins.
+fn memberships(listener: &Listener, plan: &LanePlan) -> Vec<Membership> {
+    let lanes = match listener.lanes {
+        Lanes::Auto => 1,
+        Lanes::Count(count) => count.get(),
+    };
+    let multicast = &listener.multicast;
+    let received = multicast.groups.iter().filter(|group| receives(plan.address.ip(), **group));
+    let own = received.enumerate().filter(|(number, _)| number % lanes == plan.member).map(|(_, group)| *group);
+    own.flat_map(|group| {
+        let of_family = multicast.sources.iter().filter(move |source| source.is_ipv4() == group.is_ipv4());
+        let from_each = of_family.map(move |source| Membership { group, source: Some(*source) });
+        let from_all = multicast.sources.is_empty().then_some(Membership { group, source: None });
+        from_each.chain(from_all)
+    })
+    .collect()
+}
+
+/// What the lane of this plan joins, and on which interface, in a number that is the same in every process; `None` when
+/// that is nothing.
+pub(super) fn fingerprint(listener: &Listener, plan: &LanePlan) -> Option<u32> {
+    let memberships = memberships(listener, plan);
+    if memberships.is_empty() {
+        return None;
+    }
+    let mut text = listener.multicast.interface.clone().unwrap_or_default();
+    memberships.iter().for_each(|membership| text.push_str(&format!(" {membership}")));
+    // FNV-1a.
+    Some(text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)))
+}
+
+/// Whether a socket on `address` is given what is sent to `group`; [::] takes both families.
+fn receives(address: IpAddr, group: IpAddr) -> bool {
+    address == group || (address.is_unspecified() && (address.is_ipv6() || group.is_ipv4()))
+}
+
+/// Makes a socket that is not bound yet take what its lane joins, and nothing else of multicast.
+pub(super) fn prepare(setup: &LaneSetup, socket: &Socket) -> Result<(), Failure> {
+    if let Err(error) = socket.set_multicast_all(false)
+        && setup.speaks()
+    {
+        log::warn!(
+            "listener {}: every lane may receive groups that other programs of this host have joined \
+             (IP_MULTICAST_ALL: {error}); for IPv6 this needs Linux 4.20",
+            setup.listener.name
+        );
+    }
+    let interface = setup.listener.multicast.interface.as_deref();
+    let memberships = memberships(&setup.listener, &setup.plan);
+    let index = match interface.filter(|_| !memberships.is_empty()) {
+        Some(name) => if_nametoindex(name).map_err(|errno| failure(setup, "find the interface", &errno.into()))?,
+        None => 0,
+    };
+    join(socket, &memberships, index).map_err(|(membership, error)| {
+        let what = format!("join {membership} on {}", interface.unwrap_or("the interface of its route"));
+        failure(setup, &what, &error)
+    })
+}
+
+/// Joins everything on the interface with this index, 0 for the one that the kernel's routes name.
+fn join(socket: &Socket, memberships: &[Membership], index: u32) -> Result<(), (Membership, io::Error)> {
+    for membership in memberships {
+        match socket.join_multicast(membership.group, index, membership.source) {
+            // It was kept by another process, which had joined the same.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            result => result.map_err(|error| (*membership, error))?,
+        }
+    }
+    Ok(())
+}
+
+/// Joins on the interface with the index `now` what was joined on one that is gone.
+pub(super) fn rejoin(setup: &LaneSetup, socket: &Socket, gone: u32, now: u32) -> Result<(), String> {
+    let memberships = memberships(&setup.listener, &setup.plan);
+    for membership in &memberships {
+        // Those of an earlier try are left as well: a second time they could not be joined.
+        for index in [gone, now] {
+            let _ = socket.leave_multicast(membership.group, index, membership.source);
+        }
+    }
+    join(socket, &memberships, now).map_err(|(membership, error)| format!("cannot join {membership}: {error}"))
+}
+
+fn failure(setup: &LaneSetup, what: &str, error: &io::Error) -> Failure {
+    use nix::errno::Errno;
+    let cure = match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOBUFS) => {
+            "the kernel lets this socket join no more: raise net.ipv4.igmp_max_memberships for groups, \
+             net.ipv4.igmp_max_msf and net.ipv6.mld_max_msf for sources, or deal the groups out with lanes"
+        }
+        Some(Errno::ENODEV | Errno::EADDRNOTAVAIL) => {
+            "no interface leads there: name one in multicast_interface that \"ip link\" shows, with an address of \
+             the family"
+        }
+        _ => "see multicast_groups and multicast_interface",
+    };
+    let LaneSetup { listener, plan, .. } = setup;
+    let message = format!("listener {}, address {}: cannot {what}: {error}; {cure}", listener.name, plan.address);
+    Failure::new(ExitCode::Unavailable, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EngineKind;
+    use crate::config::{Config, Host};
+    use crate::plan::engine::Choice;
+    use crate::plan::{Ground, Interfaces, Plan};
+
+    /// What each lane of a listener with these keys joins, in the order of the lanes.
+    fn joined(keys: &str) -> Vec<Vec<String>> {
+        let text = format!("[[listener]]\nname = \"a\"\nsinks = [\"s\"]\n{keys}\n[sink.s]\ntype = \"null\"\n");
+        let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
+        let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
+        let (topology, interfaces) = (steer::Topology::default(), Interfaces::default());
+        let ground = Ground { topology: &topology, allowed: &[], interfaces: &interfaces };
+        let plan = Plan::new(&config, &ground, &engines, 0).expect("a plan");
+        let of_lane = |plan| memberships(&config.listeners[0], plan).iter().map(ToString::to_string).collect();
+        plan.lanes.iter().map(of_lane).collect()
+    }
+
+    #[test]
+    fn each_group_is_joined_by_one_lane_of_the_addresses_that_receive_it() {
+        let keys = "multicast_groups = [\"239.1.1.1\", \"ff02::1:5\", \"239.1.1.2\", \"239.1.1.3\"]\nlanes = 2\n";
+        let lanes = joined(&format!("address = [\"0.0.0.0:5000\", \"[::]:5001\", \"127.0.0.1:5002\"]\n{keys}"));
+        let expected: [&[&str]; 6] = [
+            &["239.1.1.1", "239.1.1.3"],
+            &["239.1.1.2"],
+            &["239.1.1.1", "239.1.1.2"],
+            &["ff02::1:5", "239.1.1.3"],
+            &[],
+            &[],
+        ];
+        assert_eq!(lanes, expected);
+    }
+
+    #[test]
+    fn an_address_that_is_a_group_joins_that_one_alone() {
+        let lanes = joined(
+            "address = [\"239.1.1.1:5000\", \"239.1.1.2:5000\"]\nmulticast_groups = [\"239.1.1.2\", \"239.1.1.1\"]",
+        );
+        assert_eq!(lanes, [["239.1.1.1"], ["239.1.1.2"]]);
+    }
+
+    #[test]
+    fn with_sources_a_group_is_joined_from_each_of_its_family() {
+        let keys =
+            "multicast_groups = [\"232.1.1.1\", \"ff3e::1\"]\nsources = [\"10.0.0.9\", \"2001:db8::9\", \"10.0.0.10\"]";
+        let lanes = joined(&format!("address = \"[::]:5000\"\n{keys}"));
+        assert_eq!(lanes, [["232.1.1.1 from 10.0.0.9", "232.1.1.1 from 10.0.0.10", "ff3e::1 from 2001:db8::9"]]);
+    }
+}

@@ -1,0 +1,139 @@
+//! Where the datagrams of a lane leave its receiver: through a channel to the consumer of a sink, or into the sink
+//! itself, on this very thread.
+//!
+//! An inline sink is run to completion. The batch goes from the receive call to the sink and back to the pool, nobody
+//! is woken and nothing waits in between. So such a sink never waits either, and has decided the fate of a batch when
+//! it is flushed behind it: what its peer or the kernel does not take at once fails. The books are those of a consumer,
+//! one for each lane.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::stay::Stays;
+use udpd_base::handover::batch::Parcel;
+use udpd_base::handover::pool::Pool;
+use udpd_base::handover::route::{NotTaken, Patience, Route};
+use udpd_base::ledger::{ConsumerLedger, LaneLedger, Tallies};
+use udpd_base::os::duty::Duty;
+use udpd_base::sink::Sink;
+
+/// One way out of a lane.
+#[derive(Debug)]
+pub enum Outlet {
+    /// To a consumer.
+    Channel(Route),
+    /// Into a sink of this lane's own.
+    Inline(Box<InlineSink>),
+}
+
+/// A sink that its receiver runs.
+#[derive(Debug)]
+pub struct InlineSink {
+    /// By its index in the configuration.
+    pub(super) place: usize,
+    /// What it does on that thread.
+    pub(super) duty: Duty,
+    pub(super) sink: Box<dyn Sink>,
+    pub(super) ledger: Arc<ConsumerLedger>,
+    /// What it counts, by listener.
+    pub(super) tallies: Tallies,
+    /// How long it took.
+    pub(super) stays: Stays,
+}
+
+impl Outlet {
+    /// The sink, by its index in the configuration.
+    pub fn sink(&self) -> usize {
+        match self {
+            Self::Channel(route) => route.sink,
+            Self::Inline(inline) => inline.place,
+        }
+    }
+
+    /// What a receiver does besides, because of it.
+    pub(super) fn duty(&self) -> Option<Duty> {
+        match self {
+            Self::Channel(_) => None,
+            Self::Inline(inline) => Some(inline.duty),
+        }
+    }
+
+    /// The first call, when the receiver begins.
+    pub(super) fn begin(&mut self) {
+        if let Self::Inline(inline) = self {
+            inline.sink.begin();
+        }
+    }
+
+    /// True when a batch that is handed over now would be looked at soon.
+    pub fn is_awaited(&self) -> bool {
+        match self {
+            Self::Channel(route) => route.is_awaited(),
+            Self::Inline(_) => true,
+        }
+    }
+
+    /// Whether a receiver may have to wait here until there is room.
+    pub(super) fn may_block(&self) -> bool {
+        matches!(self, Self::Channel(route) if route.may_block())
+    }
+
+    /// Wakes the consumer, if something was left for it quietly.
+    pub(super) fn ring(&mut self) {
+        if let Self::Channel(route) = self {
+            route.ring();
+        }
+    }
+
+    /// Hands the datagrams of a batch over, see [`Route::hand`]. What nobody takes is counted in the books of the lane.
+    pub fn hand(
+        &mut self,
+        parcel: &Parcel,
+        is_full: bool,
+        quietly: bool,
+        pool: &mut Pool,
+        patience: &Patience,
+        ledger: &LaneLedger,
+    ) {
+        let route = match self {
+            Self::Channel(route) => route,
+            Self::Inline(inline) => return inline.take(parcel),
+        };
+        let sink = route.sink;
+        route.hand(parcel, is_full, quietly, pool, patience, &mut |datagrams, reason| {
+            let counters = ledger.not_taken(sink);
+            let counter = match reason {
+                NotTaken::Full => &counters.queue_full,
+                NotTaken::GivenUp => &counters.sink_error,
+            };
+            counter.fetch_add(datagrams, Ordering::Relaxed);
+        });
+    }
+
+    /// The last call, when the receiver has ended.
+    pub(super) fn finish(self) {
+        if let Self::Inline(mut inline) = self {
+            let InlineSink { sink, ledger, tallies, .. } = &mut *inline;
+            sink.finish(tallies, &mut |tallies| ledger.publish(tallies));
+            ledger.publish(tallies);
+        }
+    }
+}
+
+impl InlineSink {
+    /// Runs the sink on a batch until nothing of it is pending.
+    fn take(&mut self, parcel: &Parcel) {
+        let datagrams = parcel.datagrams.summary().datagrams;
+        let tally = &mut self.tallies[parcel.listener];
+        tally.taken += datagrams;
+        tally.pending += datagrams;
+        if let Some(stamp) = parcel.stamp {
+            self.stays.begin(stamp, parcel.listener, &self.tallies);
+        }
+        self.sink.accept(parcel, &mut self.tallies);
+        self.sink.flush(&mut self.tallies);
+        debug_assert_eq!(self.tallies[parcel.listener].pending, 0, "an inline sink keeps nothing");
+        self.ledger.publish(&mut self.tallies);
+        self.stays.note(&self.tallies);
+    }
+}

@@ -1,0 +1,123 @@
+//! What a lane is made from: its plan and the settings of its listener, which it shares with the other lanes. Whatever
+//! asks for a key of the listener reads it here, so that a new one needs no line on the way.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::config::{Config, Listener};
+use crate::plan::{LanePlan, Plan};
+use udpd_base::sink::settings::Target;
+use udpd_base::text::address;
+use udpd_inspect::policy::{AccessList, Offences, Unwrapper};
+use udpd_inspect::upstream::Upstream;
+
+/// What a lane needs before it can make anything, and what another socket for it is made from.
+#[derive(Debug, Clone)]
+pub struct LaneSetup {
+    pub index: usize,
+    pub plan: LanePlan,
+    pub listener: Arc<Listener>,
+    /// What takes PROXY headers off, where it is behind proxies.
+    pub unwrapper: Option<Unwrapper>,
+    /// Whose datagrams it takes, when not everybody's.
+    pub access: Option<Arc<AccessList>>,
+    /// Who exceeds its rate limit, where it has one.
+    pub offences: Option<Arc<Offences>>,
+    /// What its listener knows of what never reached this host, where it has a `sequence`.
+    pub upstream: Option<Upstream>,
+    /// It feeds a sink that sends to addresses.
+    pub is_relayed: bool,
+    /// What this machine does not give its listener was said when an earlier configuration came into force.
+    pub is_said: bool,
+}
+
+/// The addresses that the sinks of a listener send to, by sink. A name is none: it may stand for another one soon.
+pub(super) fn destinations<'c>(config: &'c Config, listener: &Listener) -> Vec<(&'c str, SocketAddr)> {
+    let sinks = listener.sinks.iter().map(|&sink| &config.sinks[sink]);
+    let peers = sinks.filter_map(|sink| match sink.settings.target() {
+        Target::Peers(peers) => Some((sink.name.as_str(), peers)),
+        _ => None,
+    });
+    let parsed = |peer: String| address::parse_destination(&peer).ok();
+    peers
+        .flat_map(|(sink, peers)| peers.into_iter().filter_map(move |peer| Some((sink, parsed(peer.to_string())?))))
+        .collect()
+}
+
+impl LaneSetup {
+    /// Those of all lanes of a plan.
+    pub(super) fn all(config: &Config, plan: &Plan) -> Vec<Self> {
+        let shared = |(index, listener): (usize, &Listener)| {
+            let lanes = plan.lanes.iter().filter(|lane| lane.listener == index).count();
+            let upstream = listener.sequence.map(|sequence| Upstream::new(sequence, lanes, listener.reads_drops()));
+            let is_relayed = !destinations(config, listener).is_empty();
+            let access = listener.access.list.clone();
+            (Arc::new(listener.clone()), Unwrapper::new(&listener.proxies), access, upstream, is_relayed)
+        };
+        let listeners: Vec<_> = config.listeners.iter().enumerate().map(shared).collect();
+        let setup = |(index, plan): (usize, &LanePlan)| {
+            let (listener, unwrapper, access, upstream, is_relayed) = listeners[plan.listener].clone();
+            let offences = listener.rate_limit.map(|_| Arc::default());
+            let (plan, is_said) = (plan.clone(), false);
+            Self { index, plan, listener, unwrapper, access, offences, upstream, is_relayed, is_said }
+        };
+        plan.lanes.iter().enumerate().map(setup).collect()
+    }
+
+    /// The same when another configuration was in force before.
+    pub(super) fn all_after(before: &Config, config: &Config, plan: &Plan) -> Vec<Self> {
+        let is_said = |listener: &Listener| {
+            let asks_for = |listener: &Listener| (listener.busy_poll, listener.engine, listener.gro);
+            let mut known = before.listeners.iter().filter(|known| known.name == listener.name);
+            known.any(|known| asks_for(known) == asks_for(listener))
+        };
+        let mut all = Self::all(config, plan);
+        all.iter_mut().for_each(|setup| setup.is_said = is_said(&setup.listener));
+        all
+    }
+
+    /// Whether it is the first of its listener.
+    pub(super) fn is_first(&self) -> bool {
+        self.plan.number == 0
+    }
+
+    /// Whether it says for its listener, once, what this machine does not give.
+    pub(super) fn speaks(&self) -> bool {
+        self.is_first() && !self.is_said
+    }
+}
+
+impl fmt::Display for LaneSetup {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "listener {}, lane {}", self.listener.name, self.plan.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_reload_a_listener_speaks_of_what_it_lacks_only_when_it_asks_for_something_else() {
+        let configuration = |listeners: &[(&str, &str)]| {
+            let mut text = String::from("[sink.out]\ntype = \"null\"\n");
+            for (number, (name, busy_poll)) in listeners.iter().enumerate() {
+                text.push_str(&format!(
+                    "[[listener]]\nname = \"{name}\"\naddress = \"127.0.0.1:{}\"\nlanes = 2\nsinks = [\"out\"]\n\
+                     busy_poll = \"{busy_poll}\"\n",
+                    5140 + number
+                ));
+            }
+            Config::parse(&text, "test.toml", &Default::default()).expect("valid")
+        };
+        let before = configuration(&[("same", "50us"), ("other", "50us")]);
+        let now = configuration(&[("new", "50us"), ("other", "70us"), ("same", "50us")]);
+        let plan = crate::plan::make(&now, &Default::default()).expect("a plan");
+        let speakers = |setups: Vec<LaneSetup>| -> Vec<String> {
+            setups.iter().filter(|setup| setup.speaks()).map(|setup| setup.listener.name.clone()).collect()
+        };
+        assert_eq!(speakers(LaneSetup::all(&now, &plan)), ["new", "other", "same"], "one lane of each");
+        assert_eq!(speakers(LaneSetup::all_after(&before, &now, &plan)), ["new", "other"]);
+    }
+}

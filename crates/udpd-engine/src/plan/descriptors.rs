@@ -1,0 +1,146 @@
+//! Whether the process may open as many sockets and files as the plan has. The usual soft limit is 1,024, for programs
+//! that use `select`; the hard one is far higher, and whoever needs more may raise the one to the other. So that is
+//! done when a plan needs it, and what does not fit even then is refused with the sum, before the first listener has
+//! opened anything.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use super::whole::Plan;
+use crate::config::{Config, EngineKind};
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::sink::settings::Target;
+
+/// What the process has open besides: output, log, windows, some clients of each, and what a client library opens.
+const OTHERS: u64 = 96;
+
+/// What a plan opens, in sockets and files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Descriptors {
+    /// Sockets of lanes, with their rings and their counters of cores.
+    lanes: u64,
+    /// The files that sinks write, each with the one that takes its place.
+    files: u64,
+    /// The connections of the other sinks.
+    connections: u64,
+}
+
+impl Descriptors {
+    fn of(config: &Config, plan: &Plan) -> Self {
+        let lanes = plan.lanes.iter().map(|lane| {
+            let ring = u64::from(lane.engine.kind == EngineKind::IoUring);
+            let counter = if lane.intake.expected_cores().is_empty() { 0 } else { 2 };
+            // The socket of a queue and what reads its counts; programs, link and two maps are of their listener.
+            let past_the_stack = if lane.xdp.is_some() { 6 } else { 0 };
+            1 + ring + counter + past_the_stack
+        });
+        let (mut files, mut connections) = (0, 0);
+        for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
+            if sink.settings.spill().is_some() {
+                files += sink.settings.files_open(planned.consumers, 0);
+            }
+            match sink.settings.target() {
+                Target::Nowhere | Target::Stdout => {}
+                Target::Files(path) => {
+                    let written = planned.files(&config.listeners, &sink.name, path).len();
+                    files += sink.settings.files_open(planned.consumers, written);
+                }
+                Target::Peers(peers) => connections += planned.consumers * peers.len(),
+                Target::Elsewhere(_) => connections += planned.consumers,
+            }
+        }
+        Self { lanes: lanes.sum(), files: files as u64, connections: connections as u64 }
+    }
+
+    fn needed(&self) -> u64 {
+        self.lanes + self.files + self.connections + OTHERS
+    }
+
+    /// The soft limit to be set, if one has to be.
+    fn judge(&self, soft: u64, hard: u64) -> Result<Option<u64>, Failure> {
+        let needed = self.needed();
+        if needed <= soft {
+            return Ok(None);
+        }
+        if needed <= hard {
+            return Ok(Some(hard));
+        }
+        let Self { lanes, files, connections } = self;
+        let message = format!(
+            "the plan opens up to {needed} sockets and files ({lanes} for lanes, {files} for files, {connections} for \
+             connections of sinks, {OTHERS} for udpd itself), and this process may open {hard}; raise that \
+             (LimitNOFILE= in the unit file, ulimit -Hn, --ulimit nofile= of a container), or write fewer listeners, \
+             lanes or files, or lower open_files"
+        );
+        Err(Failure::new(ExitCode::Configuration, message))
+    }
+}
+
+/// Sees to it that the plan can open what it has.
+pub fn provide(config: &Config, plan: &Plan) -> Result<(), Failure> {
+    provide_for(&Descriptors::of(config, plan))
+}
+
+/// The same beside a plan that is in force.
+pub fn provide_beside(config: &Config, plan: &Plan, before: (&Config, &Plan)) -> Result<(), Failure> {
+    let (own, other) = (Descriptors::of(config, plan), Descriptors::of(before.0, before.1));
+    provide_for(&Descriptors {
+        lanes: own.lanes + other.lanes,
+        files: own.files + other.files,
+        connections: own.connections + other.connections,
+    })
+}
+
+/// Sees to it that so many sockets of another process can come here.
+pub fn provide_for_sockets(sockets: usize) -> Result<(), Failure> {
+    provide_for(&Descriptors { lanes: sockets as u64, files: 0, connections: 0 })
+}
+
+/// The same for a plan that goes on with so many sockets of another process, of which it may close some.
+pub fn provide_with_sockets(config: &Config, plan: &Plan, sockets: usize) -> Result<(), Failure> {
+    let own = Descriptors::of(config, plan);
+    provide_for(&Descriptors { lanes: own.lanes + sockets as u64, ..own })
+}
+
+fn provide_for(descriptors: &Descriptors) -> Result<(), Failure> {
+    // Where the limit cannot be read nobody knows better than the call that meets it.
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return Ok(()) };
+    let Some(raised) = descriptors.judge(soft, hard)? else { return Ok(()) };
+    setrlimit(Resource::RLIMIT_NOFILE, raised, hard).map_err(|error| {
+        let message = format!(
+            "cannot raise the limit on open files from {soft} to {raised}: {error}; raise it for udpd (LimitNOFILE= in \
+             the unit file, ulimit -n)"
+        );
+        Failure::new(ExitCode::Permission, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Host;
+    use crate::plan::make;
+    use udpd_endpoint::control::Neighbours;
+
+    #[test]
+    fn the_limit_is_raised_when_the_plan_needs_that_and_what_never_fits_is_refused_with_the_sum() {
+        let plan = Descriptors { lanes: 1000, files: 2000, connections: 4 };
+        assert_eq!(plan.judge(3100, 4096).expect("fits"), None);
+        assert_eq!(plan.judge(1024, 3100).expect("fits when raised"), Some(3100));
+        let failure = plan.judge(1024, 3099).expect_err("one too many");
+        assert_eq!(failure.code, ExitCode::Configuration);
+        for words in ["up to 3100", "1000 for lanes, 2000 for files, 4 for", "may open 3099", "LimitNOFILE="] {
+            assert!(failure.message.contains(words), "{words}: {failure}");
+        }
+    }
+
+    #[test]
+    fn lanes_and_files_are_counted_by_what_they_open() {
+        let text = "[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:5140\"\nlanes = 2\nsinks = [\"x\", \"y\"]\n\
+                    [[listener]]\nname = \"b\"\naddress = \"127.0.0.1:5141\"\nsinks = [\"x\"]\n\
+                    [sink.x]\ntype = \"file\"\npath = \"/tmp/{listener}.log\"\n\
+                    [sink.y]\ntype = \"udp\"\ndestinations = [\"127.0.0.1:9\"]\n";
+        let config = Config::parse(text, "test", &Host::default()).expect("a valid configuration");
+        let plan = make(&config, &Neighbours::default()).expect("it fits");
+        assert_eq!(Descriptors::of(&config, &plan), Descriptors { lanes: 3, files: 4, connections: 1 });
+    }
+}

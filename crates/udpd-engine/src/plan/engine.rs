@@ -1,0 +1,113 @@
+//! Which engine the lanes of a listener receive with, and why: decided once at the start, and said.
+//!
+//! `engine = "auto"` takes what measured better, which is recvmmsg: see docs/tuning.md. What is written in the
+//! configuration is used or refused, never swapped; whether the kernel permits a ring is asked by making one and
+//! letting it go again.
+
+use std::io;
+use std::sync::Arc;
+
+use mmsg::{Engine, RecvBatch, Refusal, Socket, Uring};
+
+use crate::config::{EngineKind, Listener};
+use udpd_base::exit::{ExitCode, Failure};
+
+/// Payloads of up to so many bytes are copied out of the ring instead of changing hands: its blocks then stay the same
+/// few and in the cache. `cargo run --release -p mmsg --example drain` measures both; longer ones cost more copied when
+/// memory is cold.
+pub const COPY_UP_TO: usize = 256;
+
+/// A decision and its reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    pub kind: EngineKind,
+    /// Why, in the words of the start-up line.
+    pub why: String,
+}
+
+impl Choice {
+    /// The batches that the engine keeps to itself, of so many slots each; those of AF_XDP are planned for a lane.
+    pub fn own_batches(&self, slots: usize) -> usize {
+        match self.kind {
+            EngineKind::Recvmmsg | EngineKind::AfXdp => 0,
+            EngineKind::IoUring => Uring::reserve_batches(slots),
+        }
+    }
+}
+
+/// What the lanes of addresses have where the receive queues go past the kernel's stack.
+pub(super) fn of_what_is_let_pass() -> Choice {
+    let why = "for what the program of af_xdp lets pass, and for everything while a queue has no engine";
+    Choice { kind: EngineKind::Recvmmsg, why: why.to_owned() }
+}
+
+/// Decides for a listener. `supported` asks the kernel, and is asked only where the answer matters.
+pub fn choose(listener: &Listener, supported: impl Fn() -> Result<(), Refusal>) -> Result<Choice, Failure> {
+    let chosen = |kind, why: &str| Choice { kind, why: why.to_owned() };
+    match listener.engine {
+        None => Ok(chosen(EngineKind::Recvmmsg, "auto; io_uring measured no better, see udpd bench")),
+        Some(EngineKind::AfXdp) => Ok(chosen(EngineKind::AfXdp, "the configuration says so")),
+        Some(EngineKind::Recvmmsg) => Ok(chosen(EngineKind::Recvmmsg, "the configuration says so")),
+        Some(EngineKind::IoUring) => match supported() {
+            Ok(()) => Ok(chosen(EngineKind::IoUring, "the configuration says so")),
+            Err(refusal) => Err(refused(&listener.name, &refusal)),
+        },
+    }
+}
+
+/// Makes the engine of a lane, on the thread that will use it. It takes its own batches from the end of `batches`.
+pub fn make(
+    choice: &Choice,
+    listener: &str,
+    socket: &Arc<Socket>,
+    batches: &mut Vec<RecvBatch>,
+) -> Result<Engine, Failure> {
+    if choice.kind != EngineKind::IoUring {
+        return Ok(Engine::recvmmsg(Arc::clone(socket)));
+    }
+    let slots = batches.first().map_or(1, RecvBatch::slots);
+    let own = batches.split_off(batches.len().saturating_sub(choice.own_batches(slots)));
+    // The kernel had permitted it a moment ago: where this fails a limit has been reached.
+    Engine::uring(Arc::clone(socket), own, COPY_UP_TO).map_err(|error| not_made(listener, &error))
+}
+
+fn refused(listener: &str, refusal: &Refusal) -> Failure {
+    let code = if refusal.is_forbidden() { ExitCode::Permission } else { ExitCode::Unavailable };
+    let message = format!(
+        "listener {listener}: io_uring is unavailable: {refusal}; or write engine = \"auto\", which uses recvmmsg"
+    );
+    Failure::new(code, message)
+}
+
+fn not_made(listener: &str, error: &io::Error) -> Failure {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>()) {
+        Some(refusal) => refused(listener, refusal),
+        None => Failure::new(ExitCode::Failure, format!("listener {listener}: cannot make its ring: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listener(engine: Option<EngineKind>) -> Listener {
+        let mut listener = Listener::new("in", Vec::new());
+        listener.engine = engine;
+        listener
+    }
+
+    #[test]
+    fn auto_does_not_even_ask_the_kernel_for_a_ring() {
+        let choice = choose(&listener(None), || panic!("asked")).expect("a choice");
+        assert_eq!((choice.kind, choice.own_batches(64)), (EngineKind::Recvmmsg, 0));
+        assert!(choice.why.contains("measured"), "{}", choice.why);
+    }
+
+    #[test]
+    fn what_is_written_is_used() {
+        let choice = choose(&listener(Some(EngineKind::Recvmmsg)), || panic!("asked")).expect("a choice");
+        assert_eq!((choice.kind, choice.own_batches(64)), (EngineKind::Recvmmsg, 0));
+        let choice = choose(&listener(Some(EngineKind::IoUring)), || Ok(())).expect("a choice");
+        assert_eq!((choice.kind, choice.own_batches(64)), (EngineKind::IoUring, 2));
+    }
+}

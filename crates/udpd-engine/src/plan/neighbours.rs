@@ -1,0 +1,114 @@
+//! The seats of other daemons on this host, and what they mean for a plan that is made here. A command takes them as
+//! they are; a second daemon goes round them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use steer::model::Host;
+use steer::plan::{InterfacePlan, Plan, QueueSeat};
+
+use udpd_endpoint::control::{InterfaceSeats, Neighbours, Seat};
+
+/// Every core that a neighbour has for itself.
+pub fn cores(neighbours: &Neighbours) -> Vec<usize> {
+    let mut cores: Vec<usize> = neighbours.daemons.iter().flat_map(|daemon| daemon.seats.cores()).collect();
+    cores.sort_unstable();
+    cores.dedup();
+    cores
+}
+
+/// The seats that running daemons have at these interfaces, by the names that the interfaces have now: those of the
+/// first daemon that steers each.
+pub fn seated(
+    names: &[String],
+    index_of: impl Fn(&str) -> Option<u32>,
+    neighbours: &Neighbours,
+) -> BTreeMap<String, Vec<QueueSeat>> {
+    let own = network_namespace();
+    let here = neighbours.daemons.iter().filter(|daemon| daemon.seats.network_namespace == own);
+    let parts: Vec<&InterfaceSeats> =
+        here.flat_map(|daemon| &daemon.seats.interfaces).filter(|part| part.is_steered).collect();
+    // A name may have gone over to another card; a number never does.
+    let is_it = |part: &InterfaceSeats, name: &str| match (part.index, index_of(name)) {
+        (Some(theirs), Some(index)) => theirs == index,
+        _ => part.name == name,
+    };
+    let seats = |name: &String| {
+        let part = parts.iter().find(|part| is_it(part, name))?;
+        Some((name.clone(), part.seats.iter().map(queue_seat).collect()))
+    };
+    names.iter().filter_map(seats).collect()
+}
+
+/// The seats of a plan with the interrupts where neighbours have them, for the interfaces that neighbours steer too:
+/// the receivers are ours, and the interrupts cannot be in two places.
+pub(super) fn merge(host: &Host, plan: &Plan, neighbours: &Neighbours) -> BTreeMap<String, Vec<QueueSeat>> {
+    let names: Vec<String> = plan.interfaces.iter().map(|part| part.name.clone()).collect();
+    let found = |name: &str| host.interfaces.iter().find(|interface| interface.name == name);
+    let mut seated = seated(&names, |name| found(name).map(|interface| interface.index), neighbours);
+    for (name, theirs) in &mut seated {
+        let part = plan.interfaces.iter().find(|part| part.name == *name);
+        let own: Vec<QueueSeat> = part.map(InterfacePlan::all_seats).unwrap_or_default();
+        *theirs = own.into_iter().map(|seat| with_interrupt_of(seat, theirs)).collect();
+    }
+    seated
+}
+
+fn with_interrupt_of(own: QueueSeat, theirs: &[QueueSeat]) -> QueueSeat {
+    match theirs.iter().find(|seat| seat.queue == own.queue) {
+        Some(other) => QueueSeat {
+            interrupt_core: other.interrupt_core,
+            rps_cores: other.rps_cores.clone(),
+            why: "another udpd has the interrupt there".to_owned(),
+            ..own
+        },
+        None => own,
+    }
+}
+
+/// The network namespace of this process, by the inode that stands for it.
+pub(super) fn network_namespace() -> Option<u64> {
+    fs::metadata("/proc/self/ns/net").ok().map(|file| file.ino())
+}
+
+/// The number of an interface of this namespace.
+pub fn index_of(name: &str) -> Option<u32> {
+    fs::read_to_string(Path::new("/sys/class/net").join(name).join("ifindex")).ok()?.trim().parse().ok()
+}
+
+/// A seat as it is told.
+pub(super) fn seat(seat: &QueueSeat) -> Seat {
+    Seat {
+        queue: seat.queue,
+        receiver: seat.receiver,
+        interrupt_cpu: seat.interrupt_core,
+        receiver_cpu: seat.receiver_core,
+        receiver_cpus: seat.receiver_cores.clone(),
+        rps_cpus: seat.rps_cores.clone(),
+        node: seat.node,
+    }
+}
+
+/// A seat as it was told.
+fn queue_seat(seat: &Seat) -> QueueSeat {
+    QueueSeat {
+        queue: seat.queue,
+        receiver: seat.receiver,
+        interrupt_core: seat.interrupt_cpu,
+        receiver_core: seat.receiver_cpu,
+        receiver_cores: if seat.receiver_cpus.is_empty() {
+            vec![seat.receiver_cpu]
+        } else {
+            seat.receiver_cpus.clone()
+        },
+        rps_cores: seat.rps_cpus.clone(),
+        node: seat.node,
+        why: "as the running udpd has it".to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[path = "neighbours_tests.rs"]
+mod tests;

@@ -1,0 +1,380 @@
+//! The whole plan: which lanes there are and on which cores they sit, which consumers they feed, and what memory that
+//! takes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::engine::{Choice, of_what_is_let_pass};
+use super::interfaces::Interfaces;
+use super::lane::{self, LanePlan};
+use super::limits::Pinned;
+use super::memory::Memory;
+use super::pool::{self, PoolPlan};
+use super::seating::{self, Ground, Place, Seating};
+use super::sink::SinkPlan;
+use super::spread::Intake;
+use super::xdp;
+use crate::config::feeders::Feeders;
+use crate::config::{Config, Listener, Sink, Spread, overlap};
+use udpd_base::exit::Failure;
+use udpd_base::sink::settings::Target;
+use udpd_inspect::policy;
+use udpd_inspect::policy::AccessList;
+
+/// What a configuration means on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Every lane, in the order of the listeners.
+    pub lanes: Vec<LanePlan>,
+    /// By sink of the configuration.
+    pub sinks: Vec<SinkPlan>,
+    /// The memory for datagrams.
+    pub pool: PoolPlan,
+    /// Where consumers may run.
+    pub consumer_cores: Vec<usize>,
+    /// What all sinks may take for records and messages on their way.
+    pub sink_bytes: usize,
+    /// What the thread that compresses their files may take; 0 where there is none.
+    pub compression_bytes: usize,
+    /// What the lists of networks take, as they are read.
+    pub list_bytes: usize,
+    /// True when receivers share cores.
+    pub shared_cores: bool,
+    /// The memory node of each core, as far as the machine tells.
+    pub node_of_core: BTreeMap<usize, usize>,
+    /// The interfaces that it was made for.
+    pub interfaces: Interfaces,
+    /// What has to be said of this plan on this machine.
+    pub remarks: Vec<String>,
+}
+
+impl Plan {
+    /// Works it out. `engines` has one for each listener. The pool has `automatic_bytes` unless the configuration says
+    /// how many.
+    pub fn new(
+        config: &Config,
+        ground: &Ground<'_>,
+        engines: &[Choice],
+        automatic_bytes: usize,
+    ) -> Result<Self, Failure> {
+        let Ground { topology, interfaces, .. } = *ground;
+        let feeders = ground.feeders(config);
+        let Seating { lanes: places, consumer_cores, shared } = seating::seat(config, &feeders, ground);
+        let mut lanes = Vec::new();
+        for (index, places) in places.iter().enumerate() {
+            lanes.extend(lanes_of(index, places, config, &feeders, ground, &engines[index], automatic_bytes));
+        }
+        let interfaces = Interfaces { lane_cores: lane_cores(config, interfaces, &lanes), ..interfaces.clone() };
+        let node_of_core = topology.node_of_core.clone();
+        let sinks = sink_plans(config, &feeders);
+        let bytes_of = |(sink, plan)| sink_bytes(&config.listeners, sink, plan);
+        let sink_bytes = config.sinks.iter().zip(&sinks).map(bytes_of).sum();
+        let pool = pool::lay_out(config, &sinks, &mut lanes, automatic_bytes)?;
+        Ok(Self {
+            lanes,
+            sinks,
+            pool,
+            consumer_cores,
+            sink_bytes,
+            compression_bytes: compression_bytes(config),
+            list_bytes: list_bytes(config),
+            shared_cores: shared,
+            node_of_core,
+            interfaces,
+            remarks: Vec::new(),
+        })
+    }
+
+    /// Takes no more memory for frames past the stack than may be locked, where it is free to.
+    pub(super) fn fit_locked(&mut self, pinned: &Pinned) {
+        xdp::fit(&mut self.lanes, pinned);
+        self.pool.batches_bytes = self.lanes.iter().map(LanePlan::batches_bytes).sum();
+    }
+
+    /// The memory that the kernel locks for queues past the stack.
+    pub fn locked_bytes(&self) -> usize {
+        self.lanes.iter().map(LanePlan::locked_bytes).sum()
+    }
+
+    /// Where a consumer may run that these lanes feed: on their memory nodes, where there are cores for consumers at
+    /// all.
+    pub fn cores_of_consumer(&self, lanes: &[bool]) -> Vec<usize> {
+        let feeds = |node: Option<usize>| {
+            self.lanes.iter().zip(lanes).any(|(lane, feeds)| *feeds && (lane.node == node || lane.node.is_none()))
+        };
+        let near = |core: &usize| feeds(self.node_of_core.get(core).copied());
+        let cores: Vec<usize> = self.consumer_cores.iter().copied().filter(near).collect();
+        if cores.is_empty() { self.consumer_cores.clone() } else { cores }
+    }
+
+    /// The lanes that the table of their group gives nothing to, so that they would stay idle.
+    pub fn idle_lanes<'a>(&'a self, config: &'a Config, spread: Spread) -> impl Iterator<Item = &'a LanePlan> {
+        let listed = |lane: &LanePlan| !lane.intake.cores.is_empty() || !lane.intake.queues.is_empty();
+        self.lanes.iter().filter(move |lane| config.listeners[lane.listener].spread == spread && !listed(lane))
+    }
+
+    pub fn memory(&self) -> Memory {
+        let sum = |part: fn(&LanePlan) -> usize| self.lanes.iter().map(part).sum();
+        // A thread for each listener with a sequence.
+        let followers = self.lanes.iter().filter(|lane| lane.number == 0 && lane.upstream_bytes > 0).count();
+        let others = usize::from(self.compression_bytes > 0);
+        Memory {
+            batches_bytes: self.pool.batches_bytes,
+            waiting_bytes: self.pool.blocks_bytes(),
+            asked_bytes: self.pool.asked_bytes,
+            places_bytes: self.pool.places_bytes(&self.sinks, &self.lanes),
+            sink_bytes: self.sink_bytes,
+            compression_bytes: self.compression_bytes,
+            policy_bytes: sum(|lane| lane.policy_bytes),
+            list_bytes: self.list_bytes,
+            upstream_bytes: sum(|lane| lane.upstream_bytes),
+            receive_buffer_bytes: sum(|lane| 2 * lane.receive_buffer_bytes),
+            threads: self.lanes.len() + self.sinks.iter().map(SinkPlan::threads).sum::<usize>() + followers + others,
+        }
+    }
+}
+
+/// The lanes of a listener: those of its addresses, and then those of the queues that go past the kernel's stack.
+fn lanes_of(
+    index: usize,
+    places: &[Place],
+    config: &Config,
+    feeders: &Feeders<'_>,
+    ground: &Ground<'_>,
+    engine: &Choice,
+    automatic_bytes: usize,
+) -> Vec<LanePlan> {
+    let listener = &config.listeners[index];
+    let count = feeders.lanes_on_address(index);
+    let rate = listener.absorb.rate.div_ceil(count as u64);
+    let shape = lane::shape(config, listener);
+    let absorb = &listener.absorb;
+    let is_past_the_stack = listener.is_past_the_stack();
+    let of_addresses = count * listener.addresses.len();
+    let common = |place: &Place, number, address, intake| LanePlan {
+        listener: index,
+        number,
+        member: 0,
+        address,
+        shares: count > 1 || listener.share_port || has_company(config, index, address),
+        core: place.seat.map(|seat| seat.core),
+        node: place.seat.and_then(|seat| seat.node),
+        cores: place.cores.clone(),
+        queues: place.queues.clone(),
+        intake,
+        receive_buffer_bytes: lane::receive_buffer(listener, rate),
+        rate,
+        // What a queue takes past the stack no socket has to take.
+        queue_rate: if is_past_the_stack { 0 } else { rate.div_ceil(listener.addresses.len() as u64) },
+        payload_bytes: listener.absorbed_bytes(),
+        shape,
+        batches: 0,
+        node_place: 0,
+        asked_stall: if absorb.is_written { absorb.stall } else { Duration::ZERO },
+        engine: if is_past_the_stack { of_what_is_let_pass() } else { engine.clone() },
+        xdp: None,
+        policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
+        upstream_bytes: lane::upstream_bytes(listener, number == 0),
+    };
+    let mut lanes = Vec::new();
+    for (group, (&address, places)) in listener.addresses.iter().zip(places.chunks(count)).enumerate() {
+        let taken_in = seating::intakes(listener, places, ground).into_iter().zip(places);
+        lanes.extend(taken_in.enumerate().map(|(member, (intake, place))| LanePlan {
+            member,
+            ..common(place, group * count + member, address, intake)
+        }));
+    }
+    let queues: usize = (0..config.listeners.len()).map(|listener| feeders.lanes_past_the_stack(listener)).sum();
+    let room_bytes = xdp::automatic_room(config.daemon.pool_bytes, automatic_bytes) / queues.max(1);
+    let of_queues = places.iter().skip(of_addresses).enumerate();
+    lanes.extend(of_queues.map(|(queue, place)| {
+        let intake = Intake { queue: Some(queue), ..Intake::default() };
+        let plan = common(place, of_addresses + queue, xdp::address_shown(listener), intake);
+        let rate = listener.absorb.rate.div_ceil(feeders.lanes_past_the_stack(index) as u64);
+        xdp::past_the_stack(LanePlan { engine: engine.clone(), ..plan }, queue, rate, absorb, room_bytes)
+    }));
+    lanes
+}
+
+/// One file is compressed at a time, so the sink that takes most decides.
+fn compression_bytes(config: &Config) -> usize {
+    config.sinks.iter().map(|sink| sink.settings.compression_bytes()).max().unwrap_or(0)
+}
+
+/// The tables of networks, each once.
+fn list_bytes(config: &Config) -> usize {
+    let mut lists: Vec<&Arc<AccessList>> = Vec::new();
+    for list in config.listeners.iter().filter_map(|listener| listener.access.list.as_ref()) {
+        if !lists.iter().any(|known| Arc::ptr_eq(known, list)) {
+            lists.push(list);
+        }
+    }
+    lists.into_iter().map(|list| list.bytes()).sum()
+}
+
+/// The cores of the lanes that each steered interface feeds.
+fn lane_cores(config: &Config, interfaces: &Interfaces, lanes: &[LanePlan]) -> BTreeMap<String, BTreeSet<usize>> {
+    let of_interface = |name: &str| {
+        let is_fed = |lane: &&LanePlan| {
+            let listener = &config.listeners[lane.listener];
+            let kept = config.steer.dedicated_to(listener).is_some();
+            listener.interface.as_ref().map_or(kept, |own| own == name)
+        };
+        lanes.iter().filter(is_fed).filter_map(|lane| lane.core).collect()
+    };
+    interfaces.steered.iter().map(|part| (part.name.clone(), of_interface(&part.name))).collect()
+}
+
+fn sink_plans(config: &Config, feeders: &Feeders<'_>) -> Vec<SinkPlan> {
+    let plan = |(index, sink): (usize, &Sink)| {
+        let consumers = feeders.consumers(index, sink.consumers);
+        SinkPlan {
+            consumers,
+            is_inline: sink.inline,
+            lookup_threads: sink.settings.lookup_threads(consumers),
+            feeders: feeders.of_sink(index, sink.consumers).collect(),
+        }
+    };
+    config.sinks.iter().enumerate().map(plan).collect()
+}
+
+/// Whether the kernel takes the address of a listener for one that another of our own listeners has: one of the two is
+/// bound to an interface, which for the kernel makes a difference between datagrams and none between addresses.
+fn has_company(config: &Config, listener: usize, address: SocketAddr) -> bool {
+    let own = &config.listeners[listener];
+    let others = config.listeners.iter().enumerate().filter(|(index, _)| *index != listener);
+    let competes = |other: &Listener| {
+        (own.interface.is_none() || other.interface.is_none())
+            && other.addresses.iter().any(|taken| overlap(taken, &address))
+    };
+    others.map(|(_, other)| other).any(competes)
+}
+
+/// The memory of a sink.
+pub(super) fn sink_bytes(listeners: &[Listener], sink: &Sink, plan: &SinkPlan) -> usize {
+    let files = match sink.settings.target() {
+        Target::Files(path) => plan.files(listeners, &sink.name, path).len(),
+        _ => 0,
+    };
+    sink.settings.memory_bytes(plan.consumers, files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use steer::Topology;
+
+    use crate::config::EngineKind;
+
+    const TEXT: &str = r#"
+        [[listener]]
+        name = "a"
+        address = ["127.0.0.1:5140", "[::1]:5140"]
+        lanes = 2
+        absorb = { rate = 300000, stall = "100ms" }
+        sinks = ["x", "y"]
+        [sink.x]
+        type = "null"
+        queue_bytes = "320KiB"
+        consumers = "per_lane"
+        [sink.y]
+        type = "null"
+        consumers = 3
+        [sink.unused]
+        type = "null"
+    "#;
+
+    fn plan(text: &str) -> Plan {
+        let config = Config::parse(text, "test", &crate::config::Host::default()).expect("a valid configuration");
+        let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
+        let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
+        let ground = Ground { topology: &topology, allowed: &[0, 1], interfaces: &Interfaces::default() };
+        Plan::new(&config, &ground, &engines, 48 << 20).expect("a plan")
+    }
+
+    #[test]
+    fn each_address_gets_its_lanes_and_each_lane_its_core_and_pool() {
+        let plan = plan(TEXT);
+        assert_eq!(plan.lanes.len(), 4);
+        assert_eq!(plan.lanes.iter().map(|lane| lane.number).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(plan.lanes.iter().map(|lane| lane.core).collect::<Vec<_>>(), [Some(1), Some(0), Some(1), Some(0)]);
+        assert!(plan.shared_cores);
+        assert_eq!(plan.lanes[0].batches, 24);
+        assert_eq!(plan.sinks.iter().map(|sink| sink.consumers).collect::<Vec<_>>(), [4, 3, 0]);
+    }
+
+    #[test]
+    fn queues_past_the_stack_have_lanes_of_their_own_behind_those_of_the_addresses() {
+        let text = "[[listener]]\nname = \"a\"\naddress = [\"0.0.0.0:5140\", \"[fd00::1]:5140\"]\nengine = \"af_xdp\"\n\
+                    interface = \"eth0\"\nabsorb = { rate = 2000000, stall = \"10ms\" }\nsinks = [\"x\"]\n\
+                    [sink.x]\ntype = \"null\"\nconsumers = \"per_lane\"\n";
+        let host = crate::config::Host { sys_root: "/nonexistent".into(), ..crate::config::Host::default() };
+        let config = Config::parse(text, "test", &host).expect("a valid configuration");
+        let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
+        let interfaces = Interfaces { queues: [("eth0".to_owned(), 3)].into(), ..Interfaces::default() };
+        let ground = Ground { topology: &topology, allowed: &[0, 1], interfaces: &interfaces };
+        let engines = [Choice { kind: EngineKind::AfXdp, why: String::new() }];
+        let plan = Plan::new(&config, &ground, &engines, 48 << 20).expect("a plan");
+        let queues: Vec<Option<u32>> = plan.lanes.iter().map(|lane| Some(lane.xdp.as_ref()?.queue)).collect();
+        assert_eq!(queues, [None, None, Some(0), Some(1), Some(2)]);
+        let kinds = plan.lanes.iter().map(|lane| lane.engine.kind);
+        assert_eq!(
+            kinds.filter(|kind| *kind == EngineKind::AfXdp).count(),
+            3,
+            "more lanes than cores: each has a queue"
+        );
+        assert_eq!(plan.sinks[0].consumers, 5);
+        for lane in &plan.lanes[2..] {
+            // 2,000,000 a second on three queues, for 10 ms, and no less.
+            assert_eq!((lane.rate, lane.receive_buffer_bytes, lane.has_socket()), (666_667, 0, false));
+            assert!(lane.covered(0) >= Duration::from_millis(10) && lane.covered(0) < Duration::from_millis(11));
+            assert_eq!(lane.batches(), lane.batches + lane.xdp.as_ref().expect("of a queue").batches);
+        }
+        assert!(
+            plan.lanes[0].covered(2 * plan.lanes[0].receive_buffer_bytes) >= Duration::from_micros(9_900),
+            "all of it"
+        );
+        let held = plan.held_at_most(&config).datagrams;
+        assert!(held as usize > plan.lanes.iter().map(|lane| lane.batches() * 64).sum(), "rings are held, too");
+        let [line] = super::super::words::attachments(&config, &plan).try_into().expect("one");
+        let line: String = line;
+        for words in
+            ["listener a", "(native mode)", "eth0", "port 5140", "queues: 3", "nftables", "reverse path filter"]
+        {
+            assert!(line.contains(words), "{words}: {line}");
+        }
+    }
+
+    #[test]
+    fn an_automatic_buffer_covers_the_stall_it_is_made_for() {
+        for lane in &plan(TEXT).lanes {
+            assert_eq!(lane.rate, 150_000);
+            let covered = lane.covered(2 * lane.receive_buffer_bytes);
+            assert!(covered >= Duration::from_micros(99_900) && covered < Duration::from_millis(102), "{covered:?}");
+        }
+    }
+
+    #[test]
+    fn longer_datagrams_need_a_larger_buffer_for_the_same_time() {
+        let lane = |size: &str| plan(&TEXT.replace("\"100ms\"", &format!("\"100ms\"{size}"))).lanes[0].clone();
+        let (short, long) = (lane(""), lane(", size = 1400"));
+        assert_eq!((short.payload_bytes, long.payload_bytes), (512, 1400));
+        assert!(long.receive_buffer_bytes > short.receive_buffer_bytes * 3 / 2, "{long:?}");
+        let covered = long.covered(2 * long.receive_buffer_bytes);
+        assert!(covered >= Duration::from_micros(99_900) && covered < Duration::from_millis(102), "{covered:?}");
+        assert!(long.covered(2 * short.receive_buffer_bytes) < Duration::from_millis(60), "what is too small says so");
+    }
+
+    #[test]
+    fn lanes_come_from_the_rate_unless_they_are_written() {
+        let lanes = |absorb: u64| {
+            let text = TEXT.replace("lanes = 2", "").replace("300000", &absorb.to_string());
+            plan(&text).lanes.len()
+        };
+        assert_eq!((lanes(200_000), lanes(500_001), lanes(2_000_000)), (2, 4, 8));
+    }
+}

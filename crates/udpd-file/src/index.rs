@@ -1,0 +1,358 @@
+//! Which files were finished here, and in which order: what `keep` goes by.
+//!
+//! A directory does not say it. A time of change is whatever the last copy, the last `touch` or a wrong clock left; a
+//! date in a name is what the clock said then; and a name that looks like ours may be another sink's log or somebody's
+//! own file. So a sink with `keep` or `compress` has a small file of its own beside its files, `.NAME.udpd-index`, with
+//! a line for each file: its inode number and its name. The lines stand in the order in which the files were finished,
+//! and nothing is ever removed that has no line there, whose name is not one that this sink gives, or whose inode
+//! number is another.
+//!
+//! A line is written before a file gets its name: a crash in between leaves a line without a file, which is dropped,
+//! and never a file without a line. The compressed form of a file has a line of its own, and the place of the file in
+//! the order: one or both may be there. A crash in the middle of a line costs that line. Who removes the index keeps
+//! the files that it listed: they are counted in one warning and left alone. Lines of files that are gone are dropped,
+//! so it is as long as what is kept.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::name::Name;
+use udpd_base::codec::Method;
+use udpd_base::os::owned;
+
+/// How it begins, so that nobody's file is ever taken for one.
+const HEADER: &str = "udpd index 1\n";
+
+/// What is longer is not an index.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// It is written anew when it has more lines that say nothing any more than lines that do, and than this.
+const STALE_LINES_MAX: usize = 64;
+
+/// The longest name of a file.
+const NAME_BYTES_MAX: usize = 255;
+
+/// A file that was finished here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    /// Below the directory of the index, without what a compressed form has behind it.
+    name: String,
+    /// Its number as it was written.
+    plain: Option<u64>,
+    /// And as it is compressed.
+    compressed: Option<(Method, u64)>,
+    /// An earlier run has listed it.
+    is_from_before: bool,
+}
+
+/// A finished file that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finished {
+    /// As it was written.
+    pub(super) plain: Option<Form>,
+    /// As it is compressed.
+    pub(super) compressed: Option<Form>,
+    /// An earlier run has finished it, or has left it unfinished.
+    pub(super) is_from_before: bool,
+}
+
+/// A file in one of its forms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Form {
+    pub(super) path: PathBuf,
+    pub(super) inode: u64,
+    pub(super) bytes: u64,
+}
+
+impl Finished {
+    /// The forms that are there.
+    pub(super) fn forms(&self) -> impl Iterator<Item = &Form> {
+        self.plain.iter().chain(&self.compressed)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.forms().map(|form| form.bytes).sum()
+    }
+}
+
+/// The finished files of one path.
+#[derive(Debug)]
+pub(super) struct Index {
+    name: Name,
+    path: PathBuf,
+    directory: PathBuf,
+    /// The oldest first, each name once.
+    entries: Vec<Entry>,
+    /// How many lines the file has; `None`: it must be written anew before anything is added.
+    lines: Option<usize>,
+}
+
+impl Index {
+    /// Reads what an earlier run has left. An error means that something else is in its place.
+    pub(super) fn open(name: &Name) -> io::Result<Self> {
+        let (directory, _) = name.below_fixed();
+        let path = Self::path_of(name);
+        let mut index = Self { name: name.clone(), path, directory, entries: Vec::new(), lines: None };
+        let (body, is_whole) = match read(&index.path) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(index),
+            Err(error) => return Err(error),
+        };
+        let mut lines = 0;
+        for line in String::from_utf8_lossy(&body).split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+            lines += 1;
+            if let Some((inode, name)) = line.split_once(' ')
+                && let Ok(inode) = inode.parse()
+            {
+                index.read_line(inode, name);
+            }
+        }
+        index.entries.iter_mut().for_each(|entry| entry.is_from_before = true);
+        index.lines = is_whole.then_some(lines);
+        Ok(index)
+    }
+
+    fn read_line(&mut self, inode: u64, name: &str) {
+        if self.name.is_finished(name) {
+            return self.enter(name, inode);
+        }
+        if let Some((method, stem)) = Method::of_name(name).filter(|(_, stem)| self.name.is_finished(stem)) {
+            self.enter_compressed(stem, method, inode);
+        }
+    }
+
+    /// A file is about to get this name, or has it and goes on; it is the newest.
+    pub(super) fn add(&mut self, path: &Path, inode: u64) -> io::Result<()> {
+        let Some(name) = self.below(path) else { return Ok(()) };
+        if self.entries.last().is_some_and(|last| last.name == name && last.plain == Some(inode)) {
+            return Ok(());
+        }
+        self.forget_in_vain(inode);
+        self.enter(&name, inode);
+        self.append(&name, &name, inode)
+    }
+
+    /// The names that a file was about to get before and has not got: a disk that refuses each try would make one more
+    /// of them each second.
+    fn forget_in_vain(&mut self, inode: u64) {
+        let directory = &self.directory;
+        let is_gone = |name: &str| look(directory.join(name), inode).is_err();
+        let of_it = self.entries.iter_mut().filter(|entry| entry.plain == Some(inode));
+        of_it.filter(|entry| is_gone(&entry.name)).for_each(|entry| entry.plain = None);
+    }
+
+    /// The compressed form of the file of this path is about to get its name.
+    pub(super) fn add_compressed(&mut self, plain: &Path, method: Method, inode: u64) -> io::Result<()> {
+        let Some(name) = self.below(plain) else { return Ok(()) };
+        self.enter_compressed(&name, method, inode);
+        self.append(&name, &format!("{name}{}", method.suffix()), inode)
+    }
+
+    /// Adds a line for a form of the file `name`.
+    fn append(&mut self, name: &str, form: &str, inode: u64) -> io::Result<()> {
+        let line = format!("{inode} {form}\n");
+        let most = STALE_LINES_MAX.max(self.entries.len());
+        if let Some(lines) = self.lines.filter(|lines| lines.saturating_sub(self.entries.len()) <= most) {
+            // A part of a line that could not be written whole would tear the next one, too.
+            self.lines = None;
+            match open_index(&self.path, OpenOptions::new().read(true).append(true)) {
+                Ok(mut file) => {
+                    file.write_all(line.as_bytes())?;
+                    self.lines = Some(lines + 1);
+                    return Ok(());
+                }
+                // Somebody has removed it. What it listed is still known.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.write_anew(name)
+    }
+
+    /// Whether this file, by this name, was finished here.
+    pub(super) fn has(&self, path: &Path, inode: u64) -> bool {
+        let name = self.below(path);
+        self.entries.iter().any(|entry| entry.plain == Some(inode) && Some(&entry.name) == name.as_ref())
+    }
+
+    /// The finished files, the oldest first. Those that are gone, or that are others by now, are forgotten.
+    pub(super) fn present(&mut self) -> Vec<Finished> {
+        self.present_but(None)
+    }
+
+    /// The same without asking for the files of one name, which may not have it yet.
+    fn present_but(&mut self, pending: Option<&str>) -> Vec<Finished> {
+        let mut found = Vec::with_capacity(self.entries.len());
+        let directory = &self.directory;
+        self.entries.retain_mut(|entry| {
+            if Some(entry.name.as_str()) == pending {
+                return true;
+            }
+            let path = directory.join(&entry.name);
+            let (mut plain, mut compressed) = (None, None);
+            if let Some(inode) = entry.plain {
+                plain = look(path.clone(), inode).unwrap_or_else(|()| {
+                    entry.plain = None;
+                    None
+                });
+            }
+            if let Some((method, inode)) = entry.compressed {
+                compressed = look(method.path_of(&path), inode).unwrap_or_else(|()| {
+                    entry.compressed = None;
+                    None
+                });
+            }
+            if plain.is_some() || compressed.is_some() {
+                found.push(Finished { plain, compressed, is_from_before: entry.is_from_before });
+            }
+            entry.plain.is_some() || entry.compressed.is_some()
+        });
+        found
+    }
+
+    /// How many files are named as if they had been finished here, and are not listed.
+    pub(super) fn unlisted(&self, current: &Path) -> usize {
+        let listed: HashSet<&str> = self.entries.iter().map(|entry| entry.name.as_str()).collect();
+        let is_listed = |path: &Path| self.below(path).is_some_and(|name| listed.contains(name.as_str()));
+        self.name.finished().iter().filter(|path| *path != current && !is_listed(path)).count()
+    }
+
+    /// Where the index of a path is. A path with codes has one for all moments, above the first directory with a code;
+    /// what is below is made a name by writing `%-` for each slash, which is no code.
+    pub(super) fn path_of(name: &Name) -> PathBuf {
+        let (directory, below) = name.below_fixed();
+        let mut file = format!(".{}.udpd-index", below.replace('/', "%-"));
+        if file.len() > NAME_BYTES_MAX {
+            file = format!(".{:016x}.udpd-index", fingerprint(below));
+        }
+        directory.join(file)
+    }
+
+    /// The path whose index this would be; none where that cannot be told from its name.
+    pub(super) fn pattern_of(index: &Path) -> Option<String> {
+        let below = index.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".udpd-index")?.replace("%-", "/");
+        index.parent()?.join(below).to_str().map(str::to_owned)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Forces it to the disk, if there is one.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        match open(&self.path, OpenOptions::new().read(true)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            opened => opened?.sync_data(),
+        }
+    }
+
+    fn below(&self, path: &Path) -> Option<String> {
+        path.strip_prefix(&self.directory).ok()?.to_str().map(str::to_owned)
+    }
+
+    /// A file as it was written. A compressed one of before may have had the same name, where that comes again.
+    fn enter(&mut self, name: &str, inode: u64) {
+        self.entries.iter_mut().filter(|entry| entry.name == name).for_each(|entry| entry.plain = None);
+        self.entries.retain(|entry| entry.plain.is_some() || entry.compressed.is_some());
+        let (name, plain) = (name.to_owned(), Some(inode));
+        self.entries.push(Entry { name, plain, compressed: None, is_from_before: false });
+    }
+
+    /// The compressed form of a file has the place of that.
+    fn enter_compressed(&mut self, name: &str, method: Method, inode: u64) {
+        let compressed = Some((method, inode));
+        let is_same = |other: &Entry| other.name == name && other.compressed.is_some_and(|(own, _)| own == method);
+        self.entries.iter_mut().filter(|entry| is_same(entry)).for_each(|entry| entry.compressed = None);
+        match self.entries.iter_mut().rfind(|entry| entry.name == name && entry.plain.is_some()) {
+            Some(entry) => entry.compressed = compressed,
+            None => self.entries.push(Entry { name: name.to_owned(), plain: None, compressed, is_from_before: false }),
+        }
+        self.entries.retain(|entry| entry.plain.is_some() || entry.compressed.is_some());
+    }
+
+    /// Beside it first, so that there is a whole one at every moment. The files of the name `pending` may not have it
+    /// yet.
+    fn write_anew(&mut self, pending: &str) -> io::Result<()> {
+        self.present_but(Some(pending));
+        let mut text = HEADER.to_owned();
+        let mut lines = 0;
+        for Entry { name, plain, compressed, .. } in &self.entries {
+            let plain = plain.map(|inode| format!("{inode} {name}\n"));
+            let compressed = compressed.map(|(method, inode)| format!("{inode} {name}{}\n", method.suffix()));
+            for line in plain.into_iter().chain(compressed) {
+                text.push_str(&line);
+                lines += 1;
+            }
+        }
+        let mut beside = self.path.as_os_str().to_owned();
+        beside.push(".new");
+        let beside = PathBuf::from(beside);
+        let mut file = match open(&beside, OpenOptions::new().write(true).create_new(true)) {
+            // Left by a crash, if it is ours.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                open_index(&beside, OpenOptions::new().read(true))?;
+                fs::remove_file(&beside)?;
+                open(&beside, OpenOptions::new().write(true).create_new(true))?
+            }
+            opened => opened?,
+        };
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_data())?;
+        match open_index(&self.path, OpenOptions::new().read(true)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fs::rename(&beside, &self.path)?;
+        self.lines = Some(lines);
+        Ok(())
+    }
+}
+
+/// A file, if it is there and is the one with this number; an error where it is gone or another one.
+fn look(path: PathBuf, inode: u64) -> Result<Option<Form>, ()> {
+    match path.symlink_metadata() {
+        Ok(metadata) if metadata.is_file() && metadata.ino() == inode => {
+            Ok(Some(Form { path, inode, bytes: metadata.len() }))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Ok(None),
+        _ => Err(()),
+    }
+}
+
+/// FNV-1a: the same in every release, which the hash of the standard library does not promise.
+fn fingerprint(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Only one that nobody else can have written: what is listed is removed some day.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    owned::open_as(path, options, 0o640)
+}
+
+/// Opens what begins as an index does, or was torn in its first line; anything else is somebody else's. Reads on behind
+/// that line.
+fn open_index(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = open(path, options)?;
+    let mut beginning = Vec::new();
+    (&file).take(HEADER.len() as u64).read_to_end(&mut beginning)?;
+    match HEADER.as_bytes().starts_with(&beginning) && file.metadata()?.len() <= BYTES_MAX {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not an index of udpd")),
+    }
+}
+
+/// The lines of an index, and whether it is whole up to its last byte.
+fn read(path: &Path) -> io::Result<(Vec<u8>, bool)> {
+    let mut file = open_index(path, OpenOptions::new().read(true))?;
+    let mut body = Vec::new();
+    file.read_to_end(&mut body)?;
+    let has_header = file.metadata()?.len() >= HEADER.len() as u64;
+    let is_whole = has_header && (body.is_empty() || body.ends_with(b"\n"));
+    Ok((body, is_whole))
+}
+
+#[cfg(test)]
+#[path = "index_tests.rs"]
+mod tests;

@@ -1,0 +1,327 @@
+//! What a file is called at a moment, when it must be called otherwise, and what the files that are finished are
+//! called.
+//!
+//! A path with codes for the time gives each period a file of its own. A file whose path stays the same is renamed when
+//! it is finished: the moment of that is appended, and a number if that name is taken. Names come from the
+//! configuration and the clock alone, never from a datagram. All times are UTC.
+//!
+//! The clock may be wrong, and may be set. It only ever gives names: which of two files is older no name says, see
+//! `index`.
+
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::compress::is_temporary_of;
+use udpd_base::codec::Method;
+use udpd_base::text::calendar::Moment;
+
+/// Each code, how many digits stand for it, how often they change, in seconds, and what they can be. Months and years
+/// change at midnight, too.
+const CODES: [(char, usize, u64, RangeInclusive<u64>); 6] = [
+    ('Y', 4, DAY, 1970..=9999),
+    ('m', 2, DAY, 1..=12),
+    ('d', 2, DAY, 1..=31),
+    ('H', 2, 3600, 0..=23),
+    ('M', 2, 60, 0..=59),
+    ('S', 2, 1, 0..=59),
+];
+
+const DAY: u64 = 86_400;
+
+/// How many names are tried for a file that is finished.
+const NUMBERS_MAX: u32 = 10_000;
+
+/// A path with codes for the time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name {
+    pattern: String,
+    every_seconds: u64,
+}
+
+impl Name {
+    /// `every` begins a new file at its multiples as well; zero does not.
+    pub(super) fn new(pattern: String, every: Duration) -> Self {
+        // Without doubled slashes and dots, so that every name below a directory is spelled in one way.
+        let pattern = Path::new(&pattern).components().collect::<PathBuf>().to_string_lossy().into_owned();
+        Self { pattern, every_seconds: every.as_secs() }
+    }
+
+    /// The path at a moment, in seconds since 1970.
+    pub(super) fn at(&self, seconds: u64) -> PathBuf {
+        let Moment { year, month, day, hour, minute, second } = Moment::at(seconds);
+        let mut path = String::with_capacity(self.pattern.len() + 8);
+        let mut characters = self.pattern.chars();
+        while let Some(character) = characters.next() {
+            match (character, if character == '%' { characters.next() } else { None }) {
+                ('%', Some('Y')) => path += &format!("{year:04}"),
+                ('%', Some('m')) => path += &format!("{month:02}"),
+                ('%', Some('d')) => path += &format!("{day:02}"),
+                ('%', Some('H')) => path += &format!("{hour:02}"),
+                ('%', Some('M')) => path += &format!("{minute:02}"),
+                ('%', Some('S')) => path += &format!("{second:02}"),
+                // The configuration has refused every other code.
+                (character, next) => path.extend([Some(character), next].into_iter().flatten()),
+            }
+        }
+        PathBuf::from(path)
+    }
+
+    /// The next moment at which a file that was begun at `seconds` must be looked at: its name or its period ends.
+    /// `None`: never.
+    pub(super) fn ends(&self, seconds: u64) -> Option<u64> {
+        let used = CODES.iter().filter(|(code, ..)| self.pattern.contains(&format!("%{code}")));
+        let used = used.map(|(_, _, unit, _)| *unit);
+        used.chain((self.every_seconds > 0).then_some(self.every_seconds)).map(|unit| (seconds / unit + 1) * unit).min()
+    }
+
+    /// Whether a file that was begun at `begun` is finished by its age alone.
+    pub(super) fn is_over(&self, begun: u64, now: u64) -> bool {
+        self.every_seconds > 0 && begun / self.every_seconds != now / self.every_seconds
+    }
+
+    /// Whether the path changes with the time.
+    pub(super) fn is_dated(&self) -> bool {
+        self.pattern.contains('%')
+    }
+
+    /// The deepest directory that is the same at every moment, and what the path is below it.
+    pub(super) fn below_fixed(&self) -> (PathBuf, &str) {
+        let before_code = &self.pattern[..self.pattern.find('%').unwrap_or(self.pattern.len())];
+        let slash = before_code.rfind('/').map_or(0, |slash| slash + 1);
+        (PathBuf::from(&self.pattern[..slash]), self.pattern[slash..].trim_start_matches('/'))
+    }
+
+    /// Whether a file of this path, named as it is below [`Name::below_fixed`], can be one that was finished here: a
+    /// moment that exists stands for every code, or was appended.
+    pub(super) fn is_finished(&self, below: &str) -> bool {
+        match matches(self.below_fixed().1, below) {
+            // A file whose path has codes is finished as it is; one without must have been renamed.
+            Some("") => self.is_dated(),
+            Some(behind) => is_suffix(behind),
+            None => false,
+        }
+    }
+
+    /// What a finished file was called while it was written, where that can be told from its name.
+    pub(super) fn before_finishing(&self, path: &Path) -> Option<PathBuf> {
+        let (directory, pattern) = self.below_fixed();
+        let below = path.strip_prefix(&directory).ok()?.to_str()?;
+        let behind = matches(pattern, below)?;
+        Some(directory.join(&below[..below.len() - behind.len()]))
+    }
+
+    /// The files that can have been finished here, wherever the codes of the path have led.
+    pub(super) fn finished(&self) -> Vec<PathBuf> {
+        self.collect(&|_, name| Some(name.to_owned()))
+    }
+
+    /// The same for those of which a compressed form has been begun.
+    pub(super) fn begun_to_be_compressed(&self) -> Vec<PathBuf> {
+        self.collect(&|directory, name| Some(format!("{directory}{}", is_temporary_of(name.strip_prefix(directory)?)?)))
+    }
+
+    /// The files that can have been finished here, as `of` finds them by what lies there: a directory and the whole.
+    fn collect(&self, of: &dyn Fn(&str, &str) -> Option<String>) -> Vec<PathBuf> {
+        let (directory, below) = self.below_fixed();
+        let mut found = Vec::new();
+        self.collect_below(&directory, String::new(), below.split('/').count(), of, &mut found);
+        found
+    }
+
+    fn collect_below(
+        &self,
+        directory: &Path,
+        above: String,
+        levels: usize,
+        of: &dyn Fn(&str, &str) -> Option<String>,
+        found: &mut Vec<PathBuf>,
+    ) {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let Ok(kind) = entry.file_type() else { continue };
+            let below = format!("{above}{}", entry.file_name().to_string_lossy());
+            if levels > 1 && kind.is_dir() {
+                let pattern: Vec<&str> = self.below_fixed().1.split('/').collect();
+                let own = pattern[..=pattern.len() - levels].join("/");
+                if matches(&own, &below) == Some("") {
+                    self.collect_below(&entry.path(), below + "/", levels - 1, of, found);
+                }
+            } else if levels == 1 && kind.is_file() {
+                let file = of(&above, &below).filter(|file| self.is_finished(file));
+                found.extend(file.map(|file| self.below_fixed().0.join(file)));
+            }
+        }
+    }
+
+    /// The directories above `path` that the clock has named, the deepest first.
+    pub(super) fn dated_directories<'p>(&self, path: &'p Path) -> impl Iterator<Item = &'p Path> {
+        let fixed = self.below_fixed().0.components().count();
+        path.ancestors().skip(1).take_while(move |directory| directory.components().count() > fixed)
+    }
+}
+
+/// The names that a file at `path` can get when it is finished at a moment. What has a compressed form by now has had
+/// its name.
+pub(super) fn finished_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
+    let is_free = |name: &PathBuf| Method::ALL.iter().all(|method| method.path_of(name).symlink_metadata().is_err());
+    moment_names(path, seconds).filter(is_free)
+}
+
+fn moment_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
+    let Moment { year, month, day, hour, minute, second } = Moment::at(seconds);
+    let first = format!(".{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z");
+    let path = path.as_os_str().to_owned();
+    (0..NUMBERS_MAX).map(move |number| {
+        let mut name = path.clone();
+        name.push(&first);
+        if number > 0 {
+            name.push(format!("-{number}"));
+        }
+        PathBuf::from(name)
+    })
+}
+
+/// Whether `text` is what [`finished_names`] appends.
+/// Whether this can stand behind the path of a file when it is finished: the moment of that where it was renamed, what
+/// a compressed form has, or what is said of one that was set aside.
+pub(super) fn is_behind_finished(text: &str) -> bool {
+    let ends = Method::ALL.iter().map(|method| method.suffix()).chain([".failed", ".torn"]);
+    let plain = ends.filter_map(|end| text.strip_suffix(end)).next().unwrap_or(text);
+    plain.is_empty() || is_suffix(plain)
+}
+
+fn is_suffix(text: &str) -> bool {
+    let Some(behind) = matches(".%Y%m%dT%H%M%SZ", text) else { return false };
+    let number = behind.strip_prefix('-');
+    behind.is_empty()
+        || number.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// What is left of `text` behind what `pattern` stands for, with numbers for its codes that they can be.
+pub(super) fn behind<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
+    matches(pattern, text)
+}
+
+fn matches<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
+    let mut rest = text;
+    let mut pattern = pattern.chars();
+    while let Some(character) = pattern.next() {
+        let code = if character == '%' { pattern.next() } else { None };
+        rest = match CODES.iter().find(|(own, ..)| Some(*own) == code) {
+            Some((_, digits, _, range)) => {
+                let (head, tail) = rest.split_at_checked(*digits)?;
+                let is_number = head.bytes().all(|byte| byte.is_ascii_digit());
+                head.parse().is_ok_and(|number| is_number && range.contains(&number)).then_some(tail)?
+            }
+            None => rest.strip_prefix(character)?,
+        };
+    }
+    Some(rest)
+}
+
+/// The names that a file at `path` can get when its sync has failed.
+pub(super) fn failed_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
+    moment_names(path, seconds).map(|mut name| {
+        name.as_mut_os_string().push(".failed");
+        name
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2026-11-21 06:42:21
+    const NOW: u64 = 1_795_243_341;
+
+    fn name(pattern: &str, every_seconds: u64) -> Name {
+        Name::new(pattern.to_owned(), Duration::from_secs(every_seconds))
+    }
+
+    #[test]
+    fn codes_stand_for_the_time_in_utc() {
+        let path = name("/log/%Y/%m/%d/a-%H%M%S.log", 0).at(NOW);
+        assert_eq!(path, PathBuf::from("/log/2026/11/21/a-064221.log"));
+        assert_eq!(name("/log/a.log", 0).at(NOW), PathBuf::from("/log/a.log"));
+    }
+
+    #[test]
+    fn a_file_ends_with_the_smallest_unit_of_its_name_or_its_period() {
+        for (pattern, every, expected) in [
+            ("/a", 0, None),
+            ("/a", 3600, Some(NOW / 3600 * 3600 + 3600)),
+            ("/%Y-%m-%d", 0, Some(NOW / DAY * DAY + DAY)),
+            ("/%H", 900, Some(NOW / 900 * 900 + 900)),
+            ("/%H%M%S", 3600, Some(NOW + 1)),
+        ] {
+            assert_eq!(name(pattern, every).ends(NOW), expected, "{pattern} every {every} s");
+        }
+        assert!(name("/a", 60).is_over(59, 60) && !name("/a", 60).is_over(60, 119));
+    }
+
+    #[test]
+    fn only_files_that_can_have_been_finished_here_are_found() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |file: &str| directory.path().join(file);
+        let make = |file: &str| {
+            fs::create_dir_all(path(file).parent().expect("a parent")).expect("made");
+            fs::write(path(file), file).expect("written");
+        };
+        let found = |pattern: &str| -> Vec<String> {
+            let pattern = path(pattern).to_str().expect("UTF-8").to_owned();
+            let files = name(&pattern, 0).finished();
+            let relative = |file: &PathBuf| file.strip_prefix(directory.path()).expect("below").display().to_string();
+            let mut files: Vec<String> = files.iter().map(relative).collect();
+            files.sort();
+            files
+        };
+        let plain = ["a.log.20261121T064221Z", "a.log.20261121T064221Z-1"];
+        plain.iter().for_each(|file| make(file));
+        for stranger in [
+            "a.log",
+            "a.log.gz",
+            "a.log.20261121T064221Z.gz",
+            "a.log.20261121T064221Z-",
+            "a.log.20261321T064221Z",
+            "a.log.20261121T064221Z-2/a.log",
+            "b.log.20261121T064221Z",
+        ] {
+            make(stranger);
+        }
+        assert_eq!(found("a.log"), plain);
+        let dated = ["2026/20/x.log", "2026/21/x.log", "2026/21/x.log.20261121T064221Z"];
+        dated.iter().for_each(|file| make(file));
+        ["2026/21/y.log", "26/21/x.log", "2026/32/x.log", "2026/x.log", "1969/01/x.log"]
+            .iter()
+            .for_each(|file| make(file));
+        assert_eq!(found("%Y/%d/x.log"), dated);
+        ["07.log", "77.log", "7.log"].iter().for_each(|file| make(file));
+        assert_eq!(found("%H.log"), ["07.log"]);
+        let pattern = path("%Y/%d/x.log").to_str().expect("UTF-8").to_owned();
+        let above: Vec<PathBuf> =
+            name(&pattern, 0).dated_directories(&path("2026/20/x.log")).map(Path::to_owned).collect();
+        assert_eq!(above, [path("2026/20"), path("2026")]);
+    }
+
+    #[test]
+    fn a_finished_file_is_named_after_the_moment_and_never_like_another() {
+        let names: Vec<PathBuf> = finished_names(Path::new("/log/a.log"), NOW).take(3).collect();
+        let expected = ["", "-1", "-2"].map(|number| PathBuf::from(format!("/log/a.log.20261121T064221Z{number}")));
+        assert_eq!(names, expected);
+        let name = name("/log/%H.log", 0);
+        for path in ["/log/07.log", "/log/07.log.20261121T064221Z-1"] {
+            assert_eq!(name.before_finishing(Path::new(path)), Some(PathBuf::from("/log/07.log")), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_file_that_is_compressed_is_given_to_no_other() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a.log");
+        let first = |path| finished_names(path, NOW).next().expect("a name");
+        let name = first(&path);
+        fs::write(Method::Zstd.path_of(&name), "").expect("written");
+        assert_eq!(first(&path), directory.path().join("a.log.20261121T064221Z-1"));
+    }
+}

@@ -1,0 +1,131 @@
+//! Records that wait to be written, of all sources in one buffer of fixed size. Each source's are a chain in the order
+//! in which they came; when they are written, a chain is copied together so that one write carries all of it.
+
+use udpd_base::format::encoder::{Encoder, Format};
+
+/// No record.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// For so many bytes of the buffer there is room for one record in the books: what is shorter fills these first.
+const BYTES_A_RECORD: usize = 64;
+
+/// The longest payload there is.
+const PAYLOAD_BYTES_MAX: usize = 65_535;
+
+/// One write carries no more than this and one record.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// A record in the buffer, and the next one of the same source.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record {
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(super) listener: u32,
+    pub(super) next: u32,
+}
+
+/// The records of one source, the first and the last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chain {
+    pub(super) first: u32,
+    last: u32,
+}
+
+/// The records of all sources.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    bytes: Vec<u8>,
+    records: Vec<Record>,
+    bytes_max: usize,
+    /// Where a chain is copied together.
+    together: Vec<u8>,
+}
+
+impl Chain {
+    pub(super) const EMPTY: Self = Self { first: NONE, last: NONE };
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.first == NONE
+    }
+}
+
+/// The longest record of any format.
+fn record_bytes_max(format: Format) -> usize {
+    format.record_bytes_max(PAYLOAD_BYTES_MAX)
+}
+
+/// The memory for so many bytes of records.
+pub(super) fn memory_bytes_max(buffer_bytes: usize, format: Format) -> usize {
+    let records = buffer_bytes / BYTES_A_RECORD * size_of::<Record>();
+    buffer_bytes + WRITE_BYTES + 2 * record_bytes_max(format) + records
+}
+
+impl Gathered {
+    /// With all the memory it will ever have.
+    pub(super) fn new(buffer_bytes: usize, format: Format) -> Self {
+        let longest = record_bytes_max(format);
+        Self {
+            bytes: Vec::with_capacity(buffer_bytes + longest),
+            records: Vec::with_capacity(buffer_bytes / BYTES_A_RECORD),
+            bytes_max: buffer_bytes,
+            together: Vec::with_capacity(WRITE_BYTES + longest),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// True when it is time to write.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.len() >= self.bytes_max || self.records.len() == self.records.capacity()
+    }
+
+    /// Adds a record to a chain; `append` writes it.
+    pub(super) fn push(
+        &mut self,
+        chain: &mut Chain,
+        listener: usize,
+        encoder: &mut Encoder,
+        append: impl FnOnce(&mut Encoder, &mut Vec<u8>),
+    ) {
+        let start = place(self.bytes.len());
+        append(encoder, &mut self.bytes);
+        let own = place(self.records.len());
+        self.records.push(Record { start, end: place(self.bytes.len()), listener: place(listener), next: NONE });
+        match self.records.get_mut(chain.last as usize) {
+            Some(last) if chain.last != NONE => last.next = own,
+            _ => chain.first = own,
+        }
+        chain.last = own;
+    }
+
+    pub(super) fn record(&self, index: u32) -> Option<Record> {
+        self.records.get(index as usize).copied()
+    }
+
+    /// Copies the records from `first` on together, as many as one write carries; returns them and the first one that
+    /// is not among them.
+    pub(super) fn together(&mut self, first: u32) -> (&[u8], u32) {
+        self.together.clear();
+        let mut next = first;
+        while let Some(record) = self.records.get(next as usize)
+            && self.together.len() < WRITE_BYTES
+        {
+            self.together.extend_from_slice(&self.bytes[record.start as usize..record.end as usize]);
+            next = record.next;
+        }
+        (&self.together, next)
+    }
+
+    /// All chains are written.
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.records.clear();
+    }
+}
+
+/// The settings hold the buffer below what 32 bits count.
+fn place(index: usize) -> u32 {
+    u32::try_from(index).expect("the buffer is shorter than 4 GiB")
+}

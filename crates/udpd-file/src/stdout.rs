@@ -1,0 +1,183 @@
+//! Records on standard output, or on any stream that cannot be opened again. When its reader is gone for good, the sink
+//! says that it is closed and the daemon ends: there is nobody left to work for.
+//!
+//! A reader that is there and does not read makes the consumer wait. A call that waits in the kernel says nothing of
+//! what a pipe has taken of it, and the daemon may end before it returns. So udpd asks first whether there is room, and
+//! then gives a pipe no more than it takes without waiting: what it has taken counts as delivered whatever comes.
+//! Waiting is not switched off, because the stream belongs to others as well.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::format::Format;
+use udpd_base::format::encoder::Encoder;
+use udpd_base::handover::batch::LaneBatch;
+use udpd_base::ledger::Tallies;
+use udpd_base::os::duty::Duty;
+use udpd_base::settings::kinds::Words;
+use udpd_base::settings::settings;
+use udpd_base::sink::contract::{Feeders, Sink};
+use udpd_base::sink::outbox;
+use udpd_base::sink::outbox::{Destination, Outbox};
+use udpd_base::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
+use udpd_base::sink::written::{Scheme, WrittenSink};
+
+/// How long a stream that takes nothing is waited for at once. What it has taken until then is counted.
+const PATIENCE_MS: u8 = 100;
+
+/// What a pipe or a socket takes whole when it says that it has room.
+const PIECE_BYTES: usize = libc::PIPE_BUF;
+
+settings! {
+    /// What is written of a sink of type `stdout`.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct StdoutSettings {
+        /// How a datagram is written.
+        format: Format = "lines", Words(&Format::WORDS);
+    }
+}
+
+impl WrittenSink for StdoutSettings {
+    const NAME: &'static str = "stdout";
+    const SCHEMES: &'static [Scheme] = &[Scheme {
+        name: "stdout",
+        form: "stdout: (or -)",
+        read: |uri| uri.alone().map(|()| Self::default().finished()),
+    }];
+}
+
+impl SinkSettings for StdoutSettings {
+    fn target(&self) -> Target<'_> {
+        Target::Stdout
+    }
+
+    fn records_arrival(&self) -> bool {
+        self.format.records_arrival()
+    }
+
+    fn records_drops(&self) -> bool {
+        self.format.records_drops()
+    }
+
+    fn in_format(&self, format: Format) -> Option<AnySettings> {
+        Some(Arc::new(Self { format }))
+    }
+
+    fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
+        consumers * outbox::memory_bytes_max()
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::only(Duty::Writer)
+    }
+
+    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
+        // A handle of its own: the standard one would buffer lines and write each by itself.
+        let stream = io::stdout().as_fd().try_clone_to_owned().map_err(|error| {
+            let message = format!("sink {}: cannot use standard output: {error}", opening.sink);
+            Failure::new(ExitCode::Failure, message)
+        })?;
+        let stream = Stream::new(File::from(stream)).map_err(|error| {
+            let message = format!("sink {}: cannot see what standard output is: {error}", opening.sink);
+            Failure::new(ExitCode::Failure, message)
+        })?;
+        Ok(Opened::new(StreamSink::new(stream, opening.encoder(self.format))))
+    }
+
+    fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
+        before.of_type() == Some(self) && !(differs.lanes && self.format == Format::Pcapng)
+    }
+}
+
+/// Writes records to a stream.
+#[derive(Debug)]
+struct StreamSink {
+    stream: Stream,
+    outbox: Outbox,
+    closed: Option<String>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    file: File,
+    /// The most that is written by one call.
+    piece_bytes: usize,
+}
+
+impl Stream {
+    fn new(file: File) -> io::Result<Self> {
+        let kind = file.metadata()?.file_type();
+        let piece_bytes = if kind.is_fifo() || kind.is_socket() { PIECE_BYTES } else { usize::MAX };
+        Ok(Self { file, piece_bytes })
+    }
+}
+
+impl Destination for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut asked = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
+        match poll(&mut asked, PollTimeout::from(PATIENCE_MS)) {
+            Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(Errno::EINTR) => Err(io::ErrorKind::Interrupted.into()),
+            // Who cannot be asked is written to, and says what is wrong.
+            Ok(_) | Err(_) => self.file.write(&bytes[..bytes.len().min(self.piece_bytes)]),
+        }
+    }
+
+    // Also where somebody else who has the same pipe has switched waiting off.
+    fn is_slow(&self, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::WouldBlock
+    }
+
+    fn take_back(&mut self, _bytes: usize) -> io::Result<()> {
+        // What a pipe has taken is gone; its reader is gone too, or the write had not failed.
+        Ok(())
+    }
+}
+
+impl StreamSink {
+    fn new(stream: Stream, encoder: Encoder) -> Self {
+        Self { stream, outbox: Outbox::with_header(encoder), closed: None }
+    }
+}
+
+impl Sink for StreamSink {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
+        self.outbox.begin_batch();
+        for datagram in batch.datagrams.datagrams() {
+            self.outbox.push(batch, &datagram);
+            if self.outbox.is_full() {
+                self.flush(tallies);
+            }
+        }
+    }
+
+    fn flush(&mut self, tallies: &mut Tallies) {
+        if self.closed.is_some() {
+            return self.outbox.discard(tallies);
+        }
+        if let (_, Err(error)) = self.outbox.write_to(&mut self.stream, tallies) {
+            let why = match error.kind() {
+                io::ErrorKind::BrokenPipe => "its reader has ended",
+                io::ErrorKind::StorageFull => "free some space on that file system",
+                _ => "redirect it elsewhere, or use a sink of type \"file\", which recovers",
+            };
+            self.closed = Some(format!("cannot write to standard output: {error}; {why}"));
+        }
+    }
+
+    fn closed(&self) -> Option<String> {
+        self.closed.clone()
+    }
+
+    fn go_on_for(&mut self, feeders: &Feeders) {
+        self.outbox.go_on_for(Arc::clone(&feeders.scenes));
+    }
+}

@@ -1,0 +1,135 @@
+//! `sequence`: which sequence number the datagrams of a listener carry, as it may be written.
+
+use std::fmt;
+
+use toml::de::DeValue;
+
+use udpd_base::settings::kinds::{Count, Inner, Words};
+use udpd_base::settings::{Field, Findings, Key, Kind, Settings as _, settings};
+
+/// Where the sequence number stands, and what it counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sequence {
+    NetFlow5,
+    NetFlow9,
+    Ipfix,
+    Sflow,
+    Rtp,
+    Fixed(Fixed),
+}
+
+settings! {
+    /// A number at a fixed place of every datagram, one more with each.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Fixed {
+        /// Where the number begins, in bytes from the start of the payload.
+        offset: usize = 0 like 4, Count(0..=65_499);
+        /// How many bytes it has.
+        bytes: usize = 4, Count(1..=8), elsewhere "length size width";
+        /// Which of its bytes comes first: the highest ("big", as in network order) or the lowest ("little").
+        order: Order = "big" like "little", Words(ORDERS), elsewhere "endian endianness byte_order";
+    }
+}
+
+/// Which byte of a number comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    Big,
+    Little,
+}
+
+const ORDERS: &[(&str, Order)] = &[("big", Order::Big), ("little", Order::Little)];
+
+const PROTOCOLS: &[(&str, Option<Sequence>)] = &[
+    ("", None),
+    ("netflow5", Some(Sequence::NetFlow5)),
+    ("netflow9", Some(Sequence::NetFlow9)),
+    ("ipfix", Some(Sequence::Ipfix)),
+    ("sflow", Some(Sequence::Sflow)),
+    ("rtp", Some(Sequence::Rtp)),
+];
+
+/// What a sequence number counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    Datagrams,
+    Flows,
+    Records,
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Datagrams => "datagrams",
+            Self::Flows => "flows",
+            Self::Records => "records",
+        })
+    }
+}
+
+impl Sequence {
+    pub fn unit(self) -> Unit {
+        match self {
+            Self::NetFlow5 => Unit::Flows,
+            Self::Ipfix => Unit::Records,
+            Self::NetFlow9 | Self::Sflow | Self::Rtp | Self::Fixed(_) => Unit::Datagrams,
+        }
+    }
+
+    /// How many bits the number has.
+    pub(super) fn bits(self) -> u32 {
+        match self {
+            Self::NetFlow5 | Self::NetFlow9 | Self::Ipfix | Self::Sflow => 32,
+            Self::Rtp => 16,
+            Self::Fixed(Fixed { bytes, .. }) => 8 * bytes as u32,
+        }
+    }
+
+    /// How much of a datagram must be kept for the number to be found.
+    pub fn header_bytes(self) -> usize {
+        match self {
+            Self::NetFlow5 => 24,
+            Self::NetFlow9 => 20,
+            Self::Ipfix => 16,
+            // With an IPv6 address of its agent.
+            Self::Sflow => 40,
+            Self::Rtp => 12,
+            Self::Fixed(Fixed { offset, bytes, .. }) => offset + bytes,
+        }
+    }
+}
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match PROTOCOLS.iter().find(|(_, protocol)| *protocol == Some(*self)) {
+            Some((name, _)) => formatter.write_str(name),
+            None => formatter.write_str("a number at a fixed offset"),
+        }
+    }
+}
+
+/// The name of a protocol, or the place of a number.
+#[derive(Debug)]
+pub struct AnySequence;
+
+impl Kind<Option<Sequence>> for AnySequence {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Option<Sequence>> {
+        match field.value {
+            DeValue::String(_) => Words(PROTOCOLS).read(field, findings),
+            DeValue::Table(_) => {
+                let fixed: Fixed = Inner.read(field, findings)?;
+                Some(Some(Sequence::Fixed(fixed)))
+            }
+            _ => field.wrong(findings, "the name of a protocol, or a table such as { offset = 4, bytes = 4 }"),
+        }
+    }
+
+    fn bounds(&self) -> String {
+        format!("{}, or {{ offset = ..., bytes = ..., order = ... }}", Words(PROTOCOLS).bounds())
+    }
+
+    fn keys(&self, own: Key) -> Vec<Key> {
+        let inner = Fixed::keys(&own.path);
+        std::iter::once(own).chain(inner).collect()
+    }
+}

@@ -1,0 +1,267 @@
+//! The whole room but the sockets: notes of several lanes through rings into the table, and what is read of them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::handle::Upstream;
+use super::note::{Key, Note, What};
+use super::ring::{NOTES, Writer};
+use super::settings::{Fixed, Order, Sequence};
+use super::simulation::{Network, Random, sent, truth};
+use super::tracker::Tracker;
+use udpd_base::ledger::snapshot::UpstreamSnapshot;
+
+const FIXED: Sequence = Sequence::Fixed(Fixed { offset: 0, bytes: 4, order: Order::Big });
+
+/// A listener whose notes the test writes itself.
+struct Listener {
+    upstream: Upstream,
+    lanes: Vec<Writer>,
+    tracker: Tracker,
+    /// By lane.
+    kernel_dropped: Vec<u64>,
+}
+
+impl Listener {
+    fn new(sequence: Sequence, lanes: usize, streams_max: usize) -> Self {
+        Self::with_drops(sequence, lanes, streams_max, sequence.reads_drops(false))
+    }
+
+    fn with_drops(sequence: Sequence, lanes: usize, streams_max: usize, knows_drops: bool) -> Self {
+        let upstream = Upstream::new(sequence, lanes, knows_drops);
+        let lanes: Vec<Writer> = upstream.shared().rings.iter().map(|ring| Writer::new(Arc::clone(ring))).collect();
+        let tracker = Tracker::with_limit(upstream.shared(), streams_max);
+        Self { upstream, kernel_dropped: vec![0; lanes.len()], lanes, tracker }
+    }
+
+    /// A datagram of a stream comes by a lane.
+    fn arrive(&mut self, lane: usize, stream: u64, number: u64) {
+        let drops = self.kernel_dropped[lane] as u32;
+        let key = Key { source: 7, stream };
+        let note = Note { key, what: What::Run, number, units: 1, datagrams: 1, drops, ..Note::default() };
+        assert!(self.lanes[lane].write(&[note]), "the ring has room");
+        self.lanes[lane].publish();
+    }
+
+    fn take(&mut self) {
+        while self.tracker.take_notes(NOTES) > 0 {}
+    }
+
+    fn read(&mut self) -> UpstreamSnapshot {
+        self.take();
+        self.tracker.publish();
+        self.upstream.read(self.kernel_dropped.iter().map(|dropped| Some(*dropped)), false, 0)
+    }
+
+    fn last_reading(&mut self) -> UpstreamSnapshot {
+        self.take();
+        self.tracker.settle_all();
+        self.read()
+    }
+}
+
+#[test]
+fn streams_that_come_by_several_lanes_are_followed_across_them() {
+    for seed in 0..3 {
+        let mut random = Random(seed);
+        let mut listener = Listener::new(FIXED, 4, 64);
+        let network = Network { lost_percent: 10, repeated_percent: 2, delay_max: 10 };
+        let (mut missing, mut duplicate) = (0, 0);
+        for stream in 0..20 {
+            let arrived = network.carry(&sent(0, 2000, 1, &mut random), &mut random);
+            (missing, duplicate) = (missing + truth(&arrived).missing, duplicate + truth(&arrived).duplicate);
+            for (place, datagram) in arrived.iter().enumerate() {
+                listener.arrive(random.below(4) as usize, stream, datagram.number);
+                if place % 3 == 0 {
+                    listener.take();
+                }
+            }
+            listener.take();
+        }
+        let reading = listener.last_reading();
+        assert_eq!((reading.missing, reading.counts.duplicate), (Some(missing), duplicate), "seed {seed}: {reading:?}");
+        assert_eq!((reading.counts.streams, reading.unseen), (20, 0));
+    }
+}
+
+#[test]
+fn what_this_host_drops_of_the_one_stream_of_a_lane_is_taken_off_by_count() {
+    for seed in 0..12 {
+        let mut random = Random(seed);
+        let mut listener = Listener::new(FIXED, 2, 64);
+        let mut expected = 0;
+        for lane in 0..2 {
+            let arrived =
+                Network { lost_percent: 10, ..Network::default() }.carry(&sent(0, 3000, 1, &mut random), &mut random);
+            expected += truth(&arrived).missing;
+            for datagram in &arrived {
+                // In bursts, and at the very end too.
+                let is_stalled = datagram.number % 500 > 450;
+                if is_stalled && random.below(2) == 0 {
+                    listener.kernel_dropped[lane] += 1;
+                    continue;
+                }
+                listener.arrive(lane, lane as u64, datagram.number);
+            }
+        }
+        assert!(listener.kernel_dropped.iter().all(|dropped| *dropped > 100));
+        // What was dropped last, or sent and lost after it, leaves no gap that anybody could see.
+        let reading = listener.last_reading();
+        let after_the_last = 2 * 50;
+        let missing = reading.missing.expect("one stream a lane");
+        assert!(missing <= expected && missing + after_the_last >= expected, "seed {seed}: {expected} {reading:?}");
+        for lane in 0..2 {
+            listener.arrive(lane, lane as u64, 3000);
+        }
+        assert_eq!(listener.last_reading().missing, Some(expected), "seed {seed}");
+    }
+}
+
+#[test]
+fn where_drops_and_streams_cannot_be_matched_the_truth_lies_within_the_bounds() {
+    for seed in 0..12 {
+        let mut random = Random(seed);
+        let mut listener = Listener::new(FIXED, 1, 64);
+        let network = Network { lost_percent: 5, repeated_percent: seed % 3, delay_max: seed % 7 };
+        let streams: Vec<_> = (0..3).map(|_| network.carry(&sent(0, 1000, 1, &mut random), &mut random)).collect();
+        let expected: u64 = streams.iter().map(|arrived| truth(arrived).missing).sum();
+        for place in 0..1100 {
+            for (stream, arrived) in streams.iter().enumerate() {
+                let Some(datagram) = arrived.get(place) else { continue };
+                if place + 1 < arrived.len() && random.below(20) == 0 {
+                    listener.kernel_dropped[0] += 1;
+                } else {
+                    listener.arrive(0, stream as u64, datagram.number);
+                }
+            }
+        }
+        let UpstreamSnapshot { missing, missing_at_least: least, missing_at_most: most, .. } = listener.last_reading();
+        assert_eq!(missing, None, "a guess, seed {seed}");
+        assert!(least <= expected && expected <= most, "seed {seed}: {least} {expected} {most}");
+    }
+}
+
+#[test]
+fn while_drops_have_not_settled_there_are_bounds_and_afterwards_a_number() {
+    let mut listener = Listener::new(FIXED, 1, 64);
+    (0..100).for_each(|number| listener.arrive(0, 1, number));
+    // 5 lost on the way, which settle; then 3 dropped here.
+    (105..300).for_each(|number| listener.arrive(0, 1, number));
+    assert_eq!(listener.read().missing, Some(5));
+    listener.kernel_dropped[0] += 3;
+    listener.arrive(0, 1, 303);
+    let reading = listener.read();
+    assert_eq!((reading.missing, reading.missing_at_least, reading.missing_at_most), (None, 2, 5));
+    assert!(listener.tracker.sweep(), "something is open");
+    listener.tracker.sweep();
+    assert_eq!(listener.read().missing, Some(5));
+}
+
+#[test]
+fn drops_before_a_jump_that_nothing_confirms_take_nothing_off() {
+    let mut listener = Listener::new(FIXED, 1, 64);
+    (0..100).for_each(|number| listener.arrive(0, 1, number));
+    // 5 lost on the way; then 2000 dropped here.
+    (105..300).for_each(|number| listener.arrive(0, 1, number));
+    listener.kernel_dropped[0] += 2000;
+    listener.arrive(0, 1, 2300);
+    let reading = listener.read();
+    assert_eq!((reading.missing_at_least, reading.missing_at_most), (0, 5));
+    let reading = listener.last_reading();
+    assert_eq!((reading.missing_at_least, reading.missing_at_most), (0, 5));
+    let mut listener = Listener::new(FIXED, 1, 64);
+    (0..100).for_each(|number| listener.arrive(0, 1, number));
+    (105..300).for_each(|number| listener.arrive(0, 1, number));
+    listener.kernel_dropped[0] += 2000;
+    (2300..2400).for_each(|number| listener.arrive(0, 1, number));
+    assert_eq!(listener.last_reading().missing, Some(5), "a jump that is confirmed");
+}
+
+#[test]
+fn drops_of_a_socket_that_took_the_place_of_another_and_drops_beside_the_unseen_are_not_matched() {
+    for is_other_socket in [true, false] {
+        let mut listener = Listener::new(FIXED, 1, 64);
+        (0..100).for_each(|number| listener.arrive(0, 1, number));
+        (105..300).for_each(|number| listener.arrive(0, 1, number));
+        let ring = &listener.upstream.shared().rings[0];
+        match is_other_socket {
+            true => ring.is_other_socket.store(true, Ordering::Relaxed),
+            false => ring.unseen.store(1, Ordering::Relaxed),
+        }
+        listener.kernel_dropped[0] += 3;
+        (303..400).for_each(|number| listener.arrive(0, 1, number));
+        let reading = listener.last_reading();
+        let least = if is_other_socket { 5 } else { 4 };
+        assert_eq!((reading.missing_at_least, reading.missing_at_most), (least, 8));
+    }
+}
+
+#[test]
+fn drops_that_no_datagram_tells_of_widen_the_bounds_and_without_any_the_number_is_exact() {
+    let mut listener = Listener::with_drops(FIXED, 2, 64, false);
+    (0..100).for_each(|number| listener.arrive(1, 1, number));
+    (105..300).for_each(|number| listener.arrive(1, 1, number));
+    assert_eq!(listener.read().missing_at_most, 5);
+    // As those of a receive queue past the kernel's stack, which is the second lane here.
+    listener.kernel_dropped[1] += 3;
+    let key = Key { source: 7, stream: 1 };
+    let note = Note { key, what: What::Run, number: 303, units: 97, datagrams: 97, ..Note::default() };
+    assert!(listener.lanes[1].write(&[note]), "the ring has room");
+    listener.lanes[1].publish();
+    let reading = listener.last_reading();
+    assert_eq!((reading.missing, reading.missing_at_least, reading.missing_at_most), (None, 5, 8));
+    listener.kernel_dropped[1] = 0;
+    assert_eq!(listener.read().missing, Some(8));
+}
+
+#[test]
+fn a_lane_that_has_more_than_a_turn_keeps_the_thread_from_resting() {
+    let mut listener = Listener::new(FIXED, 1, 64);
+    (0..10).for_each(|number| listener.arrive(0, 1, number));
+    let mut turn = || (listener.tracker.take_notes(8), listener.tracker.is_behind());
+    assert_eq!((turn(), turn(), turn()), ((8, true), (2, false), (0, false)));
+}
+
+#[test]
+fn a_hundred_thousand_sources_take_no_more_memory_and_the_forgotten_are_counted() {
+    let mut listener = Listener::new(FIXED, 1, super::STREAMS_MAX);
+    for round in 0..2 {
+        for stream in 0..100_000 {
+            // One number in three is lost.
+            listener.arrive(0, stream, 3 * round);
+            listener.arrive(0, stream, 3 * round + 2);
+            listener.take();
+        }
+    }
+    let reading = listener.last_reading();
+    let (remembered, forgotten) = (super::STREAMS_MAX as u64, 200_000 - super::STREAMS_MAX as u64);
+    assert_eq!((reading.counts.streams, reading.counts.forgotten), (remembered, forgotten));
+    assert_eq!(reading.missing, Some(200_000), "what was seen missing before it was forgotten stays counted");
+}
+
+#[test]
+fn what_finds_no_room_in_the_ring_is_unseen_and_widens_the_bounds() {
+    let mut listener = Listener::new(FIXED, 1, 64);
+    (0..1000).for_each(|number| listener.arrive(0, 1, number));
+    listener.take();
+    // 40 that nobody looked at, and 10 that never came.
+    listener.upstream.shared().rings[0].unseen.store(40, Ordering::Relaxed);
+    (1050..1200).for_each(|number| listener.arrive(0, 1, number));
+    let reading = listener.last_reading();
+    assert_eq!((reading.unseen, reading.missing), (40, None));
+    assert_eq!((reading.missing_at_least, reading.missing_at_most), (10, 50));
+}
+
+#[test]
+fn of_drops_in_other_units_the_bounds_say_what_they_may_have_been() {
+    let mut listener = Listener::new(Sequence::NetFlow5, 1, 64);
+    listener.arrive(0, 1, 0);
+    listener.arrive(0, 1, 101);
+    listener.kernel_dropped[0] = 2;
+    let reading = listener.last_reading();
+    assert_eq!((reading.unit.as_str(), reading.missing), ("flows", None));
+    assert_eq!((reading.missing_at_least, reading.missing_at_most), (40, 100), "30 flows a datagram");
+    let mut listener = Listener::new(Sequence::Ipfix, 1, 64);
+    listener.kernel_dropped[0] = 2;
+    assert_eq!(listener.last_reading().missing, Some(0), "what is nowhere missing needs no bounds");
+}

@@ -1,0 +1,58 @@
+//! The sink that counts and forgets: what everything else costs is measured against it.
+
+use udpd_base::exit::Failure;
+use udpd_base::handover::batch::LaneBatch;
+use udpd_base::ledger::Tallies;
+use udpd_base::os::duty::Duty;
+use udpd_base::settings::{Findings, Key, Settings, Table};
+use udpd_base::sink::contract::{Sink, deliver};
+use udpd_base::sink::settings::{Differs, Needs, Opened, Opening, SinkSettings, Target};
+use udpd_base::sink::written::{Scheme, WrittenSink};
+
+/// Takes everything, keeps nothing, and has no settings.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct NullSink;
+
+impl Settings for NullSink {
+    fn keys(_: &str) -> Vec<Key> {
+        Vec::new()
+    }
+
+    fn read(_: &mut Table<'_>, _: &mut Findings<'_>) -> Self {
+        Self
+    }
+}
+
+impl WrittenSink for NullSink {
+    const NAME: &'static str = "null";
+    const SCHEMES: &'static [Scheme] =
+        &[Scheme { name: "null", form: "null:", read: |uri| uri.alone().map(|()| Self.finished()) }];
+}
+
+impl SinkSettings for NullSink {
+    fn target(&self) -> Target<'_> {
+        Target::Nowhere
+    }
+
+    fn never_waits(&self) -> bool {
+        true
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::only(Duty::Writer)
+    }
+
+    fn open(&self, _: Opening<'_>) -> Result<Opened, Failure> {
+        Ok(Opened::new(*self))
+    }
+
+    fn goes_on(&self, before: &dyn SinkSettings, _: Differs) -> bool {
+        before.of_type() == Some(self)
+    }
+}
+
+impl Sink for NullSink {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
+        deliver(&mut tallies[batch.listener], batch.datagrams.summary().datagrams);
+    }
+}

@@ -1,0 +1,128 @@
+//! Where a destination is now. An address is where it is written; one on an interface goes with the number that the
+//! interface has, which is another after it was gone; and a name is wherever its resolver says.
+
+use std::borrow::Cow;
+use std::io;
+use std::net::{SocketAddr, SocketAddrV6};
+use std::time::{Duration, Instant};
+
+use mmsg::{Family, Socket};
+use nix::libc;
+
+use udpd_base::os::crew;
+use udpd_base::os::crew::Crew;
+use udpd_base::os::names::{Name, Question};
+use udpd_base::text::address;
+use udpd_base::text::peer::Peer;
+
+/// How long what comes first waits for the first answers of a resolver.
+pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
+
+/// What finds out where a destination is.
+#[derive(Debug)]
+pub(super) enum Aim {
+    At(SocketAddr),
+    OnInterface { peer: Peer, address: SocketAddrV6, interface: String },
+    Named(Name),
+}
+
+/// How names are looked up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lookup<'a> {
+    pub(super) crew: &'a Crew,
+    pub(super) every: Duration,
+    /// What the relay is called.
+    pub(super) sink: &'a str,
+    /// What this process receives on: no name may lead back there.
+    pub(super) bound: &'a [SocketAddr],
+}
+
+impl Aim {
+    /// Begins to find out.
+    pub(super) fn at(peer: &Peer, lookup: Lookup<'_>) -> io::Result<Self> {
+        Ok(match peer {
+            Peer::Address(address) => Self::At(*address),
+            Peer::OnInterface { ip, interface, port } => Self::OnInterface {
+                peer: peer.clone(),
+                address: SocketAddrV6::new(*ip, *port, 0, 0),
+                interface: interface.clone(),
+            },
+            Peer::Host { name, port } => {
+                let whom = format!("sink {}", lookup.sink);
+                let question = Question { name: name.clone(), port: *port, every: lookup.every, whom };
+                let bound = lookup.bound.to_vec();
+                let local = udpd_base::os::lookup::local_addresses();
+                let is_usable = move |address: SocketAddr| {
+                    address::parse_destination(&address.to_string()).is_ok()
+                        && !bound.iter().any(|&bound| address::reaches(address, bound, &local))
+                };
+                Self::Named(Name::follow(lookup.crew, question, is_usable)?)
+            }
+        })
+    }
+
+    /// Waits for the first answer, where there is to be one, and no longer than until `limit`.
+    pub(super) fn settle(&self, limit: Instant) {
+        if let Self::Named(name) = self {
+            crew::at_rest(|| name.wait(limit));
+        }
+    }
+
+    /// Whether nobody knows where it is before a resolver has answered.
+    pub(super) fn is_named(&self) -> bool {
+        matches!(self, Self::Named(_))
+    }
+
+    /// Where it is now, at least one address; `before` is where it was. Of several addresses of a name that one comes
+    /// first for as long as it is among them: resolvers turn the order of their answers. Nothing is allocated for one
+    /// that is no name: this is asked once a second.
+    pub(super) fn now(&self, before: Option<SocketAddr>) -> io::Result<Cow<'_, [SocketAddr]>> {
+        match self {
+            Self::At(address) => Ok(std::slice::from_ref(address).into()),
+            Self::OnInterface { peer, address, interface } => {
+                let index = index_of(interface).map_err(|error| {
+                    io::Error::new(
+                        io::ErrorKind::NotFound,
+                        format!("{peer} is on an interface that is not there: {error}"),
+                    )
+                })?;
+                Ok(vec![SocketAddr::from(SocketAddrV6::new(*address.ip(), address.port(), 0, index))].into())
+            }
+            Self::Named(name) => {
+                let mut addresses = name.addresses();
+                if addresses.is_empty() {
+                    return Err(io::Error::new(io::ErrorKind::NotFound, "nobody has said yet what address it has"));
+                }
+                // Stable: those that it was not at stay in the resolver's order.
+                addresses.sort_by_key(|address| before != Some(*address));
+                Ok(addresses.into())
+            }
+        }
+    }
+
+    /// Whether it can be elsewhere later.
+    pub(super) fn moves(&self) -> bool {
+        !matches!(self, Self::At(_))
+    }
+}
+
+/// The number of an interface, asked by a socket of a kind that a relay makes anyway: a sandbox lets it make no other.
+fn index_of(interface: &str) -> io::Result<u32> {
+    let socket = Socket::nonblocking(Family::V6).or_else(|error| match error.raw_os_error() {
+        Some(libc::EAFNOSUPPORT) => Socket::nonblocking(Family::V4),
+        _ => Err(error),
+    })?;
+    Ok(rustix::net::netdevice::name_to_index(socket, interface)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_has_a_number_while_it_is_there() {
+        let expected = nix::net::if_::if_nametoindex("lo").expect("every host has it");
+        assert_eq!(index_of("lo").expect("a number"), expected);
+        assert!(index_of("nosuch0").is_err());
+    }
+}

@@ -1,0 +1,440 @@
+//! One destination of a relay: its socket, its queue, its books, and what is said of it in the log.
+
+mod rounds;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mmsg::proxy::{PREFIX_BYTES_MAX, Prefix};
+use mmsg::{Datagram, SendBatch};
+
+use super::aim::Aim;
+use super::error::RelayError;
+use super::manner::KeepSource;
+use super::round::Round;
+use super::spoof::{PACKET_BYTES_MAX, Refusal, Spoof};
+use super::voice::{LOST, Trouble, Voice, words};
+use super::way::{Change, Way};
+use udpd_base::capture::headers;
+use udpd_base::ledger::{DestinationLedger, DestinationTally, Tallies};
+use udpd_base::os::crew;
+use udpd_base::sink::{deliver, fail};
+use udpd_base::text::peer::Peer;
+
+/// Messages in the queue; each can be a train of datagrams of one length.
+const SLOTS: usize = 64;
+
+/// The longest payload there is: that of an IPv6 packet.
+const PAYLOAD_BYTES_MAX: usize = 65_527;
+
+/// How often in a row a full queue looks in vain whether the kernel takes something, where nobody else waits with it:
+/// the channel keeps what comes meanwhile. Looks are counted, not time: a thread that got no core for a while has not
+/// waited for the kernel.
+const LOOKS_IN_VAIN_MAX: usize = 64;
+
+/// How long one look at a full queue is from the next.
+const ROOM_WAIT: Duration = Duration::from_micros(150);
+
+/// The longest message of a queue.
+fn slot_bytes(keep_source: KeepSource) -> usize {
+    match keep_source {
+        KeepSource::No => PAYLOAD_BYTES_MAX,
+        KeepSource::Address => PACKET_BYTES_MAX,
+        // Longer than the kernel takes, which then says so.
+        KeepSource::Header => PREFIX_BYTES_MAX + PAYLOAD_BYTES_MAX,
+    }
+}
+
+/// How many datagrams its queue holds at most, when each message is a train.
+pub(super) const DATAGRAMS_MAX: usize = SLOTS * mmsg::MAX_SEGMENTS;
+
+/// The memory of the queue of one destination.
+pub(super) fn memory_bytes(keep_source: KeepSource) -> usize {
+    SLOTS * slot_bytes(keep_source)
+}
+
+/// A message in the queue.
+#[derive(Debug, Clone, Copy)]
+struct Message {
+    listener: usize,
+    datagrams: usize,
+    /// Of those, the ones known to have failed.
+    failed: usize,
+    /// With a spill, those that the destination did not take, and may another time.
+    left: usize,
+    /// The way takes its first datagram whole, so that others can travel with it.
+    is_open: bool,
+}
+
+/// Where datagrams go.
+#[derive(Debug)]
+pub(super) struct Destination {
+    way: Way,
+    spoof: Option<Spoof>,
+    /// Each datagram begins with a header that names its source.
+    is_prefixed: bool,
+    queue: SendBatch,
+    /// The messages of the queue, since it was last empty.
+    messages: Vec<Message>,
+    /// How many of them are decided.
+    decided: usize,
+    /// Whether it may wait for room.
+    may_wait: bool,
+    /// Waiting was in vain, and nothing has changed since.
+    hopeless: bool,
+    /// Something has happened that counts against it, and nobody has asked yet.
+    has_failed: bool,
+    /// The same of what the network has answered.
+    is_refused: bool,
+    tally: DestinationTally,
+    ledger: Arc<DestinationLedger>,
+    voice: Voice,
+    /// With a spill, what is in hand.
+    round: Option<Round>,
+}
+
+impl Destination {
+    /// Opens it; a destination that is alone in its relay may wait for the kernel a little, unless it runs inline.
+    pub(super) fn open(
+        sink: &str,
+        (peer, aim): (&Peer, Aim),
+        keep_source: KeepSource,
+        (may_wait, spills): (bool, bool),
+    ) -> Result<Self, RelayError> {
+        let fail = |(operation, error)| RelayError { destination: peer.clone(), operation, error };
+        let voice = Voice::new(sink, peer.clone(), spills);
+        let is_spoofed = keep_source == KeepSource::Address;
+        let (way, reason) = Way::new(aim, is_spoofed).map_err(fail)?;
+        let mut destination = Self {
+            way,
+            spoof: is_spoofed.then(Spoof::new),
+            is_prefixed: keep_source == KeepSource::Header,
+            queue: SendBatch::new(SLOTS, slot_bytes(keep_source)).map_err(|error| fail(("get memory", error)))?,
+            messages: Vec::with_capacity(SLOTS),
+            decided: 0,
+            may_wait,
+            hopeless: false,
+            has_failed: false,
+            is_refused: false,
+            tally: DestinationTally::default(),
+            ledger: Arc::new(DestinationLedger::new(peer)),
+            voice,
+            round: spills.then(Round::default),
+        };
+        destination.note_no_way(reason);
+        Ok(destination)
+    }
+
+    /// To be called once before it is sent to; it may wait for a resolver until `limit`.
+    pub(super) fn begin(&mut self, limit: Instant) {
+        let reason = self.way.begin(limit);
+        self.note_no_way(reason);
+    }
+
+    fn note_no_way(&mut self, reason: Option<io::Error>) {
+        if let Some(error) = reason {
+            let fate = self.voice.fate();
+            self.complain(Trouble::NoWay, || {
+                format!("there is no route yet: {error}; datagrams {fate} until there is one; see `ip route get`")
+            });
+        }
+    }
+
+    pub(super) fn ledger(&self) -> Arc<DestinationLedger> {
+        Arc::clone(&self.ledger)
+    }
+
+    /// Queues a datagram that came to `bound`; sends what is queued when there is no room, and counts the datagram as
+    /// failed when there is none then.
+    pub(super) fn push(&mut self, listener: usize, bound: SocketAddr, datagram: &Datagram<'_>, tallies: &mut Tallies) {
+        if datagram.is_truncated() {
+            self.refuse(Refusal::Truncated);
+            self.tally.failed += 1;
+            return fail(&mut tallies[listener], 1);
+        }
+        let prefix =
+            self.is_prefixed.then(|| Prefix::new(headers::source(datagram), headers::destination(datagram, bound)));
+        let prefix = prefix.as_ref().map_or(&[][..], Prefix::as_bytes);
+        if self.joins(listener, prefix, datagram) {
+            self.messages.last_mut().expect("it has joined a message").datagrams += 1;
+            return self.note_queued();
+        }
+        if self.queue.is_full() && !self.make_room(tallies) {
+            self.say_full();
+            if let Some(round) = &mut self.round {
+                return round.leave();
+            }
+            self.tally.failed += 1;
+            return fail(&mut tallies[listener], 1);
+        }
+        let bytes = match &mut self.spoof {
+            None => Ok(datagram.payload()),
+            Some(spoof) => spoof.packet(datagram, self.way.address(), self.way.mtu_bytes()),
+        };
+        let queued = match bytes {
+            Ok(bytes) => self.queue.push_prefixed(prefix, bytes, None).is_ok(),
+            Err(refusal) => {
+                let may_come = matches!(refusal, Refusal::Nowhere);
+                self.refuse(refusal);
+                if let Some(round) = self.round.as_mut().filter(|_| may_come) {
+                    return round.leave();
+                }
+                false
+            }
+        };
+        // The kernel refuses to cut what it would have to fragment then, and some kernels say it of every train.
+        let headers_bytes = self.way.address().map_or(0, headers::headers_bytes);
+        let is_open = headers_bytes + prefix.len() + datagram.payload().len() <= self.way.mtu_bytes();
+        if queued {
+            self.messages.push(Message { listener, datagrams: 1, failed: 0, left: 0, is_open });
+            self.note_queued();
+        } else {
+            self.tally.failed += 1;
+            fail(&mut tallies[listener], 1);
+        }
+    }
+
+    fn say_full(&mut self) {
+        let fate = self.voice.fate();
+        self.complain(Trouble::Full, || {
+            format!(
+                "the queue is full and the kernel takes nothing; until it does datagrams {fate}; see `ip neigh`, the \
+                 device's transmit queue, and sysctl net.core.wmem_max, which bounds the send buffer"
+            )
+        });
+    }
+
+    /// Sends what is queued, and waits if it may, for as long as the kernel takes some of it now and then: a slow
+    /// device is not a dead one. Whether there is room then.
+    fn make_room(&mut self, tallies: &mut Tallies) -> bool {
+        let mut looks_in_vain = 0;
+        let mut queued = self.queue.len();
+        while !self.flush(tallies) {
+            if self.queue.len() < queued {
+                queued = self.queue.len();
+                looks_in_vain = 0;
+            }
+            looks_in_vain += 1;
+            if !self.may_wait || self.hopeless || looks_in_vain > LOOKS_IN_VAIN_MAX {
+                self.hopeless = true;
+                return false;
+            }
+            crew::at_rest(|| thread::sleep(ROOM_WAIT));
+        }
+        true
+    }
+
+    /// Whether the datagram goes out in one message with the last one. A packet that is built here cannot.
+    fn joins(&mut self, listener: usize, prefix: &[u8], datagram: &Datagram<'_>) -> bool {
+        self.spoof.is_none()
+            && self.messages.last().is_some_and(|last| last.is_open && last.listener == listener)
+            && self.queue.join_prefixed(prefix, datagram.payload())
+    }
+
+    /// Sends what is queued. False when the kernel did not take all of it, and it should be tried again.
+    pub(super) fn flush(&mut self, tallies: &mut Tallies) -> bool {
+        if self.queue.is_empty() && !self.voice.is_troubled() {
+            self.publish();
+            return true;
+        }
+        self.review();
+        self.send(tallies);
+        self.note_answers();
+        self.voice.settle(self.tally.failed, self.tally.icmp_errors);
+        self.publish();
+        self.queue.is_empty()
+    }
+
+    fn review(&mut self) {
+        match self.way.review() {
+            Change::Same => {}
+            Change::Opened => self.voice.news("there is a route now"),
+            Change::To(address) => self.voice.news(&format!("is at {address} now")),
+            Change::From(address) => self.voice.news(&format!("udpd now sends from {address}")),
+        }
+    }
+
+    fn send(&mut self, tallies: &mut Tallies) {
+        let Some(socket) = self.way.socket() else {
+            if !self.queue.is_empty() {
+                let fate = self.voice.fate();
+                self.complain(Trouble::NoWay, || {
+                    format!("there is no route; datagrams {fate} until there is one; see `ip route get`")
+                });
+            }
+            return self.give_up(tallies);
+        };
+        let queued = self.queue.len();
+        let outcome = self.queue.flush(socket);
+        self.note_failures();
+        self.settle(self.messages.len() - self.queue.len(), tallies);
+        self.hopeless &= self.queue.len() == queued;
+        if let Err(error) = &outcome
+            && !is_for_a_moment(&error.error)
+        {
+            let errno = error.error.raw_os_error().unwrap_or_default();
+            let fate = self.voice.fate();
+            self.complain(Trouble::Stuck(errno), || {
+                format!("cannot send anything: {}; such datagrams {fate}", words(errno))
+            });
+            self.give_up(tallies);
+        }
+        if self.queue.is_empty() {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        if let Some(round) = &mut self.round {
+            round.forget_queue();
+        }
+        self.queue.clear();
+        self.messages.clear();
+        self.decided = 0;
+    }
+
+    /// Fails what the kernel did not take at once: nobody may wait for it.
+    pub(super) fn refuse_rest(&mut self, tallies: &mut Tallies) {
+        self.say_full();
+        self.give_up(tallies);
+    }
+
+    /// Counts what is still queued as failed; with a spill it is left.
+    pub(super) fn give_up(&mut self, tallies: &mut Tallies) {
+        for message in &mut self.messages[self.decided..] {
+            match &self.round {
+                None => message.failed = message.datagrams,
+                Some(_) => message.left = message.datagrams - message.failed,
+            }
+        }
+        self.settle(self.messages.len(), tallies);
+        self.forget();
+        self.publish();
+    }
+
+    fn note_failures(&mut self) {
+        for at in 0..self.queue.failures().len() {
+            let failure = self.queue.failures()[at];
+            let message = &mut self.messages[failure.index];
+            match self.round.is_some() && failure.errno != nix::libc::EMSGSIZE {
+                true => message.left += failure.datagrams,
+                false => message.failed += failure.datagrams,
+            }
+            if failure.errno == nix::libc::EMSGSIZE {
+                self.tally.too_long += failure.datagrams as u64;
+            }
+            self.has_failed |= failure.errno != nix::libc::EMSGSIZE;
+            if failure.errno != nix::libc::ECONNREFUSED {
+                let fate = if failure.errno == nix::libc::EMSGSIZE { LOST } else { self.voice.fate() };
+                self.complain(Trouble::Failed(failure.errno), || {
+                    format!(
+                        "cannot send a datagram: {}; such datagrams {fate}; see `ip route get` and the firewall's \
+                         output rules",
+                        words(failure.errno)
+                    )
+                });
+            }
+        }
+    }
+
+    /// What the network has answered to datagrams that were sent before.
+    fn note_answers(&mut self) {
+        let answers = self.queue.answers();
+        self.tally.icmp_errors += answers.len() as u64;
+        if let Some(&errno) = answers.last() {
+            self.note_answer(errno);
+        }
+    }
+
+    fn note_answer(&mut self, errno: i32) {
+        self.is_refused |= Trouble::Answered(errno).is_of_destination();
+        self.complain(Trouble::Answered(errno), || {
+            format!(
+                "answers with an error: {}; udpd goes on sending and counts the answers as icmp_errors; check that its \
+                 receiver runs on that port",
+                words(errno)
+            )
+        });
+    }
+
+    /// The first `decided` messages of the queue have met their fate.
+    fn settle(&mut self, decided: usize, tallies: &mut Tallies) {
+        for message in &self.messages[self.decided..decided] {
+            // Which of a train were not taken nobody knows: all of it is sent again.
+            let left = if message.left > 0 { message.datagrams - message.failed } else { 0 };
+            let sent = (message.datagrams - message.failed - left) as u64;
+            if let Some(round) = &mut self.round {
+                round.settle(message.datagrams, message.failed, left);
+            }
+            deliver(&mut tallies[message.listener], sent);
+            fail(&mut tallies[message.listener], message.failed as u64);
+            self.tally.sent += sent;
+            self.tally.failed += message.failed as u64;
+        }
+        self.decided = decided;
+    }
+
+    pub(super) fn peer(&self) -> &Peer {
+        self.voice.peer()
+    }
+
+    /// Whether it has failed since this was last asked, as far as anybody can know. Nobody hears of an answer while
+    /// nothing is sent but who asks the socket, which the one that does takes from it.
+    pub(super) fn take_failure(&mut self) -> bool {
+        self.hear_answer();
+        std::mem::take(&mut self.has_failed)
+    }
+
+    fn hear_answer(&mut self) {
+        let waiting = self.way.socket().and_then(|socket| rustix::net::sockopt::socket_error(socket).ok());
+        if let Some(Err(error)) = waiting {
+            self.note_answer(error.raw_os_error());
+            self.tally.icmp_errors += 1;
+        }
+    }
+
+    /// Says what is wrong, once, and counts it against the destination where it is not the fault of a datagram.
+    fn complain(&mut self, trouble: Trouble, text: impl FnOnce() -> String) {
+        self.has_failed |= trouble.is_of_destination();
+        self.voice.trouble(trouble, text);
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        match refusal {
+            Refusal::TooLong { packet_bytes, mtu_bytes } => {
+                self.tally.too_long += 1;
+                self.complain(Trouble::TooLong, || {
+                    format!(
+                        "a packet of {packet_bytes} bytes exceeds the MTU of the route, {mtu_bytes}, and with \
+                         keep_source the kernel does not fragment it; such datagrams count as too_long; send shorter \
+                         ones, raise the MTU, or write keep_source = false"
+                    )
+                });
+            }
+            Refusal::OtherFamily => self.complain(Trouble::OtherFamily, || {
+                "cannot keep a source of the other address family; such datagrams fail; give each family a listener \
+                 and a relay of its own"
+                    .to_owned()
+            }),
+            Refusal::Nowhere => {
+                let fate = self.voice.fate();
+                self.complain(Trouble::NoWay, || {
+                    format!("nobody knows its address; datagrams {fate} until somebody does; see `ip route get`")
+                });
+            }
+            Refusal::Truncated => self.complain(Trouble::Truncated, || {
+                "udpd does not send on a truncated datagram, because it would look like a whole one; such datagrams \
+                 fail; raise max_length"
+                    .to_owned()
+            }),
+        }
+    }
+}
+
+/// Whether the kernel will take it in a moment.
+fn is_for_a_moment(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(nix::libc::EAGAIN | nix::libc::ENOBUFS | nix::libc::ENOMEM | nix::libc::EINTR))
+}

@@ -1,0 +1,163 @@
+//! Somebody's Unix socket: looked for, lost, found again, and what the log hears of it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+
+use udpd_base::logging::muffle::{Muffle, count};
+use udpd_base::os::user;
+
+/// How often a peer that is gone is looked for.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// Somebody's socket, who may come and go.
+pub(super) struct Peer<S> {
+    sink: String,
+    path: PathBuf,
+    connect: fn(&Path) -> io::Result<S>,
+    pub(super) socket: Option<S>,
+    /// When it was last looked for.
+    pub(super) tried: Option<Instant>,
+    /// What it does not take is not lost.
+    spills: bool,
+    is_gone: bool,
+    /// The log has a line about it.
+    is_said_gone: bool,
+    /// A peer that comes and goes gets one line a minute.
+    gone: Muffle,
+    /// The error numbers that have been said of single messages; 0: one was received in part.
+    said: Vec<i32>,
+}
+
+impl<S> fmt::Debug for Peer<S> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_connected = self.socket.is_some();
+        formatter.debug_struct("Peer").field("path", &self.path).field("is_connected", &is_connected).finish()
+    }
+}
+
+impl<S> Peer<S> {
+    pub(super) fn new(sink: &str, path: PathBuf, spills: bool, connect: fn(&Path) -> io::Result<S>) -> Self {
+        let (sink, gone, said) = (sink.to_owned(), Muffle::default(), Vec::new());
+        let (socket, tried, is_gone, is_said_gone) = (None, None, false, false);
+        let mut peer = Self { sink, path, connect, socket, tried, spills, is_gone, is_said_gone, gone, said };
+        peer.find();
+        peer
+    }
+
+    /// The socket, when the peer is there; looks for it, when the last look is long enough ago.
+    pub(super) fn find(&mut self) -> Option<&mut S> {
+        let is_due = || self.tried.is_none_or(|tried| tried.elapsed() >= RETRY);
+        if self.socket.is_none() && is_due() {
+            self.tried = Some(Instant::now());
+            match (self.connect)(&self.path) {
+                Ok(socket) => {
+                    self.note_taken();
+                    self.socket = Some(socket);
+                }
+                Err(error) => self.say_gone("cannot be reached", &error),
+            }
+        }
+        self.socket.as_mut()
+    }
+
+    /// A datagram was received in part, and the peer could not tell. Said once.
+    pub(super) fn say_truncated(&mut self) {
+        self.say_of_message(0, || {
+            "udpd does not hand on a truncated datagram, because it would look like a whole one; such datagrams \
+             count as sink_error; raise max_length"
+                .to_owned()
+        });
+    }
+
+    /// What is wrong with single messages is said once for each error number.
+    pub(super) fn say_of_message(&mut self, errno: i32, text: impl FnOnce() -> String) {
+        /// There are hardly as many.
+        const KINDS_MAX: usize = 8;
+        if self.said.len() < KINDS_MAX && !self.said.contains(&errno) {
+            self.said.push(errno);
+            log::warn!("sink {}: {}: {}", self.sink, self.path.display(), text());
+        }
+    }
+
+    pub(super) fn lose(&mut self, error: &io::Error) {
+        self.say_gone("takes no more", error);
+        self.socket = None;
+    }
+
+    /// It is there and reads nothing.
+    pub(super) fn say_stuck(&mut self) {
+        if let Some(times) = self.begins_to_be_gone() {
+            log::warn!("sink {}: {} reads nothing; datagrams wait in the spill{times}", self.sink, self.path.display());
+        }
+    }
+
+    /// It is there, or has taken something.
+    pub(super) fn note_taken(&mut self) {
+        self.is_gone = false;
+        if std::mem::take(&mut self.is_said_gone) {
+            log::info!("sink {}: {} is back", self.sink, self.path.display());
+        }
+    }
+
+    /// The end of the line about a peer that is gone; `None` when there is nothing to say.
+    fn begins_to_be_gone(&mut self) -> Option<String> {
+        let (was_gone, now) = (std::mem::replace(&mut self.is_gone, true), Instant::now());
+        // A peer that is still gone when the silence is over is said then.
+        if self.is_said_gone || was_gone && self.gone.is_silent(now) {
+            return None;
+        }
+        let silent = self.gone.let_speak(now)?;
+        self.is_said_gone = true;
+        Some(count(silent))
+    }
+
+    fn say_gone(&mut self, what: &str, error: &io::Error) {
+        let Some(times) = self.begins_to_be_gone() else { return };
+        let cure = match error.kind() {
+            io::ErrorKind::NotFound => "; start what listens there",
+            io::ErrorKind::PermissionDenied => match user::become_by_now() {
+                Some(name) => &format!(
+                    "; udpd has become user {name}: let that user write to it by its owner, group or mode, or keep \
+                     root by [daemon] user = \"root\""
+                ),
+                None => "; let the user of udpd write to it",
+            },
+            io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => "",
+            io::ErrorKind::WouldBlock => "; it listens but accepts no connection: see what it waits for",
+            _ if error.raw_os_error() == Some(libc::EPROTOTYPE) => {
+                "; it is a socket of the other kind: socket = \"datagram\" or \"stream\""
+            }
+            _ => "",
+        };
+        log::warn!(
+            "sink {}: {} {what}: {error}; datagrams {} until it is back{cure}{times}",
+            self.sink,
+            self.path.display(),
+            if self.spills { "wait in the spill" } else { "count as sink_error" }
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_comes_and_goes_is_said_once_a_minute() {
+        let mut peer = Peer::new("out", "/nowhere".into(), false, |_| -> io::Result<()> {
+            Err(io::Error::from(io::ErrorKind::NotFound))
+        });
+        assert!(peer.is_gone && peer.is_said_gone, "the first time");
+        for _ in 0..100 {
+            peer.note_taken();
+            assert_eq!(peer.begins_to_be_gone(), None);
+            assert_eq!(peer.begins_to_be_gone(), None, "and it is looked for again");
+        }
+        assert!(peer.is_gone && !peer.is_said_gone);
+        assert_eq!(peer.gone.let_speak(Instant::now() + Duration::from_secs(61)), Some(100));
+    }
+}

@@ -1,0 +1,145 @@
+//! What is written of a sink of type `unix`, and which of its two sinks that makes.
+
+use std::path::PathBuf;
+
+use super::sink::{UnixDatagramSink, UnixStreamSink};
+use udpd_base::exit::Failure;
+use udpd_base::format::Format;
+use udpd_base::os::duty::Duty;
+use udpd_base::os::paths;
+use udpd_base::settings::kinds::{Inner, Text, Words};
+use udpd_base::settings::{Findings, Written, settings};
+use udpd_base::sink::outbox;
+use udpd_base::sink::settings::{Differs, Needs, Opened, Opening, SinkSettings, SpillPlace, Target};
+use udpd_base::sink::written::{Scheme, WrittenSink, wrong};
+use udpd_spill::spilling::{Spill, Spilling};
+
+settings! {
+    /// What is written of a sink of type `unix`.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct UnixSettings {
+        /// Where somebody else listens.
+        path: PathBuf = required like "/run/collector.sock", Text(paths::check_socket);
+        /// What kind of socket that is.
+        socket: UnixSocket = "datagram", Words(&[("datagram", UnixSocket::Datagram), ("stream", UnixSocket::Stream)]);
+        /// How datagrams are told apart in a stream.
+        framing: Framing = "newline", Words(&[("newline", Framing::Newline), ("length", Framing::Length)]);
+        /// How a datagram is written.
+        format: Format = "lines", Words(&Format::WORDS);
+        /// What its destination does not take waits on a disk, see docs/spill.md.
+        spill: Spill = {}, Inner;
+    }
+}
+
+/// The kind of a Unix socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnixSocket {
+    /// One datagram, one message.
+    Datagram,
+    /// All in one stream.
+    Stream,
+}
+
+/// How datagrams are told apart in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// Records that end with a newline and hold no other.
+    Newline,
+    /// The payload as it is, after its length in four bytes, most significant first.
+    Length,
+}
+
+impl WrittenSink for UnixSettings {
+    const NAME: &'static str = "unix";
+    const SCHEMES: &'static [Scheme] = &[Scheme {
+        name: "unix",
+        form: "unix:PATH",
+        read: |uri| {
+            let path = paths::check_socket(&uri.path()?).map_err(wrong)?;
+            Ok(Self { path, ..Self::default() }.finished())
+        },
+    }];
+
+    fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        self.spill.check(written, findings);
+        if let (Some(place), UnixSocket::Datagram) = (written.place("framing"), self.socket) {
+            let what = "messages of a datagram socket need no framing";
+            findings.say(&place, what, "remove it, or write socket = \"stream\"");
+        }
+        let Some(place) = written.place("format") else { return };
+        if self.stream_format() != Some(self.format) {
+            let what = "the payload is handed on as it is";
+            findings.say(&place, what, "remove it, or write socket = \"stream\" and framing = \"newline\"");
+        } else if self.format == Format::Pcapng {
+            findings.say(&place, "a capture is not a sequence of lines", "write format = \"jsonl\" or \"lines\"");
+        }
+    }
+}
+
+impl UnixSettings {
+    /// How records are written in a stream; `None` where datagrams are messages.
+    fn stream_format(&self) -> Option<Format> {
+        match (self.socket, self.framing) {
+            (UnixSocket::Datagram, _) => None,
+            (UnixSocket::Stream, Framing::Newline) => Some(self.format),
+            (UnixSocket::Stream, Framing::Length) => Some(Format::Lengths),
+        }
+    }
+}
+
+impl SinkSettings for UnixSettings {
+    fn target(&self) -> Target<'_> {
+        Target::Elsewhere(self.path.display().to_string())
+    }
+
+    fn records_arrival(&self) -> bool {
+        self.stream_format().is_some_and(Format::records_arrival)
+    }
+
+    fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
+        let own = match self.socket {
+            UnixSocket::Datagram => 0,
+            UnixSocket::Stream => consumers * outbox::memory_bytes_max(),
+        };
+        own + self.spill.memory_bytes(consumers)
+    }
+
+    fn files_open(&self, consumers: usize, _: usize) -> usize {
+        self.spill.files_open(consumers)
+    }
+
+    fn spill(&self) -> Option<SpillPlace<'_>> {
+        self.spill.place()
+    }
+
+    fn never_waits(&self) -> bool {
+        self.socket == UnixSocket::Datagram && !self.spill.is_on()
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::only(if self.spill.is_on() { Duty::SpillingUnixClient } else { Duty::UnixClient })
+    }
+
+    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
+        let (path, name) = (self.path.clone(), opening.sink);
+        if self.spill.is_on() {
+            return Ok(match self.stream_format() {
+                None => Opened::new(Spilling::open(UnixDatagramSink::with_spill(name, path), &self.spill, &opening)?),
+                Some(format) => {
+                    let inner = UnixStreamSink::with_spill(name, path, opening.encoder(format));
+                    Opened::new(Spilling::open(inner, &self.spill, &opening)?)
+                }
+            });
+        }
+        Ok(match self.stream_format() {
+            None if opening.is_inline => Opened::new(UnixDatagramSink::that_never_waits(opening.sink, path)),
+            None => Opened::new(UnixDatagramSink::new(opening.sink, path)),
+            Some(format) => Opened::new(UnixStreamSink::new(opening.sink, path, opening.encoder(format))),
+        })
+    }
+
+    fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
+        let is_new = differs.lanes && (self.format == Format::Pcapng || self.spill.is_on());
+        before.of_type() == Some(self) && !is_new && !(differs.listeners && self.spill.is_on())
+    }
+}

@@ -1,0 +1,148 @@
+//! What a former process has left in the directory of a spill.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::find;
+use super::layout::{HEAD_BYTES, Unreadable};
+use super::places::Places;
+use super::segment::{self, Segment};
+use udpd_base::os::owned;
+
+/// Who writes a spill has a lock on this file.
+const LOCK: &str = "lock";
+
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Datagrams that wait, by listener.
+    pub left: Vec<(usize, u64)>,
+    /// Datagrams that cannot be read, because a write had begun and not finished or for damage, by listener.
+    pub torn: Vec<(usize, u64)>,
+    /// Bytes of which nothing can be read.
+    pub torn_bytes: u64,
+    /// Of those that wait so many at most have been handed on already, by listener.
+    pub twice_at_most: Vec<(usize, u64)>,
+    /// Files of which nothing can be read, under the names that they have now.
+    pub set_aside: Vec<PathBuf>,
+    /// Files in which nothing was, and that are removed.
+    pub empty: Vec<PathBuf>,
+    /// Listeners of datagrams that wait, and that nobody knows any more.
+    pub unknown: Vec<String>,
+}
+
+/// Locks a directory for the one who writes there. The kernel lets go of the lock when the file is closed.
+pub(super) fn claim(directory: &Path) -> io::Result<File> {
+    owned::make_directory(directory)?;
+    let lock = owned::open(&directory.join(LOCK), OpenOptions::new().write(true).create(true).truncate(false))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(io::Error::other("another udpd has it; is a second one running?")),
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+        // A file system without locks is no reason to lose datagrams.
+        Err(TryLockError::Error(error)) => {
+            log::debug!("cannot lock {}: {error}", directory.display());
+            Ok(lock)
+        }
+    }
+}
+
+/// The same error with the name of what it is about.
+fn named(path: &Path, error: io::Error) -> io::Error {
+    if owned::is_refusal(&error) {
+        return error;
+    }
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Moves the segments of another directory, which nobody writes, in front of those of this one.
+pub(super) fn move_in(from: &Path, to: &Path, first: u64) -> io::Result<()> {
+    let named = |error| named(from, error);
+    let _lock = claim(from).map_err(named)?;
+    let theirs = segment::list(from).map_err(named)?;
+    let before = segment::list(to)?.first().map_or(first, |(number, _)| *number);
+    for ((_, path), number) in theirs.iter().rev().zip((1..before).rev()) {
+        std::fs::rename(path, segment::path(to, number)).map_err(named)?;
+    }
+    Ok(())
+}
+
+/// Opens what is there, the oldest first.
+pub(super) fn recover(directory: &Path, places: &Places) -> io::Result<(Vec<Segment>, Recovered)> {
+    let mut found = Recovered::default();
+    let mut segments = Vec::new();
+    for (number, path) in segment::list(directory)? {
+        let named = |error| named(&path, error);
+        match Segment::open((number, path.clone())).map_err(named)? {
+            Ok(segment) => segments.extend(take(segment, places, &mut found).map_err(named)?),
+            Err(Unreadable::Newer(version)) => {
+                let what = format!("{} is of a newer udpd (version {version} of its layout)", path.display());
+                return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+            }
+            Err(Unreadable::OtherMachine) => {
+                let what = format!("{} is of another kind of machine", path.display());
+                return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+            }
+            Err(Unreadable::Damaged) => {
+                let torn = find::contents_unsealed(&path).map_err(named)?;
+                add_torn(&torn, places, &mut found);
+                set_aside(&path, &mut found).map_err(named)?;
+            }
+        }
+    }
+    Ok((segments, found))
+}
+
+fn set_aside(path: &Path, found: &mut Recovered) -> io::Result<()> {
+    let bytes = path.metadata()?.len();
+    if bytes == 0 {
+        // It was begun and nothing more, or a power cut has taken what was in it.
+        found.empty.push(path.to_owned());
+        return std::fs::remove_file(path);
+    }
+    found.torn_bytes += bytes;
+    found.set_aside.push(segment::set_aside(path)?);
+    Ok(())
+}
+
+fn add(sums: &mut Vec<(usize, u64)>, listener: usize, datagrams: u64) {
+    match sums.iter_mut().find(|(own, _)| *own == listener) {
+        Some((_, sum)) => *sum += datagrams,
+        None => sums.push((listener, datagrams)),
+    }
+}
+
+fn add_torn(torn: &[(String, u64)], places: &Places, found: &mut Recovered) {
+    torn.iter().for_each(|(name, datagrams)| add(&mut found.torn, places.find(name, "").listener, *datagrams));
+}
+
+/// A segment with something in it; one without is removed.
+fn take(mut segment: Segment, places: &Places, found: &mut Recovered) -> io::Result<Option<Segment>> {
+    let contents = find::contents(&segment)?;
+    if contents.records == 0 && contents.torn_bytes >= HEAD_BYTES as u64 {
+        // There was a frame, and it cannot be read.
+        add_torn(&contents.torn, places, found);
+        return set_aside(&segment.path, found).map(|()| None);
+    }
+    segment.records = contents.records;
+    for (name, datagrams) in contents.left.iter().chain(&contents.torn) {
+        if !places.knows(name) && !found.unknown.contains(name) && *datagrams > 0 {
+            found.unknown.push(name.clone());
+        }
+    }
+    for (name, datagrams) in &contents.left {
+        let listener = places.find(name, "").listener;
+        segment.add_left(listener, *datagrams);
+        add(&mut found.left, listener, *datagrams);
+    }
+    add_torn(&contents.torn, places, found);
+    for (name, datagrams) in &contents.handed {
+        add(&mut found.twice_at_most, places.find(name, "").listener, *datagrams);
+    }
+    found.torn_bytes += contents.torn_bytes;
+    if segment.is_done() {
+        return segment.remove().map(|()| None);
+    }
+    Ok(Some(segment))
+}

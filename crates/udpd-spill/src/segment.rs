@@ -1,0 +1,193 @@
+//! One file of a spill: frames behind one another, and in front of them how far they are decided.
+
+use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::disk;
+use super::layout::{HEAD_BYTES, HEADER_BYTES, Head, Header, MARK_BYTES, MARKS, Mark, Unreadable};
+use udpd_base::os::owned;
+
+/// No segment has a number from this one on.
+const NUMBER_END: u64 = 1 << 62;
+
+/// What a segment is called behind its number.
+const SUFFIX: &str = ".spill";
+
+/// What one is called of which nothing can be read.
+const UNREADABLE_SUFFIX: &str = ".torn";
+
+/// One file.
+#[derive(Debug)]
+pub(super) struct Segment {
+    /// Its place among the others.
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+    pub(super) header: Header,
+    /// How long it is.
+    pub(super) bytes: u64,
+    /// How many datagrams it has had.
+    pub(super) records: u64,
+    pub(super) mark: Mark,
+    /// The mark that its header has.
+    written: Mark,
+    /// So many of the first a former process may have handed on.
+    handed_before: u32,
+    /// How many datagrams of each listener are not decided.
+    pub(super) left: Vec<(usize, u64)>,
+    /// How many were not when they came here, and of those the ones that were read.
+    pub(super) held: u64,
+    pub(super) seen: u64,
+    /// Whether a power loss could take some of it.
+    pub(super) is_unsynced: bool,
+}
+
+/// The segments of a directory by number, the oldest first.
+pub(super) fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse().ok());
+        let number = number.filter(|number| *number < NUMBER_END);
+        // Whatever is called otherwise than udpd calls it is somebody else's.
+        found.extend(number.map(|number| (number, path(directory, number))).filter(|(_, own)| *own == entry.path()));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Where the segment of this number is.
+pub(super) fn path(directory: &Path, number: u64) -> PathBuf {
+    directory.join(format!("{number:020}{SUFFIX}"))
+}
+
+impl Segment {
+    /// A new one. So many of those that will come first have been handed on.
+    pub(super) fn create(directory: &Path, number: u64, handed: u32) -> io::Result<Self> {
+        let path = path(directory, number);
+        let file = owned::open(&path, OpenOptions::new().read(true).write(true).create_new(true))?;
+        // The standard library seeds its hash tables with random numbers, and has no others.
+        let key = (RandomState::new().hash_one(number) >> 32) as u32;
+        let header = Header { number, key };
+        let mark = Mark { handed, turn: u32::from(handed > 0), decided: 0 };
+        let mut bytes = header.encode();
+        if handed > 0 {
+            let at = MARKS[mark.turn as usize % MARKS.len()] as usize;
+            bytes[at..at + MARK_BYTES].copy_from_slice(&mark.encode());
+        }
+        if let Err(error) = disk::write_all_at(&file, &bytes, 0) {
+            // An empty file says nothing to anybody.
+            let _ = disk::remove(&path);
+            return Err(error);
+        }
+        Ok(Self::new((number, path), file, header, HEADER_BYTES as u64, mark))
+    }
+
+    fn new((number, path): (u64, PathBuf), file: File, header: Header, bytes: u64, mark: Mark) -> Self {
+        Self {
+            number,
+            path,
+            file,
+            header,
+            bytes,
+            records: 0,
+            mark,
+            written: mark,
+            handed_before: 0,
+            left: Vec::new(),
+            held: 0,
+            seen: 0,
+            is_unsynced: true,
+        }
+    }
+
+    /// One that a former process has left. Nobody knows yet what is in it.
+    pub(super) fn open((number, path): (u64, PathBuf)) -> io::Result<Result<Self, Unreadable>> {
+        let file = owned::open(&path, OpenOptions::new().read(true).write(true))?;
+        let bytes = file.metadata()?.len();
+        let mut header = [0; HEADER_BYTES];
+        if bytes < HEADER_BYTES as u64 {
+            return Ok(Err(Unreadable::Damaged));
+        }
+        file.read_exact_at(&mut header, 0)?;
+        Ok(Header::decode(&header).map(|own| {
+            let mark = Mark::latest(&header);
+            let new = Self::new((number, path), file, own, bytes, mark);
+            Self { is_unsynced: false, handed_before: mark.handed, ..new }
+        }))
+    }
+
+    /// Appends whole frames of so many datagrams. On a failure it is as it was.
+    pub(super) fn append(&mut self, frames: &[u8], records: u64) -> io::Result<()> {
+        if let Err(error) = disk::write_all_at(&self.file, frames, self.bytes) {
+            // What is left behind the end is written over, or found to be torn.
+            let _ = disk::set_len(&self.file, self.bytes);
+            return Err(error);
+        }
+        self.bytes += frames.len() as u64;
+        self.records += records;
+        self.is_unsynced = true;
+        Ok(())
+    }
+
+    /// Whether no datagram of it is left to decide.
+    pub(super) fn is_done(&self) -> bool {
+        self.left.iter().all(|(_, left)| *left == 0)
+    }
+
+    /// So many more datagrams of a listener are in it.
+    pub(super) fn add_left(&mut self, listener: usize, datagrams: u64) {
+        self.held += datagrams;
+        match self.left.iter_mut().find(|(own, _)| *own == listener) {
+            Some((_, left)) => *left += datagrams,
+            None => self.left.push((listener, datagrams)),
+        }
+    }
+
+    /// Writes how far it is decided, if that is not in its header yet.
+    pub(super) fn write_mark(&mut self) -> io::Result<()> {
+        if (self.mark.decided, self.mark.handed) == (self.written.decided, self.written.handed) {
+            return Ok(());
+        }
+        let mark = Mark { turn: self.written.turn + 1, ..self.mark };
+        self.file.write_all_at(&mark.encode(), MARKS[mark.turn as usize % MARKS.len()])?;
+        (self.mark, self.written, self.is_unsynced) = (mark, mark, true);
+        Ok(())
+    }
+
+    /// Nothing of it is with anybody any more, but what a former process has handed on.
+    pub(super) fn take_back(&mut self) {
+        self.mark.handed = self.mark.decided.max(self.handed_before);
+    }
+
+    /// Forces it to the disk.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        if self.is_unsynced {
+            self.file.sync_data()?;
+            self.is_unsynced = false;
+        }
+        Ok(())
+    }
+
+    /// The head at `at`, if there is one.
+    pub(super) fn head(&self, at: u64) -> io::Result<Option<Head>> {
+        let mut bytes = [0; HEAD_BYTES];
+        self.file.read_exact_at(&mut bytes, at)?;
+        Ok(Head::decode(&bytes, self.header, at))
+    }
+
+    /// Removes its file.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        disk::remove(&self.path)
+    }
+}
+
+/// Gives a file of which nothing can be read another name, so that nobody looks at it again.
+pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let aside = path.with_extension(UNREADABLE_SUFFIX.trim_start_matches('.'));
+    fs::rename(path, &aside).map(|()| aside)
+}

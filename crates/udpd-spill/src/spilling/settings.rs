@@ -1,0 +1,120 @@
+//! What is written of a spill, and what that asks of the machine.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access};
+
+use crate::{BYTES_MIN, FILES_MAX, MEMORY_BYTES};
+use udpd_base::settings::kinds::{Optional, Size};
+use udpd_base::settings::{Findings, Written, settings};
+use udpd_base::sink::settings::SpillPlace;
+use udpd_base::text::advice::Advice;
+use udpd_base::text::units::print_size;
+
+settings! {
+    /// Where datagrams wait that a sink cannot hand on.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Spill {
+        /// A directory of this sink alone; "" = no spill.
+        path: Option<PathBuf> = "" like "/var/spool/udpd/relay", Optional(check_path);
+        /// How much it may take on the disk, for all consumers together.
+        bytes: u64 = 0 like "10GiB", Size(0..=u64::MAX);
+    }
+}
+
+fn check_path(text: &str) -> Result<PathBuf, Advice> {
+    let advice = |what: String| Advice::new(what, "write an absolute path, such as \"/var/spool/udpd/relay\"");
+    let path = Path::new(text);
+    if !path.is_absolute() || text.chars().any(char::is_control) {
+        return Err(advice(format!("{text:?} is no absolute path")));
+    }
+    if path.components().any(|component| component == std::path::Component::ParentDir) {
+        return Err(Advice::new(format!("{text:?} climbs with .."), "write the path that it leads to"));
+    }
+    if path.exists() && !path.is_dir() {
+        return Err(Advice::new(format!("{text:?} is no directory"), "name a directory, which udpd makes"));
+    }
+    Ok(path.components().collect())
+}
+
+impl Spill {
+    /// Whether there is one.
+    pub fn is_on(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// The same for one of several sinks that this one stands for.
+    pub fn share(&self, name: &str, of: usize) -> Self {
+        Self { path: self.path.as_ref().map(|path| path.join(name)), bytes: self.bytes / of.max(1) as u64 }
+    }
+
+    /// Where it is, if there is one.
+    pub fn place(&self) -> Option<SpillPlace<'_>> {
+        let path = self.path.as_deref()?;
+        Some(SpillPlace { path, bytes: self.bytes, memory_bytes: self.memory_bytes(1) })
+    }
+
+    /// The memory of so many consumers.
+    pub fn memory_bytes(&self, consumers: usize) -> usize {
+        if self.is_on() { consumers * MEMORY_BYTES } else { 0 }
+    }
+
+    /// How many files of theirs are open at once.
+    pub fn files_open(&self, consumers: usize) -> usize {
+        if self.is_on() { consumers * FILES_MAX } else { 0 }
+    }
+
+    /// Holds one key against the other, and against the disk.
+    pub fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        let Some(place) = written.place("spill") else { return };
+        let at = |key| written.inner("spill", key).unwrap_or_else(|| place.clone());
+        match &self.path {
+            None if self.bytes > 0 => {
+                findings.say(&place, "names no directory", "write spill = { path = \"/var/spool/udpd/relay\", ... }");
+            }
+            None => {}
+            Some(_) if self.bytes < BYTES_MIN => {
+                let what = format!("{} holds hardly a second", print_size(self.bytes));
+                let cure = format!("write how much it may take on the disk, {} or more", print_size(BYTES_MIN));
+                findings.say(&at("bytes"), what, cure);
+            }
+            Some(path) => {
+                if let Err(error) = writable(path) {
+                    let what = format!("cannot write below {}: {error}", path.display());
+                    findings.say(&at("path"), what, "make it, and let the user of udpd write there");
+                }
+            }
+        }
+    }
+}
+
+/// Whether a directory can be made or written here.
+fn writable(path: &Path) -> io::Result<()> {
+    let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    access(there, AccessFlags::W_OK | AccessFlags::X_OK)?;
+    match there.is_dir() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotADirectory.into()),
+    }
+}
+
+/// The directory of one consumer.
+pub(super) fn directory_of(path: &Path, consumer: usize) -> PathBuf {
+    path.join(consumer.to_string())
+}
+
+/// The directories of consumers that there are no more, of which this one of so many takes what they left.
+pub(super) fn left_behind(path: &Path, consumer: usize, consumers: usize) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut numbers = Vec::new();
+    for entry in entries {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse::<usize>().ok());
+        numbers.extend(number.filter(|number| *number >= consumers && number % consumers.max(1) == consumer));
+    }
+    numbers.sort_unstable();
+    Ok(numbers.into_iter().map(|number| directory_of(path, number)).collect())
+}

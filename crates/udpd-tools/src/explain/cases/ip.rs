@@ -1,0 +1,242 @@
+//! What IP and UDP refuse: fragments that do not become whole, sources from the wrong side, a full table of
+//! connections, rules of a firewall, and checksums that are wrong.
+
+use crate::explain::evidence::Evidence;
+use crate::explain::finding::{Cure, Finding, Layer, quote, sysctl_of_interface};
+use crate::explain::sums::{megabytes, percent};
+use udpd_base::text::tables::grouped;
+
+/// So near to its limit the memory for fragments counts as full: a look sees it after the kernel has made room.
+const FULL: f64 = 0.7;
+
+/// A datagram in two fragments takes as much memory, at least.
+const DATAGRAM_BYTES: u64 = 8192;
+
+/// So full a table of connections was full when it dropped.
+const TABLE_FULL: f64 = 0.9;
+
+const LOOSE: &str = "loose: any route to the source will do";
+
+/// Positive counts only.
+fn some(count: Option<u64>) -> Option<u64> {
+    count.filter(|count| *count > 0)
+}
+
+pub fn bad_fragments(evidence: &Evidence) -> Vec<Finding> {
+    let settings = &evidence.settings;
+    let sizes = settings.fragments_max_bytes.zip(settings.fragments_used_max_bytes);
+    let sizes6 = settings.fragments6_max_bytes.zip(settings.fragments6_used_max_bytes);
+    let of_family = |lost: Option<u64>, subject: &str, key: &str, sizes| {
+        let lost = some(lost)?;
+        let finding = Finding::new("fragments", Layer::Ip, subject, (lost, "failed reassemblies"));
+        Some(fragments_of(finding, key, sizes))
+    };
+    let four = of_family(evidence.stack.reassembly_failed, "fragments", "net.ipv4.ipfrag_high_thresh", sizes);
+    let six = of_family(evidence.stack.reassembly6_failed, "fragments of IPv6", "net.ipv6.ip6frag_high_thresh", sizes6);
+    [four, six].into_iter().flatten().collect()
+}
+
+/// Of one family: each has memory of its own. `sizes` are what it may have and what it had at most.
+fn fragments_of(finding: Finding, key: &str, sizes: Option<(u64, u64)>) -> Finding {
+    let lost = finding.lost;
+    let small = sizes.filter(|(limit, used)| *used as f64 >= *limit as f64 * FULL || *limit < DATAGRAM_BYTES * 8);
+    let Some((limit, used)) = small else {
+        let cause = "fragmented datagrams did not become whole: fragments of them never came";
+        let arithmetic = "a datagram that is longer than the MTU (1,472 bytes of payload on Ethernet) is lost when one \
+                          of its fragments is";
+        let note =
+            "at the sender: datagrams of at most 1,472 bytes (1,452 over IPv6), or a larger MTU on the whole way";
+        return finding.because(cause).with(arithmetic).cured_by([Cure::elsewhere(note)]);
+    };
+    let cause = "fragmented datagrams did not become whole: the memory for fragments that wait for the others was full";
+    let arithmetic = format!(
+        "up to {} of {} were in use ({})",
+        megabytes(used),
+        megabytes(limit),
+        percent(used as f64 / limit.max(1) as f64)
+    );
+    let needed = limit.saturating_mul(4).max(lost.saturating_mul(DATAGRAM_BYTES)).clamp(4 << 20, 1 << 28);
+    let note = "fragments that never come fill any memory: better send datagrams of at most 1,472 bytes";
+    let cure = Cure::sysctl(key, needed.next_multiple_of(1 << 20), note);
+    finding.because(cause).with(arithmetic).cured_by([cure])
+}
+
+pub fn reverse_path_filter(evidence: &Evidence) -> Vec<Finding> {
+    let Some(lost) = some(evidence.stack.reverse_path) else { return Vec::new() };
+    let settings = &evidence.settings;
+    let all = settings.rp_filter_all.unwrap_or(0);
+    let is_strict = |own: Option<u8>| own.unwrap_or(0).max(all) == 1;
+    let strict: Vec<&str> = evidence
+        .interfaces
+        .iter()
+        .filter(|interface| interface.rp_filter.is_some() && is_strict(interface.rp_filter))
+        .filter(|interface| interface.packets != Some(0))
+        .map(|interface| interface.name.as_str())
+        .collect();
+    let finding = Finding::new("reverse_path_filter", Layer::Ip, "reverse path filter", (lost, "packets"));
+    let cause = format!(
+        "the reverse path filter (rp_filter) refused them: this host would not answer their source through the \
+         interface on which they came{}",
+        if strict.is_empty() { String::new() } else { format!(" ({} is strict)", strict.join(", ")) }
+    );
+    let mut cures = Vec::new();
+    match strict.as_slice() {
+        [] => {}
+        [one] => cures.push(Cure::sysctl(&sysctl_of_interface(one, "rp_filter"), 2, LOOSE)),
+        _ => cures.push(Cure::sysctl(&sysctl_of_interface("all", "rp_filter"), 2, LOOSE)),
+    }
+    if strict.is_empty() || !settings.has_default_route {
+        let names = evidence.interfaces.iter().filter(|interface| interface.rp_filter > Some(0));
+        let names = names.map(|interface| interface.name.as_str());
+        let off = |name: &str| format!("{}=0", quote(&sysctl_of_interface(name, "rp_filter")));
+        let words: Vec<String> = ["all"].into_iter().chain(names).map(off).collect();
+        let note = "if no route leads to these sources through any interface, the loose filter refuses them as well: \
+                    add the route (ip route add NETWORK dev INTERFACE), or switch the filter off with this";
+        cures.push(Cure::command(format!("sysctl -w {}", words.join(" ")), note));
+    }
+    vec![finding.because(cause).cured_by(cures)]
+}
+
+pub fn conntrack_full(evidence: &Evidence) -> Vec<Finding> {
+    let Some(lost) = some(evidence.stack.conntrack_dropped) else { return Vec::new() };
+    let settings = &evidence.settings;
+    let sizes = settings.conntrack_max.zip(settings.conntrack_count);
+    let is_full = sizes.is_none_or(|(max, count)| count as f64 >= max as f64 * TABLE_FULL);
+    let cause = match is_full {
+        true => "the table of connections (conntrack) was full, and what has no entry in it is dropped",
+        false => {
+            "the table of connections (conntrack) dropped them: two packets raced for one entry, too many entries had \
+             the same hash (net.netfilter.nf_conntrack_buckets), or the table was full for a moment; at the end it had \
+             room"
+        }
+    };
+    let mut finding = Finding::new("conntrack_full", Layer::Ip, "conntrack", (lost, "packets")).because(cause);
+    if let Some((max, count)) = sizes {
+        finding = finding.with(format!(
+            "{} of {} entries are in use; each sender and port is one for 30 s after its last datagram",
+            grouped(count),
+            grouped(max)
+        ));
+        if is_full {
+            let note = "about 320 bytes of kernel memory an entry";
+            finding = finding.cured_by([Cure::sysctl("net.netfilter.nf_conntrack_max", max.saturating_mul(4), note)]);
+        }
+    }
+    let without_entries = "a collector needs no entries; but without them rules with ctstate do not match the port's \
+                           packets, and DNAT (a published port of a container) does not reach it";
+    let cure = match evidence.asked_port.or_else(|| evidence.listeners.first()?.ports.first().copied()) {
+        Some(port) => Cure::command(
+            format!("iptables -t raw -A PREROUTING -p udp --dport {port} -j CT --notrack"),
+            without_entries,
+        ),
+        None => Cure::elsewhere(format!("or take the ports of collectors out of tracking: {without_entries}")),
+    };
+    vec![finding.cured_by([cure])]
+}
+
+/// The kernel names no port and counts every protocol, so it is told without being called a loss of datagrams.
+pub fn firewall(evidence: &Evidence) -> Vec<Finding> {
+    let of_rules = evidence.reasons.iter().filter(|reason| reason.name == "NETFILTER_DROP");
+    let dropped: u64 = of_rules.map(|reason| reason.count).sum();
+    if dropped == 0 {
+        return Vec::new();
+    }
+    let cause = format!(
+        "rules of the firewall dropped {} packets, of any protocol and in all network namespaces (the kernel's reason: \
+         NETFILTER_DROP); whether datagrams for a listener were among them the kernel does not tell",
+        grouped(dropped)
+    );
+    let port = evidence.asked_port.or_else(|| evidence.listeners.first()?.ports.first().copied());
+    let port = port.map_or("the port".to_owned(), |port| format!("port {port}"));
+    let note = format!("if they are meant to come in, accept UDP to {port} before the rule that drops");
+    let finding = Finding::new("firewall", Layer::Ip, "firewall", (0, "packets"));
+    vec![finding.because(cause).cured_by([
+        Cure::command("nft list ruleset", "the rules, and what their counters say"),
+        Cure::command("iptables -nvL", "the same where iptables-legacy has them"),
+        Cure::elsewhere(note),
+    ])]
+}
+
+pub fn bad_checksums(evidence: &Evidence) -> Vec<Finding> {
+    let Some(lost) = some(evidence.stack.checksum_errors) else { return Vec::new() };
+    let cause = "their UDP checksum was wrong: they were damaged on the way, or the sender never computed it";
+    let note = "at the sender, where it is a virtual machine, a container or a program that writes packets itself: \
+                ethtool -K INTERFACE tx off; otherwise look for the faulty card, cable or switch";
+    let finding = Finding::new("bad_checksums", Layer::Udp, "checksums", (lost, "datagrams"));
+    vec![finding.because(cause).cured_by([Cure::elsewhere(note)])]
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::explain::cases::testing::{first, told};
+    use crate::explain::evidence::{Evidence, Interface, Reason, Settings, Stack};
+    use crate::explain::finding::Cure;
+
+    fn stack(stack: Stack, settings: Settings) -> Evidence {
+        Evidence { seconds: 5.0, stack, settings, ..Evidence::default() }
+    }
+
+    #[test]
+    fn full_memory_for_fragments_is_raised_and_fragments_that_never_come_are_the_senders() {
+        let failed = Stack { reassembly_failed: Some(80), ..Stack::default() };
+        let full = Settings {
+            fragments_max_bytes: Some(4 << 20),
+            fragments_used_max_bytes: Some(4 << 20),
+            ..Settings::default()
+        };
+        assert_eq!(told(&stack(failed, full)), ("fragments", 80, "net.ipv4.ipfrag_high_thresh=16777216".to_owned()));
+        let empty = Settings { fragments_used_max_bytes: Some(0), ..full };
+        let finding = first(&stack(failed, empty));
+        assert!(finding.cause.contains("never came"), "{finding:?}");
+        let failed = Stack { reassembly6_failed: Some(80), ..Stack::default() };
+        assert!(first(&stack(failed, full)).cause.contains("never came"), "its memory is its own");
+        let full = Settings { fragments6_max_bytes: Some(20_000), fragments6_used_max_bytes: Some(20_000), ..full };
+        assert_eq!(told(&stack(failed, full)).2, "net.ipv6.ip6frag_high_thresh=4194304");
+    }
+
+    #[test]
+    fn a_strict_filter_is_made_loose_where_it_is_strict_and_switched_off_where_that_does_not_help() {
+        let mut evidence = stack(
+            Stack { reverse_path: Some(9), ..Stack::default() },
+            Settings { rp_filter_all: Some(0), has_default_route: true, ..Settings::default() },
+        );
+        for (name, strict) in [("eth0", 0), ("eth1", 1)] {
+            let interface = Interface { name: name.into(), rp_filter: Some(strict), ..Interface::default() };
+            evidence.interfaces.push(interface);
+        }
+        assert_eq!(told(&evidence), ("reverse_path_filter", 9, "net.ipv4.conf.eth1.rp_filter=2".to_owned()));
+        evidence.interfaces[1].name = "eth0.100".into();
+        assert_eq!(told(&evidence).2, "net.ipv4.conf.eth0/100.rp_filter=2");
+        evidence.settings.has_default_route = false;
+        let off = "sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0/100.rp_filter=0";
+        assert!(matches!(&first(&evidence).cures[1], Cure::Command { command, .. } if command == off), "{evidence:?}");
+    }
+
+    /// Recorded: only the first network namespace may set how large the table is.
+    #[test]
+    fn a_full_table_of_connections_is_named_with_its_size() {
+        let settings = Settings { conntrack_max: Some(1000), conntrack_count: Some(1000), ..Settings::default() };
+        let evidence = stack(Stack { conntrack_dropped: Some(7), ..Stack::default() }, settings);
+        assert_eq!(told(&evidence), ("conntrack_full", 7, "net.netfilter.nf_conntrack_max=4000".to_owned()));
+        let mut with_room = evidence;
+        with_room.settings.conntrack_count = Some(10);
+        assert!(first(&with_room).cause.contains("raced"), "{:?}", first(&with_room));
+        assert!(told(&with_room).2.contains("DNAT"), "no command without a port: {:?}", told(&with_room));
+    }
+
+    #[test]
+    fn rules_of_a_firewall_are_told_by_the_kernels_reason_and_are_no_certain_loss() {
+        let mut evidence = stack(Stack::default(), Settings::default());
+        evidence.asked_port = Some(514);
+        evidence.reasons.push(Reason { name: "NETFILTER_DROP".into(), port: None, count: 40 });
+        assert_eq!(told(&evidence), ("firewall", 0, "nft list ruleset".to_owned()));
+    }
+
+    #[test]
+    fn wrong_checksums_are_cured_at_the_sender() {
+        let evidence = stack(Stack { checksum_errors: Some(4), ..Stack::default() }, Settings::default());
+        let (case, lost, cure) = told(&evidence);
+        assert_eq!((case, lost), ("bad_checksums", 4));
+        assert!(cure.starts_with("at the sender"), "{cure}");
+    }
+}

@@ -1,0 +1,262 @@
+//! Who reads does not read, cannot, or reads as fast as one core can; or one socket of several gets what all should.
+
+use super::ports::of_ports;
+use crate::explain::evidence::{Evidence, Listener, Port, Reader};
+use crate::explain::finding::{Cure, Finding};
+use crate::explain::sums::percent;
+use udpd_base::text::tables::grouped;
+
+/// Above it a thread has no time left for a burst.
+pub const BUSY: f64 = 0.85;
+
+/// Below it a thread did next to nothing.
+const IDLE: f64 = 0.02;
+
+/// A socket that is full at more of the looks is not emptied.
+const MOSTLY_FULL: f64 = 0.5;
+
+/// A socket that is full at so many of the looks would be with any buffer.
+const ALWAYS_FULL: f64 = 0.9;
+
+/// A control group that stops a process in more of the periods explains drops.
+const THROTTLED: f64 = 0.05;
+
+fn of_readers(
+    evidence: &Evidence,
+    name: &'static str,
+    case: impl Fn(&Port, &Reader, Finding) -> Option<Finding>,
+) -> Vec<Finding> {
+    of_ports(evidence, |port, finding| case(port, port.reader.as_ref()?, finding), name)
+}
+
+/// A signal has stopped it.
+pub fn stopped(evidence: &Evidence) -> Vec<Finding> {
+    of_readers(evidence, "reader_stopped", |_, reader, finding| {
+        reader.is_stopped.then(|| {
+            let cause = "the process that reads was stopped by a signal (SIGSTOP, a debugger) at more than half of \
+                         the looks, so nobody read";
+            finding.because(cause).cured_by([Cure::command(format!("kill -CONT {}", reader.pid), "")])
+        })
+    })
+}
+
+/// It has a limit of CPU time, and was at it.
+pub fn throttled(evidence: &Evidence) -> Vec<Finding> {
+    of_readers(evidence, "container_throttled", |_, reader, finding| {
+        let throttled = reader.throttled.as_ref().filter(|it| it.share >= THROTTLED)?;
+        let limit = throttled.cores.map_or(String::new(), |cores| format!(" of {cores:.2} cores"));
+        let cause = format!(
+            "the control group of the process that reads (a container's or a unit's limit of CPU time) stopped it in \
+             {} of the periods",
+            percent(throttled.share)
+        );
+        let arithmetic = format!(
+            "the limit{limit} is used up early in each period of usually 100 ms, and for the rest of it nobody reads"
+        );
+        let note = "until the container or the unit is started again: raise its limit there as well (--cpus of a \
+                    container, CPUQuota= of a unit)";
+        Some(finding.because(cause).with(arithmetic).cured_by([Cure::command(&throttled.command, note)]))
+    })
+}
+
+/// One socket of several loses, and gets more than its part.
+pub fn hot_sender(evidence: &Evidence) -> Vec<Finding> {
+    of_ports(
+        evidence,
+        |port, finding| {
+            let (sockets, worst) = (port.sharing(), port.worst()?);
+            let dropped: u64 = port.beside(worst).map(|socket| socket.dropped).sum();
+            if sockets < 2 || worst.dropped * 5 < dropped * 4 {
+                return None;
+            }
+            match evidence.listener_on(port.port) {
+                Some(listener) => hot_lane(evidence, listener, finding),
+                None => {
+                    let cause = format!(
+                        "of {sockets} sockets on {} one dropped {} of {}: the kernel chooses the socket by the \
+                         sender's address and port, and one sender or a few are louder than the others",
+                        worst.address,
+                        grouped(worst.dropped),
+                        grouped(dropped)
+                    );
+                    let note = "let the loud sender use several source ports, or give that socket a larger buffer";
+                    Some(finding.because(cause).cured_by([Cure::elsewhere(note)]))
+                }
+            }
+        },
+        "hot_sender",
+    )
+}
+
+fn hot_lane(evidence: &Evidence, listener: &Listener, finding: Finding) -> Option<Finding> {
+    let arrived = |lane: &crate::explain::evidence::Lane| lane.arrived.unwrap_or(0);
+    let total: u64 = listener.lanes.iter().map(arrived).sum();
+    let lane = listener.lanes.iter().max_by_key(|lane| arrived(lane))?;
+    let lanes = listener.lanes.len() as f64;
+    let share = arrived(lane) as f64 / total.max(1) as f64;
+    let is_hot = lanes > 1.0 && share * lanes >= 1.5 && lane.dropped.unwrap_or(0) > 0;
+    let spread = listener.spread.as_deref();
+    if !is_hot || spread == Some("random") {
+        return None;
+    }
+    let senders = match (lane.senders, lane.busiest) {
+        (Some(1), Some((address, _))) => format!(", from one sender ({address})"),
+        (count, Some((address, share))) => {
+            let of = count.map_or("many senders".to_owned(), |count| format!("{count} senders"));
+            format!(", from {of}, {} of it from {address}", percent(share))
+        }
+        (_, None) => String::new(),
+    };
+    let cause = format!(
+        "lane {} got {} of what arrived{senders} and lost it, while {} lanes share the port: spread = \"{}\" gives all \
+         of a sender to one lane",
+        lane.lane,
+        percent(share),
+        listener.lanes.len(),
+        spread.unwrap_or("flow")
+    );
+    let rate = total as f64 / evidence.seconds.max(0.001);
+    let arithmetic = format!(
+        "{}/s arrived, {}/s of them at lane {}; at random each lane gets {}/s",
+        grouped(rate as u64),
+        grouped((rate * share) as u64),
+        lane.lane,
+        grouped((rate / lanes) as u64)
+    );
+    let note =
+        "its cost: the datagrams of one sender come out in no order, and rate_limit counts by lane; restart udpd";
+    let cure = Cure::listener(&listener.name, "spread", "\"random\"", note);
+    Some(finding.because(cause).with(arithmetic).cured_by([cure]))
+}
+
+/// The thread that reads uses all of a core.
+pub fn at_its_limit(evidence: &Evidence) -> Vec<Finding> {
+    of_readers(evidence, "reader_at_its_limit", |port, reader, finding| {
+        let ran = reader.ran.filter(|ran| *ran >= BUSY)?;
+        let cause = format!(
+            "the thread that reads used {} of a core: it takes what one core can take, and more arrived",
+            percent(ran)
+        );
+        let rate = evidence.rate(port);
+        let (sockets, lost) = (port.sharing(), port.dropped() as f64 / evidence.seconds.max(0.001));
+        let taken = ((rate - lost) / ran / sockets as f64).max(1.0);
+        let wanted = ((rate / (taken * 0.6)).ceil() as usize).max(sockets + 1);
+        let arithmetic = format!(
+            "{}/s came and {}/s were lost; one thread takes about {}/s, and planned at 60 % of a core {} of them are \
+             needed",
+            grouped(rate as u64),
+            grouped(lost as u64),
+            grouped(taken as u64),
+            wanted
+        );
+        let cures = match evidence.listener_on(port.port) {
+            Some(listener) => {
+                let note = "with a core for each; restart udpd; a slow sink that is inline counts as reading";
+                vec![Cure::listener(&listener.name, "lanes", wanted.to_string(), note)]
+            }
+            None => {
+                let note = "let it read with several threads or processes, each with a socket of its own on the port \
+                            (SO_REUSEPORT), or do less for each datagram";
+                vec![Cure::elsewhere(note)]
+            }
+        };
+        Some(finding.because(cause).with(arithmetic).cured_by(cures))
+    })
+}
+
+/// It had a core, was not busy, and did not read.
+pub fn silent(evidence: &Evidence) -> Vec<Finding> {
+    of_readers(evidence, "reader_does_not_read", |port, reader, finding| {
+        let ran = reader.ran?;
+        let worst = port.worst()?;
+        let is_idle = worst.full >= MOSTLY_FULL && ran < IDLE;
+        if !is_idle && worst.full < ALWAYS_FULL {
+            return None;
+        }
+        let cause = format!(
+            "the process that reads did not read, or too seldom: the receive buffer was full at {} of the looks, and \
+             its busiest thread ran {} of the time, so it waits for something else",
+            percent(worst.full),
+            percent(ran)
+        );
+        let command = format!("cat /proc/{}/stack /proc/{}/wchan", reader.pid, reader.pid);
+        let note = "says what it waits for: a disk, a full pipe, its own output; no buffer is large enough for it";
+        Some(finding.because(cause).cured_by([Cure::command(command, note)]))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::explain::cases::testing::{first, losing, losing_listener, told};
+    use crate::explain::evidence::{Evidence, Lane, Reader, Socket, Throttled};
+
+    fn with_reader(change: impl Fn(&mut Reader)) -> Evidence {
+        let mut evidence = losing();
+        change(evidence.ports[0].reader.as_mut().expect("a reader"));
+        evidence
+    }
+
+    #[test]
+    fn a_stopped_reader_is_continued() {
+        let evidence = with_reader(|reader| reader.is_stopped = true);
+        assert_eq!(told(&evidence), ("reader_stopped", 1000, "kill -CONT 812".to_owned()));
+    }
+
+    #[test]
+    fn a_limit_of_a_container_is_named_with_what_lifts_it() {
+        let command = "echo max > /sys/fs/cgroup/x/cpu.max".to_owned();
+        let evidence = with_reader(|reader| {
+            reader.throttled = Some(Throttled { share: 0.3, command: command.clone(), cores: Some(0.1) });
+        });
+        assert_eq!(told(&evidence), ("container_throttled", 1000, command.clone()));
+    }
+
+    #[test]
+    fn one_lane_that_gets_all_is_cured_by_spread_and_its_cost_is_said() {
+        let mut evidence = losing_listener();
+        evidence.ports[0].sockets.push(Socket { address: "0.0.0.0:514".into(), ..Socket::default() });
+        let idle = Lane { lane: 1, arrived: Some(0), dropped: Some(0), ..Lane::default() };
+        evidence.listeners[0].lanes.push(idle);
+        evidence.listeners[0].lanes[0].senders = Some(1);
+        evidence.listeners[0].lanes[0].busiest = Some(([10, 0, 0, 9].into(), 1.0));
+        assert_eq!(told(&evidence), ("hot_sender", 1000, "listener.syslog.spread = \"random\"".to_owned()));
+        let finding = first(&evidence);
+        assert!(
+            finding.cause.starts_with("lane 0 got 100 % of what arrived, from one sender (10.0.0.9)"),
+            "{}",
+            finding.cause
+        );
+        assert!(finding.arithmetic.contains("at random each lane gets 1,100/s"), "{}", finding.arithmetic);
+        assert!(finding.also[0].contains("receive buffer was full"), "{finding:?}");
+        evidence.listeners[0].spread = Some("random".into());
+        assert_eq!(told(&evidence).0, "buffer_too_small", "it is spread already");
+    }
+
+    #[test]
+    fn sockets_of_other_addresses_on_the_port_are_no_group() {
+        let mut evidence = losing();
+        evidence.ports[0].sockets.push(Socket { address: "[::]:514".into(), ..Socket::default() });
+        assert_eq!(told(&evidence).0, "buffer_too_small");
+        evidence.ports[0].sockets[1].address = "0.0.0.0:514".into();
+        assert_eq!(told(&evidence).0, "hot_sender");
+    }
+
+    #[test]
+    fn a_reader_with_a_whole_core_gets_more_lanes() {
+        let mut evidence = losing_listener();
+        evidence.ports[0].reader.as_mut().expect("a reader").ran = Some(0.99);
+        assert_eq!(told(&evidence), ("reader_at_its_limit", 1000, "listener.syslog.lanes = 2".to_owned()));
+    }
+
+    #[test]
+    fn a_reader_that_sleeps_before_a_full_buffer_waits_for_something_else() {
+        let mut evidence = with_reader(|reader| reader.ran = Some(0.0));
+        evidence.ports[0].sockets[0].full = 0.9;
+        let (case, _, cure) = told(&evidence);
+        assert_eq!((case, cure.as_str()), ("reader_does_not_read", "cat /proc/812/stack /proc/812/wchan"));
+        evidence.ports[0].reader.as_mut().expect("a reader").ran = Some(0.4);
+        assert_eq!(told(&evidence).0, "reader_does_not_read", "no buffer would do");
+        evidence.ports[0].sockets[0].full = 0.6;
+        assert_eq!(told(&evidence).0, "buffer_too_small");
+    }
+}

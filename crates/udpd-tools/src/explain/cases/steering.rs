@@ -1,0 +1,183 @@
+//! What keeps the receive queues of a card from sharing the work: all interrupts on one core, a hash that leaves out
+//! the ports, or a plan that somebody undid. Where the card lost packets it is the cause, elsewhere a risk.
+
+use crate::explain::evidence::{Evidence, Interface};
+use crate::explain::finding::{Cure, Finding, Layer, quote};
+use crate::explain::sums::percent;
+
+/// A core whose softirq takes so much of its time is what the card waits for.
+const BUSY: f64 = 0.5;
+
+/// A queue that gets so much of what comes has more than its part.
+const MOST: f64 = 0.6;
+
+/// A finding about what an interface missed, which may be nothing.
+pub fn lost_at(case: &'static str, interface: &Interface) -> Finding {
+    Finding::new(case, Layer::Nic, &interface.name, (interface.missed.unwrap_or(0), "packets"))
+}
+
+/// The same where it is known to be the cause of what was missed; otherwise it is a risk, and the loss is another's.
+fn lost_at_if(is_cause: bool, case: &'static str, interface: &Interface) -> Finding {
+    let finding = lost_at(case, interface);
+    if is_cause { finding } else { Finding { lost: 0, ..finding } }
+}
+
+fn is_busy(evidence: &Evidence, core: usize) -> bool {
+    evidence.cores.get(&core).and_then(|core| core.softirq).is_some_and(|share| share >= BUSY)
+}
+
+/// One queue or one core has more than its part of an interface's work.
+fn is_uneven(evidence: &Evidence, interface: &Interface) -> bool {
+    interface.busiest_queue.is_some_and(|share| share >= MOST)
+        || interface.queue_cores.iter().flatten().any(|core| is_busy(evidence, *core))
+}
+
+pub fn interrupts_on_one_core(evidence: &Evidence) -> Vec<Finding> {
+    if evidence.cores.len() == 1 {
+        return Vec::new();
+    }
+    let on_one = |interface: &&Interface| {
+        let [Some(first), rest @ ..] = interface.queue_cores.as_slice() else { return false };
+        !rest.is_empty() && rest.iter().all(|core| *core == Some(*first))
+    };
+    let told = evidence.interfaces.iter().filter(on_one).map(|interface| {
+        let core = interface.queue_cores[0].unwrap_or(0);
+        let name = &interface.name;
+        let cause = format!(
+            "all {} receive queues of {name} are worked on by core {core}: the card spreads the load, and one core \
+             takes all of it",
+            interface.queue_cores.len()
+        );
+        let softirq = evidence.cores.get(&core).and_then(|core| core.softirq);
+        let arithmetic =
+            softirq.map_or(String::new(), |share| format!("its softirq took {} of its time", percent(share)));
+        let command = evidence.steer_apply(Some(name));
+        let note = "gives each queue a core; `udpd steer plan` shows it first, `udpd steer restore` takes it back";
+        let finding = lost_at_if(is_busy(evidence, core), "interrupts_on_one_core", interface);
+        finding.because(cause).with(arithmetic).cured_by([Cure::command(command, note)])
+    });
+    told.collect()
+}
+
+pub fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
+    if evidence.cores.len() == 1 {
+        return Vec::new();
+    }
+    let addresses_only =
+        |interface: &&Interface| interface.hashes_addresses_only == Some(true) && interface.queue_cores.len() > 1;
+    let told = evidence.interfaces.iter().filter(addresses_only).map(|interface| {
+        let name = &interface.name;
+        let cause = format!(
+            "{name} spreads UDP over its {} receive queues by addresses alone: all of a sender, whatever its ports, \
+             goes to one queue",
+            interface.queue_cores.len()
+        );
+        let note = "adds the ports; fragments of one datagram may then come out of order; for good: flow_hash_udp = \
+                    \"sdfn\" in [steer]";
+        let command = format!("ethtool -N {} rx-flow-hash udp4 sdfn", quote(name));
+        // virtio_net passes a new hash on to the card only while `rxhash` is on.
+        let command = match interface.driver == "virtio_net" {
+            true => format!("ethtool -K {} rxhash on; {command}", quote(name)),
+            false => command,
+        };
+        let cure = Cure::command(command, note);
+        lost_at_if(is_uneven(evidence, interface), "hashed_by_addresses_only", interface)
+            .because(cause)
+            .cured_by([cure])
+    });
+    told.collect()
+}
+
+pub fn drifted(evidence: &Evidence) -> Vec<Finding> {
+    let drifted = evidence.interfaces.iter().filter(|interface| !interface.drifts.is_empty());
+    let told = drifted.map(|interface| {
+        let found: Vec<&str> = interface.drifts.iter().map(|drift| drift.what.as_str()).collect();
+        let cause = format!("the host is not as the steering plan has it: {}", found.join("; "));
+        let command = evidence.steer_apply(Some(&interface.name));
+        let note = "sets again what differs; irqbalance = \"ban\" in [steer] keeps irqbalance off";
+        // A core that has time and a ring of the planned length lose nothing, wherever their interrupts are.
+        let is_cause = interface.drifts.iter().any(|drift| drift.is_of_the_ring) || is_uneven(evidence, interface);
+        lost_at_if(is_cause, "drifted_from_plan", interface).because(cause).cured_by([Cure::command(command, note)])
+    });
+    told.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::explain::cases::diagnose;
+    use crate::explain::cases::testing::{first, told};
+    use crate::explain::evidence::{Core, Drift, Evidence, Interface};
+
+    /// Recorded: no card of this machine has two receive queues.
+    fn two_queues(missed: u64) -> Evidence {
+        let interface = Interface {
+            name: "eth0".into(),
+            packets: Some(900_000),
+            missed: Some(missed),
+            ring: Some((256, 4096)),
+            queue_cores: vec![Some(0), Some(1)],
+            ..Interface::default()
+        };
+        Evidence { seconds: 5.0, interfaces: vec![interface], ..Evidence::default() }
+    }
+
+    #[test]
+    fn interrupts_on_one_core_are_the_cause_before_the_ring() {
+        let mut evidence = two_queues(5000);
+        evidence.interfaces[0].queue_cores = vec![Some(3), Some(3)];
+        evidence.cores.insert(0, Core::default());
+        evidence.cores.insert(3, Core { softirq: Some(0.97), ..Core::default() });
+        assert_eq!(told(&evidence), ("interrupts_on_one_core", 5000, "udpd steer apply eth0".to_owned()));
+        let finding = first(&evidence);
+        assert_eq!(finding.arithmetic, "its softirq took 97 % of its time");
+        assert!(finding.also[0].contains("ring of eth0 was full"), "{finding:?}");
+    }
+
+    #[test]
+    fn a_core_that_has_time_is_no_cause_and_a_host_with_one_core_no_risk() {
+        let mut evidence = two_queues(5000);
+        evidence.interfaces[0].queue_cores = vec![Some(0), Some(0)];
+        evidence.cores.insert(0, Core { softirq: Some(0.1), ..Core::default() });
+        evidence.cores.insert(1, Core::default());
+        assert_eq!(told(&evidence).0, "ring_too_small");
+        assert!(diagnose(&evidence).iter().any(|it| (it.case, it.lost) == ("interrupts_on_one_core", 0)));
+        evidence.cores.remove(&1);
+        assert_eq!(diagnose(&evidence).len(), 1);
+    }
+
+    #[test]
+    fn a_hash_without_ports_is_the_cause_before_the_ring() {
+        let mut evidence = two_queues(5000);
+        evidence.interfaces[0].hashes_addresses_only = Some(true);
+        assert_eq!(told(&evidence).0, "ring_too_small", "nothing says that one queue got more than the others");
+        evidence.interfaces[0].busiest_queue = Some(0.9);
+        let command = "ethtool -N eth0 rx-flow-hash udp4 sdfn".to_owned();
+        assert_eq!(told(&evidence), ("hashed_by_addresses_only", 5000, command));
+        evidence.interfaces[0].driver = "virtio_net".into();
+        assert_eq!(told(&evidence).2, "ethtool -K eth0 rxhash on; ethtool -N eth0 rx-flow-hash udp4 sdfn");
+    }
+
+    #[test]
+    fn a_drift_that_has_cost_nothing_is_a_risk() {
+        let mut evidence = two_queues(0);
+        evidence.interfaces[0].drifts = vec![Drift { what: "interrupt 24 is 1, wanted 0".into(), ..Drift::default() }];
+        let (case, lost, cure) = told(&evidence);
+        assert_eq!((case, lost, cure.as_str()), ("drifted_from_plan", 0, "udpd steer apply eth0"));
+        evidence.config_path = Some("/etc/my udpd.toml".into());
+        assert_eq!(told(&evidence).2, "udpd steer apply -c '/etc/my udpd.toml' eth0", "the plan is that file's");
+    }
+
+    #[test]
+    fn a_drift_is_the_cause_of_what_was_missed_where_it_is_of_the_ring_or_a_core_has_too_much() {
+        let mut evidence = two_queues(5000);
+        evidence.interfaces[0].drifts = vec![Drift { what: "interrupt 24 is 1, wanted 0".into(), ..Drift::default() }];
+        evidence.cores = [(0, Core { softirq: Some(0.1), ..Core::default() }), (1, Core::default())].into();
+        assert_eq!(told(&evidence).0, "ring_too_small");
+        assert!(diagnose(&evidence).iter().any(|it| (it.case, it.lost) == ("drifted_from_plan", 0)));
+        evidence.cores.insert(1, Core { softirq: Some(0.9), ..Core::default() });
+        assert_eq!(told(&evidence).0, "drifted_from_plan");
+        evidence.cores.insert(1, Core::default());
+        evidence.interfaces[0].drifts[0].is_of_the_ring = true;
+        assert_eq!(told(&evidence).0, "drifted_from_plan");
+    }
+}

@@ -1,0 +1,127 @@
+//! What the host ledger says was lost and no case knows a cause of: told by the counter, so that "nothing was lost" is
+//! said only where nothing was.
+
+use crate::explain::evidence::Evidence;
+use crate::explain::finding::{Cure, Finding, Layer, quote};
+use hostloss::tables::{Ip, Link, SocketCounts, Udp};
+use hostloss::{Counter, Loss, Table as _};
+
+/// Counters whose losses other cases tell, all of them.
+const TOLD: &[&str] = &["rx_missed_errors", "drop", "reverse_path_filter", "reasm_fails", "no_ports", "drops"];
+
+/// A finding for each counter and place that has something left.
+pub fn losses(evidence: &Evidence) -> Vec<Finding> {
+    let mut in_backlog = super::backlog::lost(evidence).map_or(0, |(_, lost, _)| lost);
+    let stack = &evidence.stack;
+    let parts = [stack.rcvbuf_errors, stack.mem_errors, stack.checksum_errors];
+    // What a filter has denied somebody has asked for.
+    let denied: u64 = evidence.listeners.iter().map(|listener| listener.denied_in_kernel).sum();
+    let mut at_sockets = parts.iter().flatten().sum::<u64>() + denied;
+    let left = |loss: &Loss| {
+        // What another case has told of it is told once.
+        let told = match loss.counter.as_str() {
+            counter if TOLD.contains(&counter) => loss.count,
+            "rx_dropped" => {
+                let in_queues = super::queue::lost_at(evidence, &loss.place).min(loss.count);
+                in_queues + take(&mut in_backlog, loss.count - in_queues)
+            }
+            "in_errors" => take(&mut at_sockets, loss.count),
+            _ => 0,
+        };
+        (loss.count > told).then(|| finding(loss, loss.count - told))
+    };
+    evidence.losses.iter().filter_map(left).collect()
+}
+
+/// As much of `count` as there is.
+fn take(rest: &mut u64, count: u64) -> u64 {
+    let taken = count.min(*rest);
+    *rest -= taken;
+    taken
+}
+
+fn finding(loss: &Loss, lost: u64) -> Finding {
+    let layer = match loss.layer {
+        hostloss::Layer::Nic => Layer::Nic,
+        hostloss::Layer::Softnet => Layer::Backlog,
+        hostloss::Layer::Conntrack | hostloss::Layer::Ip => Layer::Ip,
+        hostloss::Layer::Udp => Layer::Udp,
+        hostloss::Layer::Socket => Layer::Socket,
+    };
+    let unit = if loss.layer < hostloss::Layer::Udp { "packets of any protocol" } else { "datagrams" };
+    let counter = counter(loss);
+    let (name, help) = counter.map_or((loss.counter.as_str(), ""), |counter| (counter.source, counter.help));
+    let cause =
+        format!("the kernel counts them as {name} ({}), and udpd explain knows no case of it. {help}", loss.place);
+    let cause = cause.trim_end().trim_end_matches('.').replace('`', "");
+    let command = match loss.layer {
+        hostloss::Layer::Nic => Cure::command(format!("ip -s -s link show dev {}", quote(&loss.place)), NIC),
+        _ => Cure::command("nstat -asz", "shows all counters of IP and UDP"),
+    };
+    let subject = format!("{name} of {}", loss.place);
+    Finding::new("unexplained", layer, subject, (lost, unit)).because(cause).cured_by([command])
+}
+
+const NIC: &str = "shows what kind of error it was; ethtool -S has the driver's own counters";
+
+fn counter(loss: &Loss) -> Option<&'static Counter> {
+    let all = [Link::COUNTERS, Ip::COUNTERS, Udp::COUNTERS, SocketCounts::COUNTERS];
+    all.into_iter().flatten().find(|counter| counter.layer == loss.layer && counter.name == loss.counter)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::explain::cases::testing::{first, losing, told};
+    use crate::explain::cases::{diagnose, testing};
+    use crate::explain::evidence::{Core, Evidence, Interface, Listener};
+    use hostloss::{Losses, Reading};
+
+    fn lost(reading: &Reading) -> Evidence {
+        Evidence { seconds: 5.0, losses: Losses::of(reading).lost, ..Evidence::default() }
+    }
+
+    #[test]
+    fn a_loss_that_no_case_knows_is_told_by_its_counter_and_is_no_success() {
+        let mut reading = Reading::default();
+        reading.ip.in_discards = Some(7);
+        let finding = first(&lost(&reading));
+        assert_eq!((finding.case, finding.lost, finding.unit.as_str()), ("unexplained", 7, "packets of any protocol"));
+        assert!(finding.cause.contains("InDiscards (ipv4)"), "{finding:?}");
+        reading.ip.in_discards = None;
+        reading.udp.in_errors = Some(3);
+        assert_eq!((first(&lost(&reading)).lost, first(&lost(&reading)).unit.as_str()), (3, "datagrams"));
+    }
+
+    #[test]
+    fn only_what_the_other_cases_left_over_is_told() {
+        let mut reading = Reading::default();
+        reading.udp.in_errors = Some(1000);
+        reading.udp.no_ports = Some(5);
+        let evidence = Evidence { losses: Losses::of(&reading).lost, ..losing() };
+        assert!(diagnose(&evidence).iter().all(|finding| finding.case != "unexplained"), "{:?}", diagnose(&evidence));
+        reading.udp.in_errors = Some(1004);
+        let evidence = Evidence { losses: Losses::of(&reading).lost, ..losing() };
+        assert_eq!(testing::told(&evidence).1, 1000);
+        assert!(diagnose(&evidence).iter().any(|finding| (finding.case, finding.lost) == ("unexplained", 4)));
+    }
+
+    #[test]
+    fn what_a_filter_has_denied_is_no_loss() {
+        let mut reading = Reading::default();
+        reading.udp.in_errors = Some(50);
+        let listener = Listener { denied_in_kernel: 50, ..Listener::default() };
+        assert!(diagnose(&Evidence { listeners: vec![listener], ..lost(&reading) }).is_empty());
+    }
+
+    #[test]
+    fn of_what_an_interface_dropped_the_backlog_has_its_part() {
+        let mut reading = Reading::default();
+        reading.nic.entry("eth0".into()).or_default().link.rx_dropped = Some(50);
+        let mut evidence = lost(&reading);
+        assert_eq!(told(&evidence).2, "ip -s -s link show dev eth0");
+        evidence.cores.insert(0, Core { backlog_dropped: Some(30), ..Core::default() });
+        evidence.interfaces.push(Interface { name: "eth0".into(), dropped: Some(50), ..Interface::default() });
+        let told: Vec<_> = diagnose(&evidence).iter().map(|finding| (finding.case, finding.lost)).collect();
+        assert_eq!(told, [("backlog_too_short", 30), ("unexplained", 20)]);
+    }
+}

@@ -1,0 +1,232 @@
+//! Takes readings for some seconds and makes evidence of them. Everything that is read is read here and in the files
+//! beside it; what cannot be read is said and never guessed.
+
+pub mod cores;
+pub mod daemon;
+pub mod elsewhere;
+pub mod host;
+pub mod interfaces;
+pub mod looks;
+pub mod names;
+pub mod sockets;
+pub mod threads;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use self::looks::Looks;
+use self::names::Names;
+use self::sockets::Owners;
+use super::evidence::Evidence;
+use hostloss as host_ledger;
+use hostloss::{Losses, Reader, Reading};
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::ledger::Snapshot;
+use udpd_base::os::holder;
+use udpd_engine::config::Config;
+
+/// How often buffers are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How often the names of drops are taken out of the kernel's rings.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What to watch, and for how long.
+#[allow(missing_debug_implementations, reason = "it has a function")]
+pub struct Target<'a> {
+    pub port: Option<u16>,
+    pub interface: Option<&'a str>,
+    pub duration: Duration,
+    pub config: Option<&'a Config>,
+    /// Where it is, if it was named.
+    pub config_path: Option<&'a Path>,
+    /// Asks the running daemon for its ledger.
+    pub ask: &'a dyn Fn() -> Result<Snapshot, Failure>,
+    /// Which daemon was said, so there has to be one.
+    pub is_named: bool,
+}
+
+/// What was seen, and of whom.
+#[derive(Debug)]
+pub struct Watched {
+    pub evidence: Evidence,
+    pub subject: String,
+}
+
+pub fn watch(target: &Target<'_>) -> Result<Watched, Failure> {
+    let proc_root = Path::new("/proc");
+    let mut unseen = Vec::new();
+    let ledger = match (target.ask)() {
+        Ok(ledger) => Some(ledger),
+        Err(failure) if target.is_named => return Err(failure),
+        Err(failure) => {
+            if target.port.is_none() {
+                unseen.push(format!("the ledger of a running udpd: {failure}"));
+            }
+            None
+        }
+    };
+    if let Some(name) = target.interface {
+        must_exist(name, proc_root)?;
+    }
+    let ledger = ledger.filter(|ledger| target.port.is_none_or(|port| has_port(ledger, port)));
+    let has_all_ports = target.port.is_none() && ledger.is_none();
+    let ports = ports(target, ledger.as_ref(), proc_root);
+    let mut reader = Reader::new(ports.iter().copied());
+    let before = Moment::take(&mut reader, &ports, proc_root);
+    let mut names = Names::open();
+    let looks = look(target, &before, &mut names, proc_root);
+    let after = Moment::take(&mut reader, &ports, proc_root);
+    let seconds = (after.at - before.at).as_secs_f64();
+    let counted = after.reading.since(&before.reading);
+    for (_, why) in before.reading.unread.iter().chain(&after.reading.unread) {
+        if !unseen.contains(why) {
+            unseen.push(why.clone());
+        }
+    }
+    let config_path = target.config_path.map(|path| path.display().to_string());
+    let mut evidence = Evidence { seconds, asked_port: target.port, config_path, has_all_ports, ..Evidence::default() };
+    if let Some(before) = &ledger {
+        match (target.ask)() {
+            Ok(after) => evidence.listeners = daemon::listeners(before, &after, target.config),
+            Err(failure) => unseen.push(format!("the ledger of the running udpd at the end: {failure}")),
+        }
+        if target.config.is_none() {
+            unseen.push("what udpd's configuration asks for: name it with -c".to_owned());
+        }
+    }
+    if let Some(port) = target.port {
+        evidence.listeners.retain(|listener| listener.ports.contains(&port));
+        if counted.sockets.as_ref().is_some_and(Vec::is_empty) {
+            evidence.elsewhere = elsewhere::listeners(port, proc_root);
+        }
+    }
+    let named: Vec<String> = counted.nic.keys().filter(|name| is_meant(target, name)).cloned().collect();
+    let (set, unread) = interfaces::read(&named, target.config);
+    unseen.extend(unread);
+    evidence.interfaces = host::interfaces(&counted, set, proc_root);
+    evidence.interfaces.retain(|interface| is_meant(target, &interface.name));
+    evidence.cores = host::cores(&counted, &cores::since(&before.ticks, &after.ticks));
+    unseen.extend(host::unseen(&evidence.cores));
+    evidence.losses = Losses::of(&counted).lost;
+    evidence.losses.retain(|loss| loss.layer != host_ledger::Layer::Nic || is_meant(target, &loss.place));
+    evidence.stack = host::stack(&counted);
+    evidence.settings = host::settings(&counted, &looks, proc_root);
+    evidence.ports = sockets::ports(&counted, &looks, (&before.owners, &after.owners), seconds);
+    sockets::take_off_denied(&mut evidence.ports, &evidence.listeners);
+    unseen.extend(sockets::unnamed(&evidence.ports));
+    let (reasons, nameless) = names.close();
+    evidence.reasons = reasons;
+    unseen.extend(nameless);
+    evidence.unseen = unseen;
+    Ok(Watched { subject: subject(target, &evidence), evidence })
+}
+
+/// Refuses an interface that is not there, before anything is watched.
+fn must_exist(name: &str, proc_root: &Path) -> Result<(), Failure> {
+    let table = fs::read_to_string(proc_root.join("net/dev")).unwrap_or_default();
+    let known: Vec<&str> = table.lines().filter_map(|line| Some(line.split_once(':')?.0.trim())).collect();
+    if known.is_empty() || known.contains(&name) {
+        return Ok(());
+    }
+    let message = format!("there is no interface {name} in this network namespace: there are {}", known.join(", "));
+    Err(Failure::new(ExitCode::Unavailable, message))
+}
+
+/// Whether an interface is looked at.
+fn is_meant(target: &Target<'_>, name: &str) -> bool {
+    target.interface.is_none_or(|wanted| wanted == name)
+}
+
+fn has_port(ledger: &Snapshot, port: u16) -> bool {
+    ledger.listeners.iter().any(|listener| daemon::ports(listener).contains(&port))
+}
+
+/// The port that was asked for, or those of the daemon, or all that somebody has, connected or not.
+fn ports(target: &Target<'_>, ledger: Option<&Snapshot>, proc_root: &Path) -> BTreeSet<u16> {
+    if let Some(port) = target.port {
+        return [port].into();
+    }
+    if let Some(ledger) = ledger {
+        return ledger.listeners.iter().flat_map(daemon::ports).collect();
+    }
+    let sockets = holder::sockets(proc_root, |_| true).unwrap_or_default();
+    sockets.iter().map(|socket| socket.address.port()).collect()
+}
+
+fn subject(target: &Target<'_>, evidence: &Evidence) -> String {
+    match (target.port, evidence.listeners.len()) {
+        (Some(port), _) => format!("port {port}"),
+        (None, 0) => format!("{} ports with a UDP socket", evidence.ports.len()),
+        (None, 1) => format!("listener {} of udpd", evidence.listeners[0].name),
+        (None, count) => format!("{count} listeners of udpd"),
+    }
+}
+
+/// All readings at one moment.
+struct Moment {
+    /// When the counters were read.
+    at: Instant,
+    reading: Reading,
+    ticks: cores::Ticks,
+    owners: Owners,
+}
+
+impl Moment {
+    fn take(reader: &mut Reader, ports: &BTreeSet<u16>, proc_root: &Path) -> Self {
+        Self {
+            owners: Owners::find(ports, proc_root),
+            ticks: cores::parse(&fs::read_to_string(proc_root.join("stat")).unwrap_or_default()),
+            reading: reader.read().clone(),
+            at: Instant::now(),
+        }
+    }
+}
+
+/// Looks until the time is over.
+fn look(target: &Target<'_>, before: &Moment, names: &mut Names, proc_root: &Path) -> Looks {
+    let sockets = before.reading.sockets.iter().flatten();
+    let buffers: BTreeMap<u64, u64> =
+        sockets.map(|socket| (socket.inode, socket.counts.buffer_bytes.unwrap_or(u64::MAX))).collect();
+    let readers = before.owners.pids();
+    let mut looks = Looks::default();
+    let started = Instant::now();
+    let is_shown = io::stderr().is_terminal();
+    let mut shown = 0;
+    while started.elapsed() < target.duration {
+        if started.elapsed() >= LOOK * looks.count {
+            looks.look(proc_root, &buffers, &readers);
+        }
+        names.take();
+        let left = target.duration.saturating_sub(started.elapsed());
+        if is_shown && shown != left.as_secs() + 1 {
+            shown = left.as_secs() + 1;
+            // Whoever closes stderr does not want to be told.
+            let _ = write!(io::stderr().lock(), "\rwatching, {shown} s left \r");
+        }
+        thread::sleep(TICK.min(left));
+    }
+    if is_shown {
+        let _ = write!(io::stderr().lock(), "\r{:24}\r", "");
+    }
+    looks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostloss::testing::root;
+
+    #[test]
+    fn an_interface_that_is_not_there_is_refused_with_those_that_are() {
+        let heading = "Inter-| Receive\n face |bytes packets\n";
+        let tree = root(&[("net/dev", &format!("{heading}    lo: 1 2 3\n  eth0: 1 2 3\n"))]);
+        assert!(must_exist("eth0", tree.path()).is_ok());
+        let refusal = must_exist("eth1", tree.path()).expect_err("not there").to_string();
+        assert!(refusal.contains("there are lo, eth0"), "{refusal}");
+    }
+}

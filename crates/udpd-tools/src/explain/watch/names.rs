@@ -1,0 +1,97 @@
+//! The names that the kernel has for drops, where the tracepoints can be read (`CAP_PERFMON`, and root once for their
+//! numbers). The firewall is known by nothing else; for `udp_mem` some kernels count nothing but this. Every other case
+//! has a counter.
+
+use hostloss::drops::{Tally, Tracepoints, Unseen, Watch};
+
+use crate::explain::evidence::Reason;
+
+/// What nobody sees who does not see the names.
+const FIREWALL: &str = "what rules of a firewall (netfilter) dropped: only the kernel's names for drops tell";
+
+/// A watch over the tracepoints, or why there is none.
+#[derive(Debug)]
+pub struct Names {
+    watch: Result<Watch, String>,
+    /// Why what came later is not in it.
+    broken: Option<String>,
+}
+
+impl Names {
+    pub fn open() -> Self {
+        let watch = Tracepoints::read().and_then(|tracepoints| Watch::open(&tracepoints));
+        Self { watch: watch.map_err(|error| error.to_string()), broken: None }
+    }
+
+    /// Takes what the kernel's rings have, which hold a moment's worth. What was taken before an error stays.
+    pub fn take(&mut self) {
+        if let Ok(watch) = &mut self.watch
+            && let Err(error) = watch.read()
+        {
+            self.broken = Some(error.to_string());
+        }
+    }
+
+    /// What there is in the rings and was taken before: of a socket by port, of everything else without one. And what
+    /// is not in it.
+    pub fn close(mut self) -> (Vec<Reason>, Vec<String>) {
+        self.take();
+        match &self.watch {
+            Ok(watch) => {
+                let tally = watch.tally();
+                let unseen = unseen(&tally).into_iter().chain(self.broken.map(|error| {
+                    format!("some of the kernel's names for drops: its rings could not be read: {error}")
+                }));
+                let unseen = unseen.collect();
+                (reasons(tally), unseen)
+            }
+            Err(refusal) => (Vec::new(), vec![format!("the kernel's names for drops: {refusal}"), FIREWALL.to_owned()]),
+        }
+    }
+}
+
+fn reasons(tally: Tally) -> Vec<Reason> {
+    let by_port = tally.by_port.into_iter().map(|it| Reason { name: it.reason, port: Some(it.port), count: it.count });
+    let others = tally.by_reason.into_iter().map(|it| Reason { name: it.reason, port: None, count: it.count });
+    by_port.chain(others).collect()
+}
+
+/// What is worth a line: what it can never see at all is in docs/explain.md.
+fn unseen(tally: &Tally) -> Vec<String> {
+    let matters = |it: &&Unseen| matches!(it, Unseen::Reasons | Unseen::Names | Unseen::Ports | Unseen::PortsOfIpv6);
+    let mut words: Vec<String> =
+        tally.unseen.iter().filter(matters).map(|it| format!("names of drops: {it}")).collect();
+    if tally.unseen.iter().any(|it| matches!(it, Unseen::Reasons | Unseen::Names)) {
+        words.push(FIREWALL.to_owned());
+    }
+    for (lost, what) in [(tally.lost_reasons, "reasons"), (tally.lost_ports, "ports")] {
+        if lost > 0 {
+            words.push(format!("the {what} of {lost} drops: there were more than the kernel's rings hold"));
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_of_a_firewall_are_not_seen_where_the_names_are_not() {
+        let says_so = |words: &[String]| words.iter().any(|line| line.contains("firewall (netfilter)"));
+        for gap in [Unseen::Reasons, Unseen::Names] {
+            assert!(says_so(&unseen(&Tally { unseen: vec![gap], ..Tally::default() })), "{gap:?}");
+        }
+        assert!(!says_so(&unseen(&Tally { unseen: vec![Unseen::Ports], ..Tally::default() })));
+        let (reasons, words) = Names { watch: Err("not allowed".into()), broken: None }.close();
+        assert!(reasons.is_empty() && says_so(&words), "{words:?}");
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_name_and_what_was_lost_of_the_names_is_said() {
+        let tally = Tally { lost_ports: 7, unseen: vec![Unseen::PortsOfIpv6, Unseen::Card], ..Tally::default() };
+        let words = unseen(&tally);
+        assert_eq!(words.len(), 2, "{words:?}");
+        assert!(words[1].contains("the ports of 7 drops"), "{words:?}");
+    }
+}

@@ -1,0 +1,291 @@
+//! `udpd replay`: what a capture holds, sent once more, with its own spacing or faster.
+//!
+//! Each datagram is due at a time that follows from the capture and from when the replay began, never from the one
+//! before it, so delays do not add up: who was held up catches up. What is due together goes out in one call.
+
+mod pace;
+
+use std::fs::File;
+use std::io::{self, BufReader, IsTerminal, Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mmsg::{Family, SendBatch, Socket};
+use serde::Serialize;
+
+use pace::Pace;
+use udpd_base::capture::{Capture, Skipped};
+use udpd_base::codec;
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::os::console;
+use udpd_base::os::interrupt::stop_on_signal;
+use udpd_base::os::lookup;
+use udpd_base::text::advice::Advice;
+use udpd_base::text::tables::grouped;
+
+/// Messages in one call.
+const SLOTS: usize = 64;
+
+/// The longest payload there is.
+const PAYLOAD_BYTES_MAX: usize = 65_507;
+
+/// The longest sleep, after which somebody may have said stop.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// `udpd replay`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Arguments {
+    /// The capture, pcapng or pcap, compressed by gzip or zstd or not; - is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Where to send, whatever the captured destination was; a name is looked up once
+    #[arg(long, value_name = "HOST:PORT")]
+    to: String,
+    /// How many times faster than captured; 0.5 is half as fast
+    #[arg(long, value_name = "N", default_value = "1", conflicts_with = "fast")]
+    speed: String,
+    /// Send without waiting
+    #[arg(long)]
+    fast: bool,
+    /// Only the datagrams that were sent to this port
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Stop after this many datagrams
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// How many times to send the capture
+    #[arg(long = "loop", value_name = "N", default_value_t = 1)]
+    rounds: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What became of a replay.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Report {
+    /// Datagrams read, but for those of other ports.
+    read: u64,
+    sent: u64,
+    failed: u64,
+    /// Answers that nobody listens.
+    icmp_errors: u64,
+    /// Packets that were no whole datagram, or of another port.
+    skipped: u64,
+    seconds: f64,
+    /// How much later than due the latest was sent.
+    latest_ms: f64,
+}
+
+/// Sends the capture until it ends or somebody interrupts it, and says what became of it.
+pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    let to = lookup::destination("--to", &arguments.to)?.address;
+    let speed = speed(arguments)?;
+    if arguments.rounds == 0 {
+        return Err(usage("--loop", "0 times would send nothing".to_owned(), "write 1 or more"));
+    }
+    if arguments.rounds > 1 && is_stdin(&arguments.file) {
+        return Err(usage("--loop", "standard input can be read once".to_owned(), "name a file"));
+    }
+    let stop = stop_on_signal(|| ())?;
+    let mut player = Player::open(to)?;
+    let mut report = Report::default();
+    let mut skipped = Skipped::default();
+    let started = Instant::now();
+    let mut outcome = Ok(());
+    for _ in 0..arguments.rounds {
+        let reader: Box<dyn Read> = match is_stdin(&arguments.file) {
+            true => Box::new(io::stdin().lock()),
+            false => Box::new(File::open(&arguments.file).map_err(|error| unreadable(&arguments.file, &error))?),
+        };
+        let capture = codec::unpacked(BufReader::with_capacity(1 << 20, reader)).and_then(Capture::open);
+        let mut capture = capture.map_err(|error| unreadable(&arguments.file, &error))?;
+        let pace = Pace::new(speed);
+        outcome = player.play(&mut capture, pace, arguments, &mut report, &stop);
+        skipped += capture.skipped();
+        if outcome.is_err() || is_over(arguments, &report, &stop) {
+            break;
+        }
+    }
+    report.skipped += skipped.total();
+    report.seconds = started.elapsed().as_secs_f64();
+    print(arguments, to, &report, &skipped, out)?;
+    outcome?;
+    match report {
+        Report { read, sent: 0, .. } if read > 0 => {
+            Err(Failure::new(ExitCode::Failure, format!("could not send any of {read} datagrams to {to}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `None`: as fast as it goes.
+fn speed(arguments: &Arguments) -> Result<Option<f64>, Failure> {
+    if arguments.fast {
+        return Ok(None);
+    }
+    match arguments.speed.trim_end_matches('x').parse::<f64>() {
+        Ok(speed) if speed.is_finite() && speed > 0.0 => Ok(Some(speed)),
+        _ => {
+            let what = format!("{:?} is not a number above 0", arguments.speed);
+            Err(usage("--speed", what, "write how many times faster, such as 10, or --fast"))
+        }
+    }
+}
+
+fn usage(option: &str, what: String, cure: &str) -> Failure {
+    Failure::new(ExitCode::Usage, format!("{option}: {}", Advice::new(what, cure)))
+}
+
+/// Whether somebody has interrupted it, or all that was asked for is read.
+fn is_over(arguments: &Arguments, report: &Report, stop: &AtomicBool) -> bool {
+    stop.load(Ordering::Relaxed) || arguments.count.is_some_and(|count| report.read >= count)
+}
+
+fn is_stdin(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+fn unreadable(file: &Path, error: &io::Error) -> Failure {
+    let (code, cure) = match error.kind() {
+        io::ErrorKind::InvalidData => (ExitCode::Failure, "; `capinfos` or `tshark -r` may show more"),
+        io::ErrorKind::PermissionDenied => (ExitCode::Permission, ""),
+        io::ErrorKind::Unsupported => (ExitCode::Failure, ""),
+        _ => (ExitCode::Disk, ""),
+    };
+    Failure::new(code, format!("cannot read the capture {}: {error}{cure}", file.display()))
+}
+
+fn print(
+    arguments: &Arguments,
+    to: SocketAddr,
+    report: &Report,
+    skipped: &Skipped,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    if arguments.json {
+        let text = serde_json::to_string(report).unwrap_or_default();
+        return console::print(out, &format!("{text}\n"));
+    }
+    let Report { sent, failed, icmp_errors, seconds, latest_ms, .. } = *report;
+    let mut text = format!(
+        "sent {} datagrams to {to} in {seconds:.3} s, {} failed; the latest {latest_ms:.1} ms late\n",
+        grouped(sent),
+        grouped(failed)
+    );
+    if report.skipped > 0 {
+        let other_ports = report.skipped - skipped.total();
+        text += &format!("skipped {}: {skipped}, {other_ports} to other ports\n", grouped(report.skipped));
+    }
+    if icmp_errors > 0 {
+        text += &format!("{} answers say that nobody listens there\n", grouped(icmp_errors));
+    }
+    console::print(out, &text)
+}
+
+/// The sending end.
+struct Player {
+    socket: Socket,
+    batch: SendBatch,
+    shows_progress: bool,
+    next_progress: Instant,
+}
+
+impl Player {
+    fn open(to: SocketAddr) -> Result<Self, Failure> {
+        let family = if to.is_ipv4() { Family::V4 } else { Family::V6 };
+        let fail = |error: io::Error| Failure::new(ExitCode::Unavailable, format!("cannot send to {to}: {error}"));
+        let socket = Socket::new(family).map_err(fail)?;
+        socket.connect(to).map_err(fail)?;
+        Ok(Self {
+            socket,
+            batch: SendBatch::new(SLOTS, PAYLOAD_BYTES_MAX).map_err(fail)?,
+            shows_progress: io::stderr().is_terminal(),
+            next_progress: Instant::now() + Duration::from_secs(1),
+        })
+    }
+
+    fn play<R: Read>(
+        &mut self,
+        capture: &mut Capture<R>,
+        mut pace: Pace,
+        arguments: &Arguments,
+        report: &mut Report,
+        stop: &AtomicBool,
+    ) -> Result<(), Failure> {
+        while !is_over(arguments, report, stop) {
+            let datagram = capture.next_datagram().map_err(|error| unreadable(&arguments.file, &error));
+            let Some(datagram) = (match datagram {
+                Ok(datagram) => datagram,
+                Err(failure) => {
+                    // What was read before the damage is sent.
+                    self.flush(report)?;
+                    return Err(failure);
+                }
+            }) else {
+                break;
+            };
+            if arguments.port.is_some_and(|port| datagram.destination.port() != port) {
+                report.skipped += 1;
+                continue;
+            }
+            report.read += 1;
+            let due = pace.due(datagram.arrival);
+            if self.batch.is_full() || due.is_some_and(|due| due > Instant::now()) {
+                self.flush(report)?;
+            }
+            if let Some(due) = due {
+                self.wait_until(due, report, stop);
+                let late = Instant::now().saturating_duration_since(due);
+                report.latest_ms = report.latest_ms.max(late.as_secs_f64() * 1e3);
+            }
+            // No payload of a capture is longer than a slot.
+            if self.batch.push(datagram.payload, None).is_err() {
+                report.failed += 1;
+            }
+        }
+        self.flush(report)
+    }
+
+    fn wait_until(&mut self, due: Instant, report: &Report, stop: &AtomicBool) {
+        loop {
+            let now = Instant::now();
+            self.show_progress(now, report);
+            let left = due.saturating_duration_since(now);
+            if left.is_zero() || stop.load(Ordering::Relaxed) {
+                return;
+            }
+            thread::sleep(left.min(SLEEP_MAX));
+        }
+    }
+
+    fn show_progress(&mut self, now: Instant, report: &Report) {
+        if self.shows_progress && now >= self.next_progress {
+            self.next_progress = now + Duration::from_secs(1);
+            // Nobody may be looking any more, and that is no reason to stop.
+            let _ = writeln!(io::stderr(), "sent {}, failed {}", grouped(report.sent), grouped(report.failed));
+        }
+    }
+
+    fn flush(&mut self, report: &mut Report) -> Result<(), Failure> {
+        while !self.batch.is_empty() {
+            let outcome = self.batch.flush(&self.socket);
+            let done = outcome.as_ref().map_or_else(|error| error.report, |report| *report);
+            report.sent += done.datagrams as u64;
+            report.failed += self.batch.failures().iter().map(|failure| failure.datagrams as u64).sum::<u64>();
+            report.icmp_errors += self.batch.answers().len() as u64;
+            match outcome {
+                Ok(_) => {}
+                Err(error) if error.error.raw_os_error() == Some(nix::libc::ENOBUFS) => {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => return Err(Failure::new(ExitCode::Failure, format!("cannot send: {}", error.error))),
+            }
+        }
+        self.show_progress(Instant::now(), report);
+        Ok(())
+    }
+}

@@ -1,0 +1,309 @@
+//! `udpd stats`: one reading of the ledger of the running daemon, for people or as JSON.
+//!
+//! The table shows each sum of the ledger next to its terms, so that a loss can be followed from the listener to the
+//! layer and the reason without a calculator.
+
+mod host;
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::ledger::snapshot::{
+    LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
+};
+use udpd_base::ledger::tables::FileTally;
+use udpd_base::ledger::{Counter, Table as _};
+use udpd_base::os::console;
+use udpd_base::text::tables::{Table, grouped, or_dash};
+use udpd_base::text::units::print_seconds;
+use udpd_endpoint::control::Connection;
+use udpd_engine::plan::memory::Bytes;
+
+/// How many of the busiest senders of a lane are printed.
+const SENDERS_PRINTED: usize = 3;
+
+/// Asks the daemon that has been reached, and writes what it says.
+///
+/// A reader that closes the pipe early, as `head` does, has what it wanted and is not an error.
+pub fn execute(daemon: Connection, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let snapshot = daemon.stats()?;
+    let text = if json {
+        let text = serde_json::to_string(&snapshot)
+            .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the ledger as JSON: {error}")))?;
+        text + "\n"
+    } else {
+        render(&snapshot)
+    };
+    console::print(out, &text)
+}
+
+pub fn render(snapshot: &Snapshot) -> String {
+    let mut text = format!("udpd {}, up {}\n", snapshot.version, duration(snapshot.uptime_seconds));
+    if snapshot.log_lines_lost > 0 {
+        let _ = writeln!(text, "log lines lost: {}", grouped(snapshot.log_lines_lost));
+    }
+    if let Some(before) = snapshot.before.filter(|before| !before.ended) {
+        let known = |count: Option<u64>| count.map_or("an unknown number".to_owned(), grouped);
+        let most = before
+            .lost_datagrams_at_most
+            .map_or("an unknown number of".to_owned(), |most| format!("at most {}", grouped(most)));
+        let _ = writeln!(text, "the process before (pid {}) was killed: it lost {most} datagrams", before.pid);
+        let (by_kernel, by_itself) = (known(before.kernel_dropped), known(before.dropped));
+        let _ = writeln!(text, "  until then the kernel had dropped {by_kernel} and it had dropped {by_itself} itself");
+    }
+    for listener in &snapshot.listeners {
+        let _ = writeln!(text, "\nlistener {} on {}", listener.name, listener.address);
+        push_sharers(&mut text, listener.shared_with.as_deref());
+        push_sums(&mut text, listener);
+        let has_spill = listener.sinks.iter().flat_map(of_spill).any(|(_, count)| count > 0);
+        push_table(&mut text, listener.sinks.iter().map(|own| sink(own, has_spill)).collect());
+        push_table(&mut text, listener.sinks.iter().filter_map(residence).collect());
+        push_table(&mut text, files(&listener.sinks));
+        push_table(&mut text, listener.sinks.iter().flat_map(destinations).collect());
+        push_table(&mut text, listener.lanes.iter().map(lane).collect());
+        push_table(&mut text, listener.lanes.iter().filter_map(queue).collect());
+        push_table(&mut text, listener.lanes.iter().flat_map(senders).collect());
+    }
+    text + &host::render(&snapshot.host)
+}
+
+/// Who else is on the port of a listener, and what that costs it.
+fn push_sharers(text: &mut String, sharers: Option<&[SharerSnapshot]>) {
+    let Some(sharers) = sharers else {
+        text.push_str("  shared with: unknown\n");
+        return;
+    };
+    for sharer in sharers {
+        let who = match (&sharer.command, sharer.pid) {
+            (Some(command), Some(pid)) => format!("{command} (pid {pid})"),
+            (None, Some(pid)) => format!("pid {pid}"),
+            (_, None) => format!("a process of uid {}", sharer.uid),
+        };
+        let takes = match sharer.takes {
+            Takes::Share => "a share of the datagrams",
+            Takes::Part => "what fits that address",
+            Takes::Nothing => "nothing of this listener's",
+        };
+        let (sockets, address) = (sharer.sockets, &sharer.address);
+        let noun = if sockets == 1 { "socket" } else { "sockets" };
+        let _ = writeln!(text, "  shared with {who}: {sockets} {noun} on {address}, taking {takes}");
+    }
+}
+
+/// What arrived at a listener and where it went before the sinks.
+fn push_sums(text: &mut String, listener: &ListenerSnapshot) {
+    let counts = &listener.counts;
+    let unit = &listener.kernel_dropped_unit;
+    let beside = counts.values().filter(|(counter, _)| counter.name != "received");
+    let mut rows = vec![
+        ("arrived", or_dash(listener.arrived), "datagrams".to_owned()),
+        ("kernel dropped", or_dash(listener.kernel_dropped), unit.clone()),
+        ("received", grouped(counts.received), terms(beside)),
+        ("dropped", grouped(counts.dropped.total()), reasons(listener)),
+    ];
+    if let Some(upstream) = &listener.upstream {
+        push_upstream(&mut rows, upstream, listener.arrived);
+    }
+    let between = listener.kernel_dropped_between.filter(|between| *between > 0);
+    let while_nobody =
+        |between| ("dropped between processes", grouped(between), format!("{unit}, while no process looked"));
+    rows.extend(between.map(while_nobody));
+    rows.extend(listener.wrong_cpu.map(|wrong| ("on the wrong core", grouped(wrong), unit.clone())));
+    let (residual, verdict) = match listener.residual {
+        None => ("-".to_owned(), "unknown, because a term is unknown"),
+        Some(0) => ("0".to_owned(), "the sums agree"),
+        Some(residual) => {
+            let sign = if residual < 0 { "-" } else { "" };
+            (
+                format!("{sign}{}", grouped(residual.unsigned_abs())),
+                "the sums disagree, which is a bug of udpd: please report it",
+            )
+        }
+    };
+    rows.push(("residual", residual, verdict.to_owned()));
+    let name_width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let width = rows.iter().map(|(_, number, _)| number.len()).max().unwrap_or(0);
+    for (name, number, note) in rows {
+        let _ = writeln!(text, "  {name:<name_width$}  {number:>width$}  {note}");
+    }
+}
+
+/// Why datagrams were dropped; of the many reasons only those that there were.
+fn reasons(listener: &ListenerSnapshot) -> String {
+    let text = terms(listener.counts.dropped.values().filter(|(_, value)| *value > 0));
+    if text.is_empty() { "datagrams".to_owned() } else { text }
+}
+
+/// What never reached this host: first, and what was sent before that where it can be said.
+fn push_upstream(rows: &mut Vec<(&str, String, String)>, upstream: &UpstreamSnapshot, arrived: Option<u64>) {
+    let unit = &upstream.unit;
+    let (least, most) = (grouped(upstream.missing_at_least), grouped(upstream.missing_at_most));
+    let bounds = match upstream.missing {
+        Some(_) => unit.clone(),
+        None => format!("{unit}, at least {least}, at most {most}"),
+    };
+    let others = [("unseen", upstream.unseen), ("unnumbered", upstream.unnumbered)];
+    let others = others.iter().filter(|(_, count)| *count > 0);
+    let others: String = others.map(|(name, count)| format!(", {name} {}", grouped(*count))).collect();
+    let note = format!("{bounds}; {}{others}", terms(upstream.counts.values()));
+    rows.insert(0, ("missing upstream", or_dash(upstream.missing), note));
+    if unit == "datagrams" {
+        let sent = arrived.zip(upstream.missing).map(|(arrived, missing)| arrived + missing);
+        rows.insert(0, ("sent", or_dash(sent), "arrived, and missing upstream".to_owned()));
+    }
+}
+
+fn terms(values: impl Iterator<Item = (&'static Counter, u64)>) -> String {
+    named(values).map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+}
+
+/// One row of a table: each cell with the heading of its column.
+type Row = Vec<(String, String)>;
+
+/// Counters as cells of a row.
+fn named(values: impl Iterator<Item = (&'static Counter, u64)>) -> impl Iterator<Item = (String, String)> {
+    values.map(|(counter, value)| (counter.words(), grouped(value)))
+}
+
+fn cell(heading: &str, cell: impl ToString) -> (String, String) {
+    (heading.to_owned(), cell.to_string())
+}
+
+/// What only a sink with a spill counts.
+fn of_spill(sink: &SinkSnapshot) -> impl Iterator<Item = (&'static Counter, u64)> {
+    let counts = sink.counts.values().chain(sink.counts.dropped.values());
+    counts.filter(|(counter, _)| counter.name.starts_with("spill"))
+}
+
+fn sink(sink: &SinkSnapshot, has_spill: bool) -> Row {
+    let mut row = vec![cell("sink", &sink.name), cell("offered", grouped(sink.offered))];
+    let counts = sink.counts.values().chain(sink.counts.dropped.values());
+    row.extend(named(counts.filter(|(counter, _)| has_spill || !counter.name.starts_with("spill"))));
+    let bytes = |count: u64| Bytes(usize::try_from(count).unwrap_or(usize::MAX));
+    let queued = match sink.inline {
+        true => "inline".to_owned(),
+        false => format!("{} of {}", bytes(sink.queue_depth), bytes(sink.queue_capacity)),
+    };
+    row.extend([cell("in flight", grouped(sink.in_flight)), cell("queued", queued)]);
+    row
+}
+
+/// How long datagrams stayed on their way to a sink.
+fn residence(sink: &SinkSnapshot) -> Option<Row> {
+    let residence = sink.residence.as_ref()?;
+    let quantile = |seconds: Option<f64>| seconds.map_or_else(|| "more than 700 s".to_owned(), print_seconds);
+    Some(vec![
+        cell("residence of", &sink.name),
+        cell("sampled", grouped(residence.count)),
+        cell("p50", quantile(residence.p50_seconds)),
+        cell("p99", quantile(residence.p99_seconds)),
+        cell("p99.9", quantile(residence.p999_seconds)),
+    ])
+}
+
+/// What sinks count of their files. Compression and files by source have columns only where a sink has counted some:
+/// most have neither, and the table is wide.
+fn files(sinks: &[SinkSnapshot]) -> Vec<Row> {
+    let sinks: Vec<_> = sinks.iter().filter_map(|sink| Some((&sink.name, &sink.files.as_ref()?.counts))).collect();
+    let group = |counter: &Counter| match counter.name {
+        "sources" | "overflow" => 2,
+        name if name.contains("compress") => 1,
+        _ => 0,
+    };
+    let mut is_shown = [true, false, false];
+    for (counter, count) in sinks.iter().flat_map(|(_, counts)| counts.values()) {
+        is_shown[group(counter)] |= count > 0;
+    }
+    let row = |(name, counts): (&String, &FileTally)| {
+        let shown = counts.values().filter(|(counter, _)| is_shown[group(counter)]);
+        std::iter::once(cell("files of", name)).chain(named(shown)).collect()
+    };
+    sinks.into_iter().map(row).collect()
+}
+
+fn destinations(sink: &SinkSnapshot) -> impl Iterator<Item = Row> {
+    sink.destinations.iter().map(|destination| {
+        let head = [cell("destination of", &sink.name), cell("address", &destination.address)];
+        head.into_iter().chain(named(destination.counts.values())).collect()
+    })
+}
+
+fn lane(lane: &LaneSnapshot) -> Row {
+    let number = |number: Option<usize>| or_dash(number.map(|number| number as u64));
+    let (received, calls) = (lane.counts.received, lane.counts.calls);
+    let per_call = if calls == 0 { "-".to_owned() } else { format!("{:.1}", received as f64 / calls as f64) };
+    vec![
+        cell("lane", lane.lane),
+        cell("cpu", number(lane.cpu)),
+        cell("node", number(lane.node)),
+        cell("queue", number(lane.queue)),
+        cell("received", grouped(received)),
+        cell("kernel dropped", or_dash(lane.kernel_dropped)),
+        cell("wrong core", or_dash(lane.wrong_cpu)),
+        cell("datagrams per call", per_call),
+        cell("buffer used", grouped(lane.receive_buffer_used_bytes)),
+        cell("buffer max", grouped(lane.receive_buffer_bytes)),
+        cell("engine", &lane.engine),
+        cell("address", &lane.address),
+    ]
+}
+
+/// What a lane has instead of a socket.
+fn queue(lane: &LaneSnapshot) -> Option<Row> {
+    let xdp = lane.xdp.as_ref()?;
+    let written_by = match xdp.zero_copy {
+        Some(true) => "the device",
+        Some(false) => "the kernel",
+        None => "-",
+    };
+    Some(vec![
+        cell("lane past the stack", lane.lane),
+        cell("interface", &xdp.interface),
+        cell("mode", &xdp.mode),
+        cell("state", xdp.state.replace('_', " ")),
+        cell("frames written by", written_by),
+        cell("chunks", grouped(xdp.chunks)),
+        cell("waiting", grouped(xdp.waiting)),
+        cell("checksum left to device", grouped(xdp.checksum_left_to_device)),
+    ])
+}
+
+/// Who sends most to a lane, as far as it is worth a line each.
+fn senders(lane: &LaneSnapshot) -> impl Iterator<Item = Row> {
+    lane.senders.iter().take(SENDERS_PRINTED).map(|sender| {
+        vec![
+            cell("busiest on lane", lane.lane),
+            cell("sender", sender.address),
+            cell("port", sender.port.map_or_else(|| "several".to_owned(), |port| port.to_string())),
+            cell("share", format!("{:.1} %", 100.0 * sender.share)),
+        ]
+    })
+}
+
+/// Writes rows below an empty line, indented; nothing where there are none.
+fn push_table(text: &mut String, rows: Vec<Row>) {
+    let Some(first) = rows.first() else { return };
+    let mut table = Table::new(first.iter().map(|(heading, _)| heading.as_str()));
+    rows.into_iter().for_each(|row| table.row(row.into_iter().map(|(_, cell)| cell)));
+    text.push('\n');
+    for line in table.text().lines() {
+        let _ = writeln!(text, "  {line}");
+    }
+}
+
+/// A time in the one or two largest units that matter.
+fn duration(seconds: f64) -> String {
+    if seconds < 60.0 {
+        return format!("{seconds:.1} s");
+    }
+    let seconds = seconds as u64;
+    match seconds {
+        0..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", grouped(seconds / 86_400), seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests;
