@@ -128,8 +128,29 @@ fn every_test_a_promise_names_exists() {
     // Every second piece between backticks is code; those with a Rust file in them name a test.
     let named: Vec<&str> = page.split('`').skip(1).step_by(2).filter(|code| code.contains(".rs")).collect();
     assert!(!named.is_empty(), "docs/promises.md names no test; write each as `path/to/file.rs::name_of_the_test`");
-    let wrong: Vec<String> = named.into_iter().filter_map(|code| missing_test(code).err()).collect();
+    let mut wrong: Vec<String> = named.into_iter().filter_map(|code| missing_test(code).err()).collect();
+    let rigs = page.split('`').skip(1).step_by(2).filter(|code| code.starts_with("tests/rigs/"));
+    wrong.extend(rigs.filter(|rig| !repository(rig).exists()).map(|rig| format!("{rig}: no such rig")));
     assert_none("docs/promises.md names tests that do not exist", &wrong);
+}
+
+#[test]
+fn a_row_of_the_promises_is_one_promise_and_its_tests() {
+    let page = std::fs::read_to_string(repository("docs/promises.md")).expect("docs/promises.md");
+    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise |"));
+    let mut seen = std::collections::BTreeSet::new();
+    let mut wrong = Vec::new();
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        if cells.len() != 2 || cells[1].is_empty() {
+            wrong.push(format!("not two columns: {row}"));
+        } else if cells[0].chars().count() > 160 {
+            wrong.push(format!("too long to read aloud: {}", cells[0]));
+        } else if !seen.insert(cells[0]) {
+            wrong.push(format!("twice: {}", cells[0]));
+        }
+    }
+    assert_none("a row has a promise of at most 160 characters, once, and the tests that hold it", &wrong);
 }
 
 /// Checks `path/to/file.rs::name` (or `...::tests::name`): the file is there and has that function.

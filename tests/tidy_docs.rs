@@ -67,6 +67,25 @@ fn every_page_that_code_and_units_name_exists() {
 }
 
 #[test]
+fn every_path_of_the_repository_that_a_page_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = [".ci/", "benches/", "config/", "crates/", "docs/", "packaging/", "tests/"];
+    let mut wrong = Vec::new();
+    let pages = ["docs/", "README.md", "CONTRIBUTING.md", "SECURITY.md"];
+    for (page, text) in texts().iter().filter(|(path, _)| pages.iter().any(|start| path.starts_with(start))) {
+        for (number, line) in prose(text) {
+            let quoted = line.split('`').skip(1).step_by(2);
+            let paths = quoted.filter_map(|code| code.split("::").next()?.split(' ').next());
+            let here = paths.filter(|path| folders.iter().any(|folder| path.starts_with(folder)));
+            // NAME stands for a file to be made.
+            let gone = here.filter(|path| !path.contains("NAME") && !root.join(path).exists());
+            wrong.extend(gone.map(|path| format!("{page}:{number}: {path}")));
+        }
+    }
+    assert!(wrong.is_empty(), "paths that do not exist\n  {}\n", wrong.join("\n  "));
+}
+
+#[test]
 fn the_eye_of_these_tests_knows_anchors_and_passes_code() {
     let page = "# `udpd top`\n```\n# not a heading\n```\n## What was dropped, and why?\n";
     assert_eq!(anchors(page), BTreeSet::from(["udpd-top".to_owned(), "what-was-dropped-and-why".to_owned()]));
