@@ -1,8 +1,8 @@
 //! Socket addresses as the kernel writes them, to and from [`SocketAddr`].
 //!
-//! Works on byte slices and checks every bound, so it needs no `unsafe` and cannot panic whatever the bytes are. An
-//! IPv4 peer of a dual-stack socket arrives as `::ffff:a.b.c.d`; it is shown as IPv4, because access lists, rate limits
-//! and readers of logs would otherwise see two names for one host.
+//! Works on byte slices and checks every bound, so it needs no `unsafe` and never panics. An IPv4 peer of a dual-stack
+//! socket arrives as `::ffff:a.b.c.d`; it is shown as IPv4, because access lists, rate limits and readers of logs would
+//! otherwise see two names for one host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -38,8 +38,8 @@ impl Name {
     }
 }
 
-/// The address in `bytes`, or `None` when they hold none of the two families or too little. In the place of what the
-/// kernel wrote may stand what a PROXY header says: its signature is the number of no family.
+/// The address in `bytes`, or `None` when they hold neither family or too little. The bytes may be a PROXY header
+/// instead: its signature is the number of no family.
 #[inline]
 pub(crate) fn decode(bytes: &[u8]) -> Option<SocketAddr> {
     let family = u16::from_ne_bytes(array(bytes, 0)?);
@@ -88,7 +88,7 @@ pub(crate) fn encode_for(family: Family, address: SocketAddr) -> Name {
     }
 }
 
-/// `address` as IPv4 where it is IPv4 in IPv6 clothes.
+/// `address` as IPv4 where it is mapped IPv4.
 pub(crate) fn canonical(address: Ipv6Addr) -> IpAddr {
     address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
 }

@@ -1,11 +1,10 @@
 //! The memory of batches: one anonymous mapping, on huge pages where they were asked for and there are some.
 //!
-//! The memory is zeroed when it comes, so nothing in it is uninitialised, and it never moves. What lies where in it is
-//! in `region.rs`.
+//! The memory is zeroed at first, so nothing in it is uninitialised, and it never moves. `region.rs` has its layout.
 //!
 //! An unusable page lies before it and another behind it. Without them the kernel joins the mapping to its neighbours,
-//! such as the stack of a thread that is just being made, and a huge page which that thread is given there takes a part
-//! of the pool along to the wrong memory node.
+//! such as the stack of a new thread, and a huge page that the thread gets there takes a part of the pool along to the
+//! wrong memory node.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,11 +13,11 @@ use std::ptr::NonNull;
 /// The smallest page of any machine.
 pub(crate) const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
-/// Asks for that very size: the machine's default may be 1 GiB, and a mapping of whole 2 MiB pages none of those.
+/// Asks for that very size: the default of the machine may be 1 GiB, which a mapping of whole 2 MiB pages never has.
 const RESERVED_HUGE: libc::c_int = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
 const _: () = assert!(HUGE_PAGE == 1 << (libc::MAP_HUGE_2MB >> libc::MAP_HUGE_SHIFT));
 
-/// Zeroed memory at a fixed place, given back when the last region of it is dropped.
+/// Zeroed memory at a fixed place, freed when the last region of it is dropped.
 #[derive(Debug)]
 pub(crate) struct Arena {
     /// Start of the part in use: the mapping's start, or the first huge-page boundary in it.
@@ -26,12 +25,12 @@ pub(crate) struct Arena {
     bytes: usize,
     mapping: NonNull<u8>,
     mapped_bytes: usize,
-    /// On huge pages that the administrator has set aside: then none of its pages is small.
+    /// On reserved huge pages: then none of its pages is small.
     is_reserved_huge: bool,
 }
 
-// SAFETY: an arena is an address range that it owns. It never reads or writes what is in it after construction; the
-// regions do, and no two of them overlap.
+// SAFETY: an arena owns an address range. It does not touch the contents after construction; the regions do, and no two
+// of them overlap.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -56,8 +55,8 @@ impl Arena {
         }
     }
 
-    /// Huge pages set aside by the administrator. Touching them through the kernel matters here: if a memory policy
-    /// leaves none for this thread, that is an error to fall back from, where a plain write would be a SIGBUS.
+    /// Reserved huge pages. Touching them through the kernel matters here: if a memory policy leaves none for this
+    /// thread, that is an error to fall back from, where a plain write would be a SIGBUS.
     fn reserved_huge(bytes: usize) -> io::Result<Arena> {
         let mut arena = Arena::map(bytes, huge_multiple(bytes)?, RESERVED_HUGE)?;
         arena.is_reserved_huge = true;
@@ -113,7 +112,7 @@ impl Arena {
         self.base
     }
 
-    /// The size of the pages that it surely lies on.
+    /// The size of its pages, as far as that is certain.
     pub(crate) fn page_bytes(&self) -> usize {
         if self.is_reserved_huge { HUGE_PAGE } else { PAGE }
     }
@@ -129,7 +128,7 @@ impl Arena {
     /// A mapping with `usable_bytes`. If those are more than needed, the part in use starts on a huge-page boundary.
     fn map(bytes: usize, usable_bytes: usize, flags: libc::c_int) -> io::Result<Arena> {
         if flags & libc::MAP_HUGETLB != 0 {
-            // The kernel joins none of these, and a page at each end would be a huge one.
+            // The kernel does not join these, and a page at each end would be a huge one.
             let mapping = crate::sys::mmap(usable_bytes, libc::PROT_READ | libc::PROT_WRITE, flags)?;
             return Ok(Arena { base: mapping, bytes, mapping, mapped_bytes: usable_bytes, is_reserved_huge: false });
         }
@@ -139,7 +138,7 @@ impl Arena {
         let mapping = crate::sys::mmap(mapped_bytes, libc::PROT_NONE, flags)?;
         // SAFETY: the first page is within the mapping.
         let usable = unsafe { mapping.add(page) };
-        // Owned from here on, so that it is given back when it may not be used.
+        // Owned from here on, so that it is freed on an error.
         let mut arena = Arena { base: usable, bytes, mapping, mapped_bytes, is_reserved_huge: false };
         // SAFETY: what is used lies in the mapping, between its first page and its last.
         unsafe { crate::sys::allow_use(usable, usable_bytes) }?;
@@ -160,8 +159,8 @@ impl Arena {
 #[cfg(not(miri))]
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: exactly what `map` got. Regions keep the arena alive, so none is left. Should the kernel refuse, the
-        // memory stays mapped: a leak, and nothing to be done about it.
+        // SAFETY: exactly what `map` got. Regions keep the arena alive, so none is left. If the kernel refuses, the
+        // memory is leaked.
         let _ = unsafe { crate::sys::munmap(self.mapping, self.mapped_bytes) };
     }
 }
@@ -196,8 +195,8 @@ impl Drop for Arena {
     }
 }
 
-/// Whole huge pages for so many bytes. Near the end of the address space there are none, and to wrap there would make a
-/// mapping smaller than what is written to it.
+/// Whole huge pages for so many bytes. Near the end of the address space there are none, and wrapping there would map
+/// less memory than is written.
 fn huge_multiple(bytes: usize) -> io::Result<usize> {
     bytes.checked_next_multiple_of(HUGE_PAGE).ok_or_else(too_large)
 }
@@ -206,9 +205,9 @@ fn too_large() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "a pool of that size is not possible: ask for fewer or smaller batches")
 }
 
-/// Has the allocator give back to the kernel what it keeps of memory that was freed, in all of its arenas. glibc has an
-/// arena for each of a few threads and keeps in each what was freed last, so many threads that come and go leave some
-/// mebibytes each. Other allocators give back by themselves, and nothing is done.
+/// Makes the allocator return to the kernel what it keeps of freed memory, in all of its arenas. glibc has an arena for
+/// each of a few threads and keeps what was freed last in each, so many short-lived threads leave some mebibytes each.
+/// Other allocators return memory by themselves, and nothing is done.
 pub fn give_back_freed_memory() {
     // SAFETY: `malloc_trim` has no condition; any thread may call it at any time.
     #[cfg(target_env = "gnu")]

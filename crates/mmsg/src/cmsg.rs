@@ -1,8 +1,8 @@
 //! Control messages: what the kernel says about a datagram besides its bytes.
 //!
-//! Decodes the control space of a received message from a plain byte slice, with every length checked: no pointer
-//! walks, no `unsafe`, no panic on any input. The layout is the kernel's: a length of native word size that counts the
-//! header, two 32-bit integers for level and kind, then the data, padded to the word size.
+//! Decodes the control space of a received message from a byte slice, with every length checked: no pointer walks, no
+//! `unsafe`, no panic on any input. The layout is the kernel's: a length of native word size that counts the header,
+//! two 32-bit integers for level and kind, then the data, padded to the word size.
 
 use std::iter::FusedIterator;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -101,8 +101,8 @@ pub(crate) fn packet_info(control: &[u8]) -> Option<PacketInfo> {
         let local = (!is_group).then_some(destination);
         return Some(PacketInfo { destination, local, interface_index: (index != 0).then_some(index) });
     }
-    // Three fields: interface, the local address, and the destination in the IP header. The last one is what was asked
-    // for: with multicast the other two differ.
+    // Three fields: interface, the local address, and the destination in the IP header, which is what was asked for:
+    // with multicast the other two differ.
     let data = ControlMessages::find(control, libc::IPPROTO_IP, libc::IP_PKTINFO)?;
     let index = u32::from_ne_bytes(array(data, 0)?);
     let local = Some(IpAddr::V4(Ipv4Addr::from(array::<4>(data, 4)?))).filter(|address| !address.is_unspecified());
@@ -157,8 +157,8 @@ pub(crate) fn drop_overflow(control: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(array(data, 0)?))
 }
 
-/// The segment size of a GRO train. `None`: no such message, the payload is one datagram. A message too short to hold
-/// the number is reported as 0, which no train has, so that it is refused and never taken for "no train".
+/// The segment size of a GRO train. `None`: no such message, the payload is one datagram. A message too short for the
+/// number gives 0, which no train has, so that it is refused and never taken for "no train".
 pub(crate) fn gro_segment(control: &[u8]) -> Option<i32> {
     let data = ControlMessages::find(control, libc::SOL_UDP, libc::UDP_GRO)?;
     Some(array(data, 0).map_or(0, i32::from_ne_bytes))

@@ -1,11 +1,11 @@
-//! Exact evidence of where datagrams arrive: a program of a few instructions at the socket that counts by core, and on
-//! each core by the receive queue of the device.
+//! Counts exactly where datagrams arrive: a program of a few instructions at the socket counts by core, and on each
+//! core by the receive queue of the device.
 //!
-//! `SO_INCOMING_CPU` does not say: the kernel updates it for connected UDP sockets only. So this is an eBPF socket
-//! filter that keeps everything and adds one to a per-core counter on the way.
+//! `SO_INCOMING_CPU` does not tell: the kernel updates it for connected UDP sockets only. So this is an eBPF socket
+//! filter that keeps everything and adds one to a per-core counter.
 //!
 //! The counters are one value of the map: an array with a place for each queue, of which the kernel keeps one for each
-//! core. So counting finds its place without a search, and one call reads everything.
+//! core. So counting needs no search, and one call reads everything.
 
 use std::fs;
 use std::io;
@@ -32,17 +32,17 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
 /// Counts on which core the datagrams of a socket arrive, exactly and from the first one on.
 ///
-/// The core is the one that ran the softirq: after RPS, if that is set up. What is counted is what reaches the socket,
-/// also when its receive buffer is then full. It is buffers: with `UDP_GRO` a train counts one.
+/// The core is the one that ran the softirq: after RPS, if that is set up. It counts what reaches the socket, also when
+/// its receive buffer is then full. With `UDP_GRO` a train counts one.
 ///
 /// Making one needs `CAP_BPF`, or `kernel.unprivileged_bpf_disabled = 0`; otherwise it fails with `EPERM`. A datagram
-/// costs fifteen instructions more, and where the device does not verify checksums, verifying it in the softirq instead
-/// of while copying it out.
+/// costs fifteen instructions more; a checksum that the device does not verify is verified in the softirq and not while
+/// it is copied.
 #[derive(Debug)]
 pub struct CoreCounter {
     map: Map,
     program: OwnedFd,
-    /// The cores that the kernel keeps counters for, in the order in which it hands them out, as sysfs has them.
+    /// The cores that the kernel keeps counters for, in its order, as sysfs has them.
     possible: Vec<usize>,
     /// How many cores the kernel itself keeps counters for.
     cores: usize,
@@ -56,19 +56,19 @@ pub struct Arrivals {
     /// The core that ran the softirq.
     pub core: usize,
     /// The receive queue of the device, from 0. `None` where the device records none, as loopback and most veth, and
-    /// for queues beyond those that the counter tells apart.
+    /// for queues that the counter does not tell apart.
     pub queue: Option<u32>,
     /// How many; never 0.
     pub count: u64,
 }
 
 impl CoreCounter {
-    /// Makes a counter that counts nothing yet, and then by core alone.
+    /// A counter by core alone.
     pub fn new() -> io::Result<Self> {
         Self::by_queue(0)
     }
 
-    /// The same for the first `queues` receive queues each, and all others together. It tells 1,023 apart at most.
+    /// The same for each of the first `queues` receive queues, at most 1,023, and all others together.
     pub fn by_queue(queues: u32) -> io::Result<Self> {
         let text = fs::read_to_string(POSSIBLE)?;
         let possible = parse_cores(&text).ok_or_else(|| {
@@ -81,11 +81,11 @@ impl CoreCounter {
         Ok(Self { map, program, possible, cores, queues })
     }
 
-    /// Counts what arrives at `socket` from now on. Before its `bind` that is everything. A counter may serve several
-    /// sockets and then counts them together.
+    /// Counts what arrives at `socket` from now on; attached before `bind` it counts everything. A counter may serve
+    /// several sockets and then counts them together.
     ///
-    /// It takes the place of any other filter of the socket, and gives it up to the next one:
-    /// [`Socket::refuse_arrivals`] ends the count.
+    /// It replaces any other filter of the socket, and the next one replaces it: [`Socket::refuse_arrivals`] ends the
+    /// count.
     pub fn attach(&self, socket: &Socket) -> io::Result<()> {
         sys::set_option_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_BPF, self.program.as_raw_fd())
     }
@@ -95,7 +95,7 @@ impl CoreCounter {
         (self.map.as_fd(), self.queues)
     }
 
-    /// What has arrived, in the order of the cores and on each of its queues, the unknown ones first.
+    /// What has arrived, in the order of the cores and, for each, of the queues, the unknown ones first.
     pub fn read(&self) -> io::Result<Vec<Arrivals>> {
         let places = self.queues as usize + 1;
         let mut bytes = vec![0; self.cores * places * COUNT_BYTES];
@@ -124,9 +124,9 @@ fn program(map: BorrowedFd<'_>, queues: u32) -> Vec<Instruction> {
     assembler.finish()
 }
 
-/// `counters of this core[queue + 1, or 0] += 1`, with the datagram in register 6. The kernel keeps the queue as
-/// queue + 1, so that 0 can mean that none is recorded, and that is the order of the places. The key lies on the stack,
-/// below register 10. The addition is the atomic one because some kernels let one softirq preempt another.
+/// `counters of this core[queue + 1, or 0] += 1`, with the datagram in register 6. The kernel keeps the number after the
+/// queue's, and 0 for "none recorded", and that is the order of the places. The key lies on the stack, below register
+/// 10. The addition is atomic because some kernels let one softirq preempt another.
 pub(crate) fn count(assembler: &mut Assembler, map: BorrowedFd<'_>, queues: u32) {
     use Register::{R0, R1, R6, R10};
     const QUEUE_MAPPING: i16 = 12; // offsetof(struct __sk_buff, queue_mapping)
@@ -135,8 +135,8 @@ pub(crate) fn count(assembler: &mut Assembler, map: BorrowedFd<'_>, queues: u32)
         .store_value(Width::Word, R10, -4, 0)
         .look_up(map, -4, done) // it is always there: the key is in range
         .load(Width::Word, R1, R6, QUEUE_MAPPING)
-        // Past the addition and not with a place of 0: to a process without CAP_PERFMON the verifier refuses one that
-        // is reached with a constant on one way and a variable on another.
+        // It jumps over the addition instead of using place 0: to a process without CAP_PERFMON the verifier refuses an
+        // access that is reached with a constant on one way and a variable on another.
         .jump_if(R1, When::Above, queues.cast_signed(), count)
         .compute_value(Operation::ShiftLeft, R1, 3) // places are 8 bytes wide
         .compute(Operation::Add, R0, R1)
@@ -150,7 +150,7 @@ fn counts_in(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.as_chunks().0.iter().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// Reads a list such as `0-3,8`; `None` when it is none, is empty, or names more than [`CORES_MAX`] cores.
+/// Reads a list such as `0-3,8`; `None` when it is empty, malformed, or names more than [`CORES_MAX`] cores.
 fn parse_cores(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for part in text.trim().split(',') {

@@ -1,8 +1,8 @@
 //! Datagrams as the reader sees them, and the splitting of trains into datagrams. Pure: no system calls, no `unsafe`.
 //!
-//! With `UDP_GRO` the kernel hands over several datagrams of one sender glued together, and one number: the size of a
-//! segment. All segments have that size but the last, which may be shorter. Everything else (source, time, drop count)
-//! holds for the whole train.
+//! With `UDP_GRO` the kernel hands over several datagrams of one sender glued together, and the size of a segment. All
+//! segments have that size but the last, which may be shorter. Everything else (source, time, drop count) holds for the
+//! whole train.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -38,9 +38,9 @@ impl Train {
     /// A message that is one datagram.
     pub(crate) const SINGLE: Train = Train { segments: 1, segment_bytes: usize::MAX };
 
-    /// Reads the segment size from the control space. `None`: this is a train, or may be one, that cannot be split: its
-    /// control message did not fit (`control_cut`) or makes no sense. It must then be counted and not be shown: as one
-    /// datagram it would be a lie that no reader can detect.
+    /// Reads the segment size from the control space. `None`: this may be a train that cannot be split, because its
+    /// control message did not fit (`control_cut`) or makes no sense. It must be counted and not shown: a reader could
+    /// not tell it from a datagram.
     pub(crate) fn read(length: usize, control: &[u8], control_cut: bool) -> Option<Train> {
         if control_cut {
             return None;
@@ -77,16 +77,14 @@ pub struct Summary {
     pub datagrams: u64,
     /// Payload bytes of these, as far as they were kept.
     pub bytes: u64,
-    /// How many of these were longer than [`BatchShape::slot_bytes`](crate::BatchShape::slot_bytes) or the room for
-    /// them.
+    /// How many of these were longer than [`BatchShape::slot_bytes`](crate::BatchShape::slot_bytes) or their room.
     pub truncated: u64,
-    /// Messages that may be trains but cannot be split, because their control message is missing or malformed. They are
-    /// counted one each, and never yielded.
+    /// Messages that may be trains but cannot be split, because their control message is missing or malformed. Each
+    /// counts one and is never yielded.
     pub unsplit: u64,
 }
 
-/// One datagram, borrowed from the batch that received it. Payload and lengths are at hand; what the control messages
-/// say is decoded when asked for.
+/// One datagram, borrowed from the batch that received it. Control messages are decoded when they are asked for.
 #[derive(Clone, Copy)]
 pub struct Datagram<'a> {
     payload: &'a [u8],
@@ -103,8 +101,7 @@ impl<'a> Datagram<'a> {
         Datagram { payload, length, name, control }
     }
 
-    /// Datagram number `ordinal` of a message whose segments have `segment_bytes`, and no more of it than `longest`
-    /// bytes.
+    /// Datagram number `ordinal` of a message with segments of `segment_bytes`, at most `longest` bytes of it.
     pub(crate) fn cut(message: &Message<'a>, segment_bytes: usize, longest: usize, ordinal: usize) -> Datagram<'a> {
         let start = segment_bytes.saturating_mul(ordinal).min(message.length);
         let end = start.saturating_add(segment_bytes).min(message.length);
@@ -117,7 +114,7 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// The header of the PROXY protocol at its beginning. One that does not end within what is kept is malformed.
+    /// The PROXY header at its beginning. One that does not end within the kept bytes is malformed.
     pub(crate) fn proxy_header(&self) -> Result<Header, Flaw> {
         proxy::read(self.payload)
     }
@@ -175,10 +172,10 @@ impl<'a> Datagram<'a> {
         cmsg::packet_info(self.control).and_then(|info| info.interface_index)
     }
 
-    /// The address of this host that took it, from which an answer should come: where it was sent to, or the address of
-    /// the interface when that was a broadcast or multicast address. The kernel does not tell an IPv6 socket the
-    /// latter: there it is `None` for multicast, and the broadcast address itself for a broadcast of IPv4 to a subnet.
-    /// Needs the same as [`destination`](Self::destination).
+    /// The address of this host that an answer should come from: where the datagram was sent to, or for broadcast and
+    /// multicast the address of the interface. The kernel does not tell an IPv6 socket the latter: there it is `None`
+    /// for multicast, and the broadcast address itself for IPv4 broadcast to a subnet. Needs the same as
+    /// [`destination`](Self::destination).
     pub fn local_address(&self) -> Option<IpAddr> {
         cmsg::packet_info(self.control).and_then(|info| info.local)
     }
@@ -205,8 +202,8 @@ impl<'a> Datagram<'a> {
         cmsg::traffic_class(self.control)
     }
 
-    /// The ECN field of its traffic class: 0 = the sender takes no part, 1 and 2 = it does, 3 = congestion was met on
-    /// the way. Needs the same as [`traffic_class`](Self::traffic_class).
+    /// The ECN field of its traffic class: 0 = the sender takes no part, 1 and 2 = it does, 3 = congestion on the way.
+    /// Needs the same as [`traffic_class`](Self::traffic_class).
     pub fn ecn(&self) -> Option<u8> {
         self.traffic_class().map(|class| class & 0b11)
     }
@@ -217,15 +214,14 @@ impl<'a> Datagram<'a> {
         cmsg::hop_limit(self.control)
     }
 
-    /// All its control messages, also those that this crate has no name for. Such a message needs an option that is set
-    /// by other means, and room: [`Control::other_bytes`](crate::Control::other_bytes).
+    /// All its control messages, also those that this crate does not name. Such a message needs an option that is set
+    /// elsewhere, and room: [`Control::other_bytes`](crate::Control::other_bytes).
     pub fn control_messages(&self) -> ControlMessages<'a> {
         ControlMessages::new(self.control)
     }
 
-    /// What the socket's drop counter was when this datagram was queued. It tells where a gap is, not how large the
-    /// count is now: for that ask [`Socket::memory_info`](crate::Socket::memory_info). Absent while nothing was
-    /// dropped.
+    /// The socket's drop counter when this datagram was queued: it shows where a gap is. For the present count ask
+    /// [`Socket::memory_info`](crate::Socket::memory_info). Absent while nothing was dropped.
     #[inline]
     pub fn drop_overflow(&self) -> Option<u32> {
         if self.control.is_empty() { None } else { cmsg::drop_overflow(self.control) }

@@ -1,4 +1,5 @@
-//! The datagrams of a batch, one after the other: trains split, what was discarded left out, and what is discarded.
+//! The datagrams of a batch, one after the other, with trains split and discarded ones left out; and what discards
+//! them.
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -31,10 +32,10 @@ impl RecvBatch {
         self.sift(0, |datagram| keep(datagram).then_some(0))
     }
 
-    /// Takes off the PROXY headers of the datagrams that were received since this was last called, or the batch was
-    /// cleared: from then on they are shown without, with the senders that the headers name. `keep` is given each as it
-    /// came, with the kernel's word on who sent it, and what is wrong with its header, if anything is; those for which
-    /// it says no are discarded, and those without a header that it keeps are shown as they came.
+    /// Takes off the PROXY headers of the datagrams received since the last such call or since the batch was cleared:
+    /// from then on they are shown without them, with the senders that the headers name. `keep` is given each datagram
+    /// as it came, and what is wrong with its header; it discards those for which it says no. A datagram without a
+    /// header that is kept is shown as it came.
     pub fn unwrap_proxied(&mut self, mut keep: impl FnMut(&Datagram<'_>, Result<(), Flaw>) -> bool) -> usize {
         let discarded = self.sift(self.unwrapped_slots(), |datagram| {
             let header = datagram.proxy_header();

@@ -1,9 +1,9 @@
 //! Datagrams packed one behind the other, for those that have to wait.
 //!
-//! A [`RecvBatch`](crate::RecvBatch) has a slot of full length for every datagram, because the
-//! lengths are not known before the call. That is right for what is handed on at once, and wrong for what waits: a
-//! hundred short datagrams would hold a hundred long slots. Here each takes its length, with its source and its control
-//! messages, rounded up to eight bytes. Packing copies; only what waits pays that price.
+//! A [`RecvBatch`](crate::RecvBatch) has a slot of full length for every datagram, because the lengths are not known
+//! before the call. That is right for what is handed on at once, and wrong for what waits: a hundred short datagrams
+//! would hold a hundred long slots. Here each takes its length, with its source and its control messages, rounded up to
+//! eight bytes. Packing copies; only what waits pays that price.
 //!
 //! ```text
 //! | payload u32 | length u32 | name u16, control u16 | name | control | payload | to 8 | next ...
@@ -53,23 +53,22 @@ impl PackedBatch {
         (HEAD_BYTES + name.len() + control.len() + payload.len()).next_multiple_of(ALIGNMENT)
     }
 
-    /// What a datagram with so much payload takes, when it brings the control messages that come with every datagram
-    /// and are asked for. The segment size of a train and the drop counter come now and then, and are left out.
+    /// What a datagram with so much payload takes, with the requested control messages that come with every datagram.
+    /// The segment size of a train and the drop counter come now and then, and are left out.
     pub fn bytes_expected(control: &Control, is_ipv6: bool, payload_bytes: usize) -> usize {
         let name_bytes = if is_ipv6 { size_of::<libc::sockaddr_in6>() } else { size_of::<libc::sockaddr_in>() };
         let control_bytes = control.bytes_of_every_datagram(is_ipv6);
         (HEAD_BYTES + name_bytes + control_bytes + payload_bytes).next_multiple_of(ALIGNMENT)
     }
 
-    /// What the longest datagram takes that a batch of this shape can bring, with every control message that it has
-    /// room for.
+    /// What the longest datagram of a batch of this shape takes, with every control message that it has room for.
     pub fn bytes_max(shape: &BatchShape) -> usize {
         let layout = shape.layout();
         let name_bytes = size_of::<libc::sockaddr_in6>();
         (HEAD_BYTES + name_bytes + layout.control_bytes + layout.slot_bytes).next_multiple_of(ALIGNMENT)
     }
 
-    /// Copies a datagram behind those that are there. False, and nothing is changed, when there is no room for it.
+    /// Appends a datagram. `false`, and nothing changes, when there is no room for it.
     #[must_use]
     pub fn push(&mut self, datagram: &Datagram<'_>) -> bool {
         let end = self.used + PackedBatch::bytes_for(datagram);
@@ -82,8 +81,8 @@ impl PackedBatch {
         true
     }
 
-    /// Takes, instead of what is in it, those of the datagrams that [`pack`] wrote whose places `wanted` picks. False
-    /// when the bytes are something else or do not fit: then there is nothing in it.
+    /// Replaces the contents by those datagrams of [`pack`] whose positions `wanted` picks. `false`, and empty, when
+    /// the bytes are something else or do not fit.
     #[must_use]
     pub fn unpack(&mut self, bytes: &[u8], mut wanted: impl FnMut(usize) -> bool) -> bool {
         self.clear();
@@ -131,8 +130,8 @@ impl PackedBatch {
     }
 }
 
-/// Writes a datagram behind what is in `into`, with its source, its length and its control messages, as this machine
-/// has them: for [`PackedBatch::unpack`], and for a machine of the same kind.
+/// Appends a datagram to `into`, with its source, its length and its control messages, in the layout of this machine:
+/// for [`PackedBatch::unpack`] on a machine of the same kind.
 pub fn pack(datagram: &Datagram<'_>, into: &mut Vec<u8>) {
     let start = into.len();
     into.resize(start + PackedBatch::bytes_for(datagram), 0);
@@ -156,7 +155,7 @@ fn write(room: &mut [u8], message: &Message<'_>) {
     rest[..payload.len()].copy_from_slice(payload);
 }
 
-/// The same for a datagram of which these are all that is known.
+/// The same for a datagram of which only this is known.
 pub fn pack_known(
     source: SocketAddr,
     arrival: Option<Duration>,
@@ -177,12 +176,12 @@ pub struct PackedDatagrams<'a> {
 }
 
 impl<'a> PackedDatagrams<'a> {
-    /// Those that [`pack`] wrote; it ends where the bytes are something else.
+    /// Datagrams that [`pack`] wrote; it ends where the bytes are something else.
     pub fn of(bytes: &'a [u8]) -> Self {
         Self { left: bytes }
     }
 
-    /// The bytes that no datagram was read from yet; at the end those that are none.
+    /// The bytes that were not read yet; at the end those that are no datagrams.
     pub fn rest(&self) -> &'a [u8] {
         self.left
     }

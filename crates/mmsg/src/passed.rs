@@ -1,11 +1,9 @@
-//! Descriptors that were passed to this process when it was started: those from number 3 on, as a service manager does
-//! it.
+//! Descriptors that a service manager passed to this process when it was started: those from number 3 on.
 //!
-//! A number becomes an owned descriptor here, so nothing else in the process may own it. Two things make that so. They
-//! are given out once. And none is taken that is closed on `exec`: a descriptor that was passed has come through an
-//! `exec`, while what this process has opened itself since, by the standard library or a well-behaved crate, is
-//! closed on the next one. Such a number is left alone, however late the call comes and
-//! whatever the environment says.
+//! A number becomes an owned descriptor here, so nothing else in the process may own it. Two things ensure that. They
+//! are given out once. And none is taken that is closed on `exec`: a passed descriptor has come through an `exec`,
+//! while what this process has opened itself, by the standard library or a well-behaved crate, is closed on the next
+//! one. Such a number is left alone, however late the call comes and whatever the environment says.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -23,9 +21,9 @@ static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 /// `LISTEN_PID` is this process). From now on they are closed on `exec`. They can be taken once; after that there are
 /// none.
 ///
-/// Call it before this process opens anything. Where less was passed than the environment says nothing else is taken
-/// for it: what Rust opens is closed on `exec`, and is refused here. What this function cannot see is a descriptor that
-/// a library in C has opened without `O_CLOEXEC` before the call, or one that other code has taken by its number.
+/// Call it before this process opens anything. If fewer were passed than the environment says, nothing else is taken
+/// for them: what Rust opens is closed on `exec` and refused here. The call cannot see a descriptor that a C library
+/// has opened before it without `O_CLOEXEC`, or one that other code has taken by its number.
 ///
 /// # Errors
 /// One of them is not open, or this process has opened it itself; then none is taken.

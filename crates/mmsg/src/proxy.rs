@@ -1,18 +1,18 @@
-//! The header of the PROXY protocol, version 2, which a relay or load balancer puts before a datagram to say who sent
-//! it: read and written. Pure: no system calls, no `unsafe`, every bound checked, nothing allocated.
+//! The header of the PROXY protocol, version 2, which a relay or load balancer puts before a datagram to name its
+//! sender: read and written. Pure: no system calls, no `unsafe`, every bound checked, nothing allocated.
 //!
 //! ```text
 //! | signature, 12 | version and command | family and transport | length of the rest u16 |
 //! | source | destination | source port | destination port | fields of type, length, value, which are skipped |
 //! ```
 //!
-//! A transport of streams is read like one of datagrams: there are balancers that write it before either, and where the
-//! addresses lie does not depend on it.
+//! A stream transport is read like a datagram one: some balancers write it for both, and the addresses lie in the same
+//! place.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What every header begins with. As the family of a socket address it would be none, see `addr`.
+/// What every header begins with. As the family of a socket address it would be unknown, see `addr`.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
 /// What stands before the addresses.
@@ -29,7 +29,7 @@ const TRANSPORT_DATAGRAM: u8 = 2;
 /// The most that [`Prefix`] puts before a datagram: the header with two IPv6 addresses.
 pub const PREFIX_BYTES_MAX: usize = FIXED_BYTES + address_bytes(FAMILY_V6);
 
-/// Two addresses and two ports; what a family without either has stands nowhere here.
+/// Two addresses and two ports.
 const fn address_bytes(family: u8) -> usize {
     match family {
         FAMILY_V4 => 12,
@@ -40,18 +40,17 @@ const fn address_bytes(family: u8) -> usize {
     }
 }
 
-/// A header that is as it should be.
+/// A valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its length, with all that is skipped: the payload comes behind it.
+    /// Its length, skipped fields included: the payload comes behind it.
     pub bytes: usize,
-    /// The part that says who sent the datagram, from its beginning; 0 where it says of no IP address.
+    /// The length of the beginning that names the sender; 0 where it names no IP address.
     named_bytes: usize,
 }
 
 impl Header {
-    /// The beginning of `bytes` that has the addresses; `None` when there are none, and the sender is the one that the
-    /// kernel says it is.
+    /// The beginning of `bytes` that has the addresses; `None` when there are none, and the kernel's sender holds.
     pub(crate) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         if self.named_bytes == 0 { None } else { bytes.get(..self.named_bytes) }
     }
@@ -62,7 +61,7 @@ impl Header {
 pub enum Flaw {
     /// The datagram begins with something else.
     Missing,
-    /// It begins like a header, and is none that this version of the protocol knows, or does not end within it.
+    /// It begins like a header, and is of an unknown version or does not end within the datagram.
     Malformed,
 }
 
@@ -88,21 +87,20 @@ pub fn read(datagram: &[u8]) -> Result<Header, Flaw> {
     if version != VERSION || command > COMMAND_PROXY || bytes > datagram.len() {
         return Err(Flaw::Malformed);
     }
-    // What the proxy sends of its own, such as a probe, may have anything for a family.
+    // What the proxy sends itself, such as a probe, may have any family.
     if command == COMMAND_LOCAL {
         return Ok(Header { bytes, named_bytes: 0 });
     }
     if family > FAMILY_MAX || transport > TRANSPORT_DATAGRAM || rest_bytes < address_bytes(family) {
         return Err(Flaw::Malformed);
     }
-    // Without a transport the addresses are of nothing that could have been sent.
+    // Without a transport the addresses mean nothing.
     let is_named = matches!(family, FAMILY_V4 | FAMILY_V6) && transport > 0;
     let named_bytes = if is_named { FIXED_BYTES + address_bytes(family) } else { 0 };
     Ok(Header { bytes, named_bytes })
 }
 
-/// Who sent the datagram, by the part of a header that [`Header::name`] has found. An IPv4 sender is IPv4 also where
-/// the header has it as IPv6.
+/// The sender by the part of a header that [`Header::name`] has found. A mapped IPv4 sender is IPv4.
 #[inline]
 pub(crate) fn source(name: &[u8]) -> Option<SocketAddr> {
     let addresses = name.get(FIXED_BYTES..).filter(|_| name.starts_with(&SIGNATURE))?;
@@ -126,8 +124,8 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The header that says who sent a datagram, and where to. The source decides the family; a destination of the
-    /// other family, of which a header cannot speak, is written as the unspecified address.
+    /// The header that names sender and destination of a datagram. The source decides the family; a destination of the
+    /// other family, which a header cannot have, is written as the unspecified address.
     pub fn new(source: SocketAddr, destination: SocketAddr) -> Prefix {
         let mut bytes = [0; PREFIX_BYTES_MAX];
         bytes[..12].copy_from_slice(&SIGNATURE);

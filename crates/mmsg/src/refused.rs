@@ -1,6 +1,6 @@
-//! What the filters of a socket have refused, counted by their programs in the kernel. The counter
-//! belongs to the socket and not to a filter: a filter that replaces another counts on, so it does not matter which of
-//! the two refused a datagram that was under way.
+//! What the filters of a socket have refused, counted by their programs in the kernel. The counter belongs to the
+//! socket and not to a filter: a filter that replaces another counts on, so it does not matter which of the two refused
+//! a datagram that was under way.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ pub(crate) struct RefusedCounter {
     mapped: MappedArray,
 }
 
-/// The numbers of the array: messages, what there are more datagrams than messages, and bytes.
+/// The numbers of the array: messages, datagrams beyond one per message, and bytes.
 pub(crate) const NUMBERS: usize = 3;
 
 impl RefusedCounter {

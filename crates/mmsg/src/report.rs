@@ -60,8 +60,8 @@ impl fmt::Display for PushError {
 
 impl Error for PushError {}
 
-/// For `?`: an error that holds this one and says what it says. `Other` for a full batch, which is no fault of the
-/// message; `InvalidInput` for the rest.
+/// For `?`: an error of the same text that holds this one, of kind `Other` for a full batch, which is not the fault of
+/// the message, and `InvalidInput` for the rest.
 impl From<PushError> for io::Error {
     fn from(error: PushError) -> io::Error {
         let kind = if error == PushError::Full { io::ErrorKind::Other } else { io::ErrorKind::InvalidInput };
@@ -69,7 +69,7 @@ impl From<PushError> for io::Error {
     }
 }
 
-/// A message that was skipped, because the kernel refused it for what it is.
+/// A message that was skipped, because the kernel refused it.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendFailure {
@@ -100,7 +100,7 @@ pub struct SendReport {
     pub failed: usize,
     /// System calls made, those that failed included.
     pub calls: usize,
-    /// Whether the route has refused segmentation, now or before: this batch sends segments one by one since.
+    /// Whether the route has refused segmentation, now or before: from then on this batch sends segments one by one.
     pub segmentation_refused: bool,
 }
 
@@ -131,8 +131,7 @@ impl fmt::Display for SendError {
     }
 }
 
-/// For `?`: the error of the kernel as it is, so that its number can be matched. To know what was sent before, read
-/// [`SendError::report`] first.
+/// For `?`: the error of the kernel, unchanged. What was sent before is in [`SendError::report`].
 impl From<SendError> for io::Error {
     fn from(failed: SendError) -> io::Error {
         failed.error

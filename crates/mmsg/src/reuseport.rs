@@ -1,9 +1,9 @@
 //! Programs that choose the socket of a reuseport group for each datagram.
 //!
 //! They are classic BPF: a handful of instructions that need no privilege and no compiler, run in the softirq where the
-//! datagram arrives, and return the index of a socket in the order in which the group was bound. An index that no
-//! socket has makes the kernel fall back to its own choice, a hash over addresses and ports. So an unknown core or
-//! queue costs placement, never a datagram.
+//! datagram arrives, and return the index of a socket in the order in which the group was bound. For an index without a
+//! socket the kernel falls back to its own choice, a hash over addresses and ports. So an unknown core or queue costs
+//! placement, never a datagram.
 
 use std::io;
 
@@ -12,8 +12,8 @@ use libc::sock_filter;
 /// How the datagrams of a reuseport group are spread over its members, which are numbered from 0 in the order of
 /// `bind`. When a member is closed the **last** one takes its number.
 ///
-/// A table names the members of the group at its largest. A smaller group folds it: what is meant for member `m` of a
-/// group of `n` goes to `m mod n`.
+/// A table names the members of the largest group. A smaller group folds it: member `m` becomes `m mod n` in a group of
+/// `n`.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupSpread {
@@ -46,7 +46,7 @@ const RETURN_ACCUMULATOR: u16 = (libc::BPF_RET | BPF_A) as u16;
 /// The accumulator as the source of a return (`BPF_A` of linux/bpf_common.h, which the crate libc lacks).
 const BPF_A: u32 = 0x10;
 
-/// The program of a spread over so many members; `None` for the one that has none.
+/// The program of a spread over so many members; [`GroupSpread::Flow`] has none.
 pub(crate) fn program(spread: &GroupSpread, members: u32) -> io::Result<Option<Vec<sock_filter>>> {
     if members == 0 {
         return Err(refuse("datagrams cannot be spread over 0 sockets: give at least 1".to_owned()));
@@ -83,8 +83,8 @@ pub(crate) fn refuse_everything() -> [sock_filter; 1] {
     [instruction(RETURN_VALUE, 0, 0, 0)]
 }
 
-/// Compares what `ancillary` loads with each key in turn. A chain and not a jump table, because classic BPF has no
-/// indexed jump, and because the keys need not be dense: core 3 and core 64 make a table of two.
+/// Compares what `ancillary` loads with each key in turn. It is a chain and not a jump table, because classic BPF has
+/// no indexed jump, and because keys may be sparse: core 3 and core 64 make a table of two.
 fn chain(ancillary: libc::c_int, pairs: &[(u32, u32)]) -> Vec<sock_filter> {
     let mut program = Vec::with_capacity(2 * pairs.len() + 2);
     program.push(load(ancillary));

@@ -1,7 +1,6 @@
 //! How large a batch is: its slots, their size, and the room for control messages.
 //!
-//! A separate file because these numbers are what a memory budget is made of: they can be computed and shown before
-//! anything is allocated.
+//! These numbers make a memory budget: they can be computed and shown before anything is allocated.
 
 use std::io;
 
@@ -11,17 +10,16 @@ use crate::region::Layout;
 /// Slots of a batch that takes GRO trains: the longest train there is. A shorter slot would lose the tail of a train.
 const GRO_SLOT_BYTES: usize = 65_536;
 
-/// More slots than this per call bring nothing and only spoil the cache.
+/// More slots per call gain nothing and spoil the cache.
 const MAX_SLOTS: usize = 65_536;
 
-/// No UDP datagram is longer than 64 KiB; the rest is a margin for those who like round numbers.
+/// No UDP datagram is longer than 64 KiB; the rest is a margin for round numbers.
 const MAX_SLOT_BYTES: usize = 1 << 20;
 
-/// No control messages of one datagram come near it.
+/// The control messages of one datagram never come near it.
 const MAX_OTHER_BYTES: usize = 4096;
 
-/// For structures whose fields are public but which others cannot write as a literal: a method for each field that
-/// returns the same with that field set.
+/// Methods that return the same structure with one field changed: others cannot write these structures as literals.
 macro_rules! setters {
     ($name:ident { $($(#[$doc:meta])* $field:ident: $kind:ty,)* }) => {
         impl $name {
@@ -37,8 +35,8 @@ macro_rules! setters {
 }
 pub(crate) use setters;
 
-/// Which control messages a batch has room for. Ask for what the socket has switched on: if the socket sends more than
-/// there is room for, the kernel cuts, and with GRO a cut message makes its train unreadable.
+/// Which control messages a batch has room for. Ask for what the socket has switched on: the kernel cuts off what has
+/// no room, and with GRO a cut message makes its train unreadable.
 ///
 /// ```
 /// let control = mmsg::Control::new().timestamps(true).gro(true);
@@ -61,7 +59,7 @@ pub struct Control {
     pub hop_limit: bool,
     /// Arrival time by the device.
     pub hardware_timestamps: bool,
-    /// Bytes for control messages that this crate has no name for, headers and padding included; 4096 at most.
+    /// Bytes for control messages that this crate does not name, headers and padding included; 4096 at most.
     pub other_bytes: usize,
 }
 
@@ -81,7 +79,7 @@ impl Control {
         }
     }
 
-    /// What those take that come with every datagram.
+    /// The bytes of those that come with every datagram.
     pub(crate) fn bytes_of_every_datagram(self, is_ipv6: bool) -> usize {
         let every = Control { gro: false, drop_overflow: false, hardware_timestamps: false, ..self };
         let packet_info = if is_ipv6 || !self.packet_info { 0 } else { cmsg::PACKET_INFO_V6_EXTRA };
@@ -121,7 +119,7 @@ setters!(Control {
     hop_limit: bool,
     /// Room for the device's arrival time, or none.
     hardware_timestamps: bool,
-    /// So much room for other control messages: what `CMSG_SPACE` of C says of each, added up.
+    /// So much room for other control messages: the sum of `CMSG_SPACE` of C over them.
     other_bytes: usize,
 });
 
@@ -131,8 +129,8 @@ setters!(Control {
 pub struct BatchShape {
     /// How many messages one call can take; from 1 to 65,536. Beyond a few dozen the gain is small.
     pub slots: usize,
-    /// The longest datagram kept whole, in bytes: of a longer one the beginning is kept, and it is marked. With
-    /// `control.gro` a slot has room for a train of 64 KiB, and this holds for each datagram of it.
+    /// The longest datagram kept whole, in bytes: a longer one is cut to its beginning and marked. With `control.gro` a
+    /// slot has room for a train of 64 KiB, and this holds for each datagram of it.
     pub slot_bytes: usize,
     /// What else to receive besides the payload.
     pub control: Control,

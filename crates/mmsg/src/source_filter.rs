@@ -2,10 +2,10 @@
 //! room in the receive buffer or wakes a reader, and counts exactly what it refuses.
 //!
 //! The kernel counts what any filter refuses as a drop of the socket, as if the receive buffer had been full. So the
-//! filter counts too, and first: drops less [`Socket::refused`] are the others. See `source_program` for what it does.
+//! filter counts too, and first: drops minus [`Socket::refused`] are the others. `source_program` has the program.
 //!
-//! Arrays and programs take a right, `CAP_BPF`, and what is done with them takes none: tables are written and counters
-//! read as memory. So a process without the right may have another one make them, a [`Loader`].
+//! Making arrays and programs takes a right, `CAP_BPF`, and using them takes none: tables are written and counters read
+//! as memory. So a process without the right may have another one make them, a [`Loader`].
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,26 +24,27 @@ const NAME: &str = "mmsg_sources";
 /// The most turns of a family: 32 MiB of the kernel's memory for IPv4, 64 MiB for IPv6.
 pub const TURNS_MAX: usize = 4 << 20;
 
-/// Which sources are kept: the answer for the lowest address, and the addresses at which it turns over, in order.
+/// Which sources are kept: the answer for the lowest address, and the addresses from which on the answer changes, in
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceRanges<'a> {
     /// Whether 0.0.0.0 is kept.
     pub v4_first: bool,
-    /// Where the answer turns over for IPv4, also in IPv6 clothes.
+    /// Where the answer changes for IPv4, also mapped.
     pub v4_turns: &'a [u32],
     /// Whether `::` is kept.
     pub v6_first: bool,
-    /// Where the answer turns over for IPv6.
+    /// Where the answer changes for IPv6.
     pub v6_turns: &'a [u128],
 }
 
 impl SourceRanges<'_> {
-    /// Whether there is nothing to refuse. Then there is no filter to be made.
+    /// Whether there is nothing to refuse, so that no filter is needed.
     pub fn keep_everything(&self) -> bool {
         self.v4_first && self.v4_turns.is_empty() && self.v6_first && self.v6_turns.is_empty()
     }
 
-    /// What a table of them takes of the kernel's memory.
+    /// The kernel memory of a table of them.
     pub fn table_bytes(&self) -> usize {
         (self.v4_turns.len() * V4_NUMBERS + self.v6_turns.len() * V6_NUMBERS) * size_of::<u64>()
     }
@@ -100,7 +101,7 @@ pub fn load_program(shape: &SourceShape, maps: &[BorrowedFd<'_>]) -> io::Result<
     Program::new(ProgramKind::SocketFilter, NAME, &instructions).load()
 }
 
-/// The sources of a listener in the kernel, which the filters of several sockets share.
+/// The sources of a listener in the kernel, shared by the filters of several sockets.
 #[derive(Debug)]
 pub struct SourceTable {
     shape: SourceShape,
@@ -109,7 +110,7 @@ pub struct SourceTable {
 }
 
 impl SourceTable {
-    /// Writes them down. They are never changed: for others there is another table, and other filters.
+    /// Writes the table, which never changes: other sources make another table with other filters.
     ///
     /// # Errors
     /// More than [`TURNS_MAX`] (`E2BIG`), or of the kernel.
@@ -126,8 +127,7 @@ impl SourceTable {
         Ok(Self { shape, v4, v6 })
     }
 
-    /// Makes the filter of a socket, which is not attached yet. It also counts for `arrivals`, whose own filter it is
-    /// to take the place of.
+    /// Makes the filter of a socket, without attaching it. It also counts for `arrivals`, whose own filter it replaces.
     ///
     /// # Errors
     /// Of the kernel, and what its verifier says.
@@ -154,11 +154,11 @@ pub struct SourceFilter {
 }
 
 impl SourceFilter {
-    /// Attaches it to the socket that it was made for, in the place of any other filter, in one step. The socket keeps
-    /// it, also when the socket changes hands; [`Socket::accept_arrivals`] takes it away.
+    /// Attaches it to the socket that it was made for, in one step, in place of any other filter. The socket keeps it,
+    /// also when it changes hands; [`Socket::accept_arrivals`] removes it.
     ///
-    /// From then on the kernel verifies the checksum of each datagram before it is queued and not while it is copied
-    /// out, where the device has not done so.
+    /// From then on the kernel verifies checksums that the device has not verified before queueing and not while
+    /// copying.
     ///
     /// # Errors
     /// `ENOMEM`: it is larger than `net.core.optmem_max` allows.
@@ -166,7 +166,7 @@ impl SourceFilter {
         let attach =
             || sys::set_option_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_BPF, self.program.as_raw_fd());
         attach().or_else(|error| match error.raw_os_error() {
-            // The one before counts until it is gone, and there may not be room for both.
+            // The old filter counts until it is gone, and there may not be room for both.
             Some(libc::ENOMEM) => socket.accept_arrivals().and_then(|()| attach()),
             _ => Err(error),
         })
@@ -189,7 +189,7 @@ fn table(
         return Ok(None);
     }
     let array = loader.make_array(numbers as u32, turns as u32)?;
-    // Not mapped any longer than it is written.
+    // Mapped only while it is written.
     MappedArray::new(array.as_fd(), numbers * turns)?.fill(values);
     Ok(Some(array))
 }

@@ -1,9 +1,9 @@
 //! The program of a [`SourceFilter`](crate::SourceFilter), instruction by instruction.
 //!
-//! It counts how many turns of the table come before or at the source, by halving: the count begins at 0 and takes
-//! steps of falling powers of two, each taken when the turn there is not beyond the source. An even count means that
-//! the answer is the first one, an odd one the other. The steps are written out and not a loop, and take no branch that
-//! the verifier would have to follow both ways of: then it accepts the program from a process without any right, too.
+//! It counts by halving how many turns of the table are at or before the source: the count begins at 0 and takes steps
+//! of falling powers of two, each if the turn there is not beyond the source. An even count gives the first answer, an
+//! odd one the other. The steps are written out instead of looped, and take no branch that the verifier would have to
+//! follow both ways: then it accepts the program from a process without any right, too.
 //!
 //! It keeps what it does not understand: the reader of the socket checks again.
 
@@ -21,7 +21,7 @@ const LENGTH: i16 = 0;
 const PROTOCOL: i16 = 16;
 const SEGMENT_SIZE: i16 = 176;
 
-/// What comes before the payload where the program sees a datagram.
+/// What comes before the payload in what the program sees.
 const UDP_HEADER_BYTES: i32 = 8;
 
 // Where things lie on the stack, below register 10.
@@ -38,7 +38,7 @@ const BYTES: i16 = 16;
 pub(crate) const V4_NUMBERS: usize = 1;
 pub(crate) const V6_NUMBERS: usize = 2;
 
-/// What distinguishes a program, beside its maps.
+/// What distinguishes a program, besides its maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceShape {
     /// As in [`SourceRanges`](crate::SourceRanges).
@@ -127,8 +127,8 @@ fn read_v4(program: &mut Assembler, keep: Label) {
     program.load(Width::Word, R8, R10, V4_SOURCE).to_big_endian(R8, 32);
 }
 
-/// Puts the words of the source into the order of this machine, the uppermost first, and goes to the search that it is
-/// for: an IPv4 address in IPv6 clothes is IPv4.
+/// Puts the words of the source into the order of this machine, the uppermost first, and jumps to the right search: a
+/// mapped IPv4 address is IPv4.
 fn read_v6(program: &mut Assembler, [v4_search, v6_search, keep]: [Label; 3]) {
     use Register::{R1, R8, R10};
     const SOURCE: i32 = 8; // offsetof(struct ipv6hdr, saddr)
@@ -184,7 +184,7 @@ fn is_v4_beyond(program: &mut Assembler) {
     );
 }
 
-/// The same word by word from the lowest, with what each borrows from the next in register 3.
+/// The same word by word from the lowest, with the borrow in register 3.
 fn is_v6_beyond(program: &mut Assembler) {
     use Register::{R0, R1, R2, R3, R10};
     // Of two numbers in the order of this machine, the upper one first.
@@ -201,7 +201,7 @@ fn is_v6_beyond(program: &mut Assembler) {
     }
 }
 
-/// Goes where the count in register 7 says; without turns there is no other answer than the first.
+/// Jumps to the answer for the count in register 7; without turns there is only the first.
 fn answer(program: &mut Assembler, first: bool, turns: u32, [refuse, keep]: [Label; 2]) {
     if turns == 0 {
         program.jump(if first { keep } else { refuse });
@@ -214,8 +214,8 @@ fn answer(program: &mut Assembler, first: bool, turns: u32, [refuse, keep]: [Lab
         .jump(refuse);
 }
 
-/// The messages are added last, with a barrier, so that a reader who reads the kernel's own count first, which is
-/// written after this program, never finds it ahead of them.
+/// The messages are added last, with a barrier: a reader who reads the kernel's own count first, which is written after
+/// this program, never finds it ahead of them.
 fn count_refused(program: &mut Assembler, counter: BorrowedFd<'_>) {
     use Register::{R1, R2, R6, R7};
     let message = program.label();
@@ -226,7 +226,7 @@ fn count_refused(program: &mut Assembler, counter: BorrowedFd<'_>) {
         .add_atomically(R7, BYTES, R1)
         .load(Width::Word, R2, R6, SEGMENT_SIZE)
         .jump_if(R2, When::Equal, 0, message)
-        // A train has as many datagrams as its payload has begun segments.
+        // A train has as many datagrams as its payload has segments, the last one perhaps short.
         .compute(Operation::Add, R1, R2)
         .compute_value(Operation::Subtract, R1, 1)
         .compute(Operation::Divide, R1, R2)

@@ -1,10 +1,9 @@
 //! Whether a receive call waits, and what ends the wait from another thread without a trace in the socket.
 //!
-//! [`Socket::interrupt`](crate::Socket::interrupt) wakes every reader by the end of the socket, and the end is for
-//! ever: the next reader of the socket is told of it at every call. A socket that another process goes on with needs
-//! something that belongs to the thread instead. A poll on a descriptor beside the socket would cost two more system
-//! calls for each time a thread is woken by a datagram. A signal costs nothing until it is sent: it ends the call, and
-//! the engine sees that it was called.
+//! [`Socket::interrupt`](crate::Socket::interrupt) ends the socket for every reader, for good. A socket that another
+//! process takes over needs something that belongs to the thread instead. A poll on a second descriptor would cost two
+//! more system calls for each time that a datagram wakes the thread. A signal costs nothing until it is sent: it ends
+//! the call, and the engine sees the flag.
 //!
 //! The signal is SIGURG, which means nothing to a UDP socket and does nothing by default. Its handler is empty.
 
@@ -21,8 +20,8 @@ use crate::sys;
 pub enum Wait {
     /// Wait for the first datagram, then take what else is there (`MSG_WAITFORONE`).
     Block,
-    /// Let datagrams gather: wait until the batch is full or this time is over, and after that for as long as nothing
-    /// has come. An engine that cannot be woken by a full batch waits the whole time.
+    /// Let datagrams gather: wait until the batch is full or this time is over, and then until at least one has come.
+    /// An engine that a full batch cannot wake waits the whole time.
     Gather(Duration),
     /// Take what is there (`MSG_DONTWAIT`).
     No,
@@ -35,7 +34,7 @@ pub struct Waker {
     thread: libc::pid_t,
 }
 
-/// Whether an engine was called. It lives as long as its engine.
+/// Whether an engine was told to wake. It lives as long as its engine.
 #[derive(Debug, Default)]
 pub(crate) struct WakeFlag {
     is_set: AtomicBool,
@@ -60,8 +59,8 @@ impl WakeFlag {
 impl Waker {
     /// From now on the engine's receive calls do not wait: they return what is there, and then 0.
     ///
-    /// A call that is just about to sleep may miss it. So call this again until the thread has done what it is woken
-    /// for; it does no harm. When the engine is gone it does nothing.
+    /// A call that is just about to sleep may miss it. So repeat this until the thread has reacted; it does no harm,
+    /// and nothing when the engine is gone.
     pub fn wake(&self) -> io::Result<()> {
         let Some(wake_flag) = self.wake_flag.upgrade() else { return Ok(()) };
         wake_flag.is_set.store(true, Ordering::Relaxed);

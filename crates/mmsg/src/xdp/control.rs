@@ -1,7 +1,6 @@
-//! What a reader of a batch wants to know of a datagram besides its payload, written as the kernel writes it for an
-//! ordinary socket: the sender as a socket address, everything else as control messages. Pure, over byte slices.
-//!
-//! So `datagram.rs` reads a batch of this engine with the same code as any other.
+//! Writes what a reader of a batch wants to know of a datagram besides its payload, as the kernel writes it for an
+//! ordinary socket: the sender as a socket address, everything else as control messages. So `datagram.rs` reads a batch
+//! of this engine with the same code as any other. Pure, over byte slices.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
@@ -15,18 +14,18 @@ use super::frame::UdpFrame;
 /// What is the same for all datagrams of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchFacts {
-    /// Which control messages to write. The drop counter, the device's time and the size of segments are none of them:
-    /// nothing here knows them.
+    /// Which control messages to write. The drop counter, the device's time and the size of segments are not known
+    /// here.
     pub(super) wanted: Control,
     pub(super) interface: u32,
     /// The time since the Unix epoch.
     pub(super) arrival: Duration,
 }
 
-/// Who sent a datagram.
+/// The sender of a datagram.
 pub(super) fn sender(udp: &UdpFrame, interface: u32) -> Name {
     addr::encode(match udp.source {
-        // An address that means something on one link only comes with that link.
+        // A link-local address comes with its link.
         IpAddr::V6(source) if source.is_unicast_link_local() => {
             SocketAddr::V6(SocketAddrV6::new(source, udp.source_port, 0, interface))
         }

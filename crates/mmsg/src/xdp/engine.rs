@@ -1,16 +1,16 @@
 //! The AF_XDP engine: frames of one queue of an interface, taken out of the receive ring into the slots of a batch.
 //!
-//! A chunk that was filled is exchanged for the empty block of the batch's slot, which goes to the kernel in its place;
-//! a short payload is copied instead, and the chunk goes back at once (`move_frame.rs`). As with io_uring a batch
-//! always owns as many blocks as it was born with, and the pool is not drawn upon.
+//! A filled chunk is exchanged for the empty block of the batch's slot, which goes to the kernel in its place; a short
+//! payload is copied instead, and the chunk goes back at once (`move_frame.rs`). As with io_uring a batch always owns
+//! as many blocks as at first, and the pool is not drawn upon.
 //!
 //! Who may touch a block when: `&mut RecvBatch` gives the slots of a batch, the receive ring gives a chunk, and all of
-//! them are of one arena, which the engine keeps alive with the batches it was given. When the engine is dropped its
-//! socket goes first; why nothing has to be waited for then, `socket.rs` says.
+//! them are of one arena, which the engine keeps alive with its own batches. When the engine is dropped its socket goes
+//! first; `socket.rs` says why nothing has to be waited for then.
 //!
-//! The end: the queue's socket is taken out of the program's map, and every core is waited for that may have been under
-//! way with a frame for it. From then on everything passes to the kernel's stack, and what is in the ring is all there
-//! will ever be.
+//! The end: the queue's socket is taken out of the program's map, and the engine waits for every core that may have
+//! been delivering a frame to it. From then on everything passes to the kernel's stack, and the ring gets no more
+//! frames.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -39,17 +39,17 @@ use super::umem::Umem;
 /// How often a wait looks whether the interface is still there: the kernel wakes no waiter when it goes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How many frames ahead the headers of one are asked for: another core wrote them, and to wait for each costs more
-/// than all that is done with it.
+/// How many frames ahead headers are prefetched: another core wrote them, and waiting for each costs more than all the
+/// work on it.
 const AHEAD: u32 = 4;
 
-/// How long the kernel may take to let go of a queue whose socket was closed. It is a matter of milliseconds, and of
-/// seconds on a host whose cores are all busy.
+/// How long the kernel may take to release a queue whose socket was closed: normally milliseconds, but seconds on a
+/// host whose cores are all busy.
 const LET_GO: Duration = Duration::from_secs(10);
 /// How often to look whether it has.
 const LET_GO_LOOK: Duration = Duration::from_millis(5);
 
-/// How long a softirq may take to put a frame into the ring that it has in hand, where the kernel cannot be asked.
+/// How long a softirq may take to put its current frame into the ring, where the kernel cannot be asked.
 const UNDER_WAY: Duration = Duration::from_millis(50);
 
 /// The AF_XDP engine. [`Engine::af_xdp`](crate::Engine::af_xdp) makes one.
@@ -60,14 +60,14 @@ pub(crate) struct Xdp {
     redirect: Arc<Redirect>,
     options: Options,
     mover: FrameMover,
-    /// Chunks that are to go to the kernel again, and for which its ring had no room.
+    /// Chunks that have to go back to the kernel and found no room in its ring.
     waiting: Vec<*mut u8>,
     tally: Tally,
     /// What the blocks were taken from; keeps the arena alive.
     reserve: Vec<RecvBatch>,
-    /// The last call left frames in the ring, so there is no reason to let anything gather.
+    /// The last call left frames in the ring, so there is no reason to gather.
     may_have_more: bool,
-    /// How long a wait looks at the device's queue before it sleeps, in microseconds.
+    /// How long a wait polls the device's queue before it sleeps, in microseconds.
     busy_poll_us: u32,
     /// The end was asked for.
     ending: bool,
@@ -98,7 +98,7 @@ impl Xdp {
         // place.
         let mut socket = unsafe { XdpSocket::new(made, &umem, blocks.len(), &subject) }?;
         let chunks = blocks.len();
-        // Those first that a device may write to by itself.
+        // First those that a device may write to by itself.
         let (on_one_page, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| umem.is_on_one_page(*block));
         let mut waiting = Vec::with_capacity(chunks);
         let is_worth_it = on_one_page.len() >= chunks / 4;
@@ -157,7 +157,7 @@ impl Xdp {
                 if taken > 0 || wait == Wait::No || self.finishing || wake_flag.is_set() {
                     return Ok(taken);
                 }
-                // There were frames, and none of them a datagram.
+                // There were frames, and none of them was a datagram.
                 wait = Wait::Block;
             }
         })
@@ -171,7 +171,7 @@ impl Xdp {
         batch.fill(|headers, count| unsafe { self.pick_up(headers, count) })
     }
 
-    /// Ends the taking in. Where the kernel refuses that, what is in the ring is received first.
+    /// Begins the end. Where the kernel refuses that, what is in the ring is received first.
     fn finish_or_go_on(&mut self) -> io::Result<()> {
         match self.finish() {
             Err(_) if self.socket.received.ready() > 0 => Ok(()),
@@ -208,7 +208,7 @@ impl Xdp {
     pub(crate) fn wait_readable(&mut self, timeout: Duration) -> io::Result<bool> {
         let is_readable = self.socket.received.ready() > 0 || self.socket.wait(timeout)?;
         if !is_readable {
-            // Nothing wakes who waits for an interface that is gone.
+            // Nothing wakes a thread that waits for an interface that is gone.
             self.socket.kick()?;
         }
         Ok(is_readable)
@@ -229,7 +229,7 @@ impl Xdp {
         self.socket.statistics()
     }
 
-    /// Waits as long as it is told and nothing is there.
+    /// Waits as `wait` says, unless something is there.
     fn wait(&mut self, count: usize, wait: Wait, wake_flag: &WakeFlag) -> io::Result<()> {
         let is_full = |socket: &mut XdpSocket| socket.received.ready() as usize >= count;
         let wait = if self.finishing || wake_flag.is_set() { Wait::No } else { wait };
@@ -250,7 +250,7 @@ impl Xdp {
         Ok(())
     }
 
-    /// Puts the datagrams of frames that are there under up to `count` headers, and returns how many.
+    /// Puts the datagrams of the ready frames under up to `count` headers, and returns how many.
     ///
     /// # Safety
     /// The headers are armed, of our layout and arena, and nothing else reads them or what they point at.
@@ -287,14 +287,14 @@ impl Xdp {
         // SAFETY: as above.
         waiting.retain(|block| !unsafe { socket.fill.put(mover.umem.address(*block)) });
         match self.socket.publish() {
-            // What was received comes first; an interface that is gone is met again by the next call.
+            // Received datagrams come first; the next call meets the missing interface again.
             Err(error) if taken == 0 => Err(error),
             _ => Ok(taken),
         }
     }
 }
 
-/// Binds a socket to a queue. The kernel lets go of a queue a moment after its last socket was closed.
+/// Binds a socket to a queue. The kernel releases a queue a moment after its last socket was closed.
 fn bind(socket: &mut XdpSocket, interface: u32, queue: u32, zero_copy: bool) -> io::Result<()> {
     let start = Instant::now();
     loop {
@@ -307,7 +307,7 @@ fn bind(socket: &mut XdpSocket, interface: u32, queue: u32, zero_copy: bool) -> 
     }
 }
 
-/// Puts blocks on the fill ring; those for which there is no room wait.
+/// Puts blocks on the fill ring; those without room wait.
 fn give(socket: &mut XdpSocket, umem: &Umem, blocks: Vec<*mut u8>, waiting: &mut Vec<*mut u8>) {
     for block in blocks {
         // SAFETY: blocks of batches that are ours alone and hold nothing, each given once.
@@ -317,8 +317,7 @@ fn give(socket: &mut XdpSocket, umem: &Umem, blocks: Vec<*mut u8>, waiting: &mut
     }
 }
 
-/// Chunks in the blocks of a batch, if they are long enough for an ordinary frame. What is longer than a chunk the
-/// program lets pass.
+/// Chunks in the blocks of a batch, if they are long enough for an ordinary frame. The program lets longer frames pass.
 fn umem(batch: &RecvBatch, redirect: &Redirect) -> Result<Umem, Refusal> {
     let (layout, interface) = (batch.region().layout(), &redirect.wanted().interface);
     Umem::new(layout, batch.region().arena(), sys::page_bytes()).map_err(|needed| {
@@ -330,7 +329,7 @@ fn umem(batch: &RecvBatch, redirect: &Redirect) -> Result<Umem, Refusal> {
     })
 }
 
-/// Refuses to note down what a batch has no room for.
+/// Refuses control messages for which a batch has no room.
 fn check_control(layout: &Layout, options: &Options) -> io::Result<()> {
     let needed = options.control.bytes_of_every_datagram(true);
     if needed <= layout.control_bytes {
@@ -352,7 +351,7 @@ fn other_pool() -> io::Error {
 
 impl Drop for Xdp {
     fn drop(&mut self) {
-        // The kernel would do it when the socket is closed; like this no frame is under way to it then.
+        // The kernel would do it when the socket is closed; this way no frame is on its way to it then.
         let _ = self.redirect.let_pass(self.options.queue);
     }
 }

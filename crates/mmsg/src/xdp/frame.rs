@@ -1,9 +1,9 @@
 //! What is in a frame: Ethernet, at most one VLAN tag, IPv4 without options or IPv6 without extension headers, UDP.
 //! Pure: a byte slice goes in, and every bound is checked.
 //!
-//! The program hands over only frames that look like this, and lets all others pass to the kernel. It does not compare
-//! lengths with the frame and adds nothing up; that is done here, and by the kernel's own rules, so that what is
-//! delivered is what an ordinary socket would have got. What is refused here the kernel would have dropped.
+//! The program hands over only such frames. It neither compares lengths with the frame nor adds up checksums; that is
+//! done here, by the kernel's own rules, so that what is delivered is what an ordinary socket would have got. The
+//! kernel would have dropped what is refused here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -26,13 +26,13 @@ pub(super) const TYPE_V6: u16 = libc::ETH_P_IPV6 as u16;
 pub(super) const TYPE_TAG: u16 = libc::ETH_P_8021Q as u16;
 pub(super) const PROTOCOL_UDP: u8 = libc::IPPROTO_UDP as u8;
 
-/// The bit of IPv4's fragment field that may be set in a whole datagram: that it may not be cut.
+/// The only bit that may be set in the fragment field of a whole IPv4 datagram: don't fragment.
 pub(super) const MAY_NOT_BE_CUT: u16 = 0x4000;
 
 /// Why a frame is no datagram that a socket would have got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameError {
-    /// Lengths that contradict each other, or something that the program does not let through.
+    /// Lengths that contradict each other, or a frame that the program does not hand over.
     Malformed,
     /// The checksum of the IPv4 header is wrong.
     HeaderChecksum,
@@ -47,8 +47,8 @@ pub(super) enum FrameError {
 pub(super) enum ChecksumState {
     /// It is right.
     Right,
-    /// It is the sum of the addresses and the length alone: a sender on this host leaves the rest to the device, and on
-    /// a virtual cable there is none. Nothing in the frame can prove it.
+    /// It is the sum of the addresses and the length alone: a sender on this host leaves the rest to the device, and a
+    /// virtual cable has none. Nothing in the frame can prove it.
     LeftToDevice,
     /// IPv4 without a checksum.
     Absent,
@@ -70,7 +70,7 @@ pub(super) struct UdpFrame {
     pub(super) checksum_state: ChecksumState,
 }
 
-/// The IP header, as far as both versions say the same.
+/// What both versions of the IP header say.
 struct IpHeader {
     source: IpAddr,
     destination: IpAddr,
@@ -97,7 +97,7 @@ impl UdpFrame {
         };
         let packet = frame.get(network.at..network.end).ok_or(FrameError::Malformed)?;
         let bytes = usize::from(number(packet, 4)?);
-        // The kernel cuts off what an IP packet has beyond its datagram.
+        // The kernel ignores what an IP packet has beyond its datagram.
         let datagram = packet.get(..bytes).filter(|_| bytes >= UDP_BYTES).ok_or(FrameError::Malformed)?;
         let checksum_state = match checksums {
             Checksums::Unverified => ChecksumState::Unasked,
@@ -176,10 +176,9 @@ fn number(bytes: &[u8], at: usize) -> Result<u16, FrameError> {
     array(bytes, at).map(u16::from_be_bytes).ok_or(FrameError::Malformed)
 }
 
-/// Adds up words in the machine's own order: as long as all of it is in one order, one's complement does not care
-/// which. Eight bytes at a time, each carry added again, and folded so that a few sums can be added without overflow.
-/// What is left over is read in pieces of the sizes that a machine reads: through a buffer it would have to wait until
-/// that is written.
+/// Adds up words in the machine's own order, which does not matter to one's complement as long as it is the same
+/// everywhere. It takes eight bytes at a time, adds each carry again, and folds the sum so that a few can be added
+/// without overflow. The rest is read in pieces of machine sizes: a buffer would have to be written before it is read.
 #[inline]
 fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -195,7 +194,7 @@ fn sum(bytes: &[u8]) -> u64 {
     (whole & u64::from(u32::MAX)) + (whole >> 32) + four + two + one
 }
 
-/// A sum in 16 bits, with what was carried added again, as often as whatever fits in 64 bits needs it.
+/// Folds a 64-bit sum to 16 bits, adding every carry again.
 #[inline]
 fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);

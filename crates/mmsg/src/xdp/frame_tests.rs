@@ -3,11 +3,15 @@
 
 use super::*;
 use crate::testing::rounds;
-use crate::xdp::testing::Sample;
+use crate::xdp::testing::{Sample, damage};
 use Checksums::{Unverified, Verified, VerifiedOrLeftToDevice};
 
 fn read(sample: &Sample) -> Result<UdpFrame, FrameError> {
-    UdpFrame::read(&sample.frame(), VerifiedOrLeftToDevice)
+    read_frame(&sample.frame())
+}
+
+fn read_frame(frame: &[u8]) -> Result<UdpFrame, FrameError> {
+    UdpFrame::read(frame, VerifiedOrLeftToDevice)
 }
 
 #[test]
@@ -34,7 +38,7 @@ fn a_datagram_of_either_family_is_read_with_and_without_a_tag() {
 fn what_pads_a_short_frame_is_not_payload() {
     let mut frame = Sample::v4(b"x").frame();
     frame.resize(60, 0xaa);
-    assert_eq!(UdpFrame::read(&frame, VerifiedOrLeftToDevice).expect("a datagram").payload, 42..43);
+    assert_eq!(read_frame(&frame).expect("a datagram").payload, 42..43);
 }
 
 #[test]
@@ -55,11 +59,7 @@ fn lengths_that_contradict_the_frame_are_refused() {
     for sample in [Sample::v4(b"1234"), Sample::v6(b"1234"), Sample::v4(b"1234").tagged(1)] {
         let whole = sample.frame();
         for length in 0..whole.len() {
-            assert_eq!(
-                UdpFrame::read(&whole[..length], VerifiedOrLeftToDevice),
-                Err(FrameError::Malformed),
-                "{length} bytes of {sample:?}"
-            );
+            assert_eq!(read_frame(&whole[..length]), Err(FrameError::Malformed), "{length} bytes of {sample:?}");
         }
     }
 }
@@ -77,14 +77,14 @@ fn what_the_program_never_hands_over_is_refused() {
     for (at, byte, what) in changes {
         let mut frame = Sample::v4(b"1234").frame();
         frame[at] = byte;
-        assert_eq!(UdpFrame::read(&frame, VerifiedOrLeftToDevice), Err(FrameError::Malformed), "{what}");
+        assert_eq!(read_frame(&frame), Err(FrameError::Malformed), "{what}");
     }
     let mut frame = Sample::v6(b"1234").frame();
     frame[20] = 44;
-    assert_eq!(UdpFrame::read(&frame, VerifiedOrLeftToDevice), Err(FrameError::Malformed), "a fragment header");
+    assert_eq!(read_frame(&frame), Err(FrameError::Malformed), "a fragment header");
     let frame = Sample::v4(b"1234").tagged(1).frame();
     let two_tags = [&frame[..16], &frame[12..]].concat();
-    assert_eq!(UdpFrame::read(&two_tags, VerifiedOrLeftToDevice), Err(FrameError::Malformed), "two tags");
+    assert_eq!(read_frame(&two_tags), Err(FrameError::Malformed), "two tags");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn every_bit_of_damage_is_found_by_a_checksum() {
             for bit in 0..8 {
                 let mut frame = whole.clone();
                 frame[at] ^= 1 << bit;
-                let error = UdpFrame::read(&frame, VerifiedOrLeftToDevice).expect_err("damaged");
+                let error = read_frame(&frame).expect_err("damaged");
                 let is_length = (headers + 4..headers + 6).contains(&at);
                 assert!(error == FrameError::Checksum || (is_length && error == FrameError::Malformed), "{at} {bit}");
                 assert!(is_length || UdpFrame::read(&frame, Unverified).is_ok(), "the checksum was not asked for");
@@ -121,10 +121,8 @@ fn a_checksum_that_was_left_to_the_device_is_known_and_not_taken_for_a_wrong_one
         sample.leave_checksum = true;
         assert_eq!(read(&sample).expect("a datagram").checksum_state, ChecksumState::LeftToDevice);
         assert_eq!(UdpFrame::read(&sample.frame(), Verified), Err(FrameError::Checksum), "nothing is left on a wire");
-        assert_eq!(
-            UdpFrame::read(&sample.frame(), Unverified).expect("a datagram").checksum_state,
-            ChecksumState::Unasked
-        );
+        let unverified = UdpFrame::read(&sample.frame(), Unverified).expect("a datagram");
+        assert_eq!(unverified.checksum_state, ChecksumState::Unasked);
     }
 }
 
@@ -154,15 +152,10 @@ fn random_frames_never_panic_and_what_is_read_lies_within_them() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0101);
     let mut datagrams = 0;
     for _ in 0..rounds() {
-        let mut payload = vec![0; random.usize(..40)];
-        random.fill(&mut payload);
-        let sample = if random.usize(..2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) };
-        let mut frame = if random.usize(..2) == 0 { sample.tagged(1).frame() } else { sample.frame() };
-        for _ in 0..random.usize(..3) {
-            let at = random.usize(..frame.len());
-            frame[at] = random.u8(..);
-        }
-        frame.truncate(random.usize(..frame.len() * 8).max(1));
+        let sample = Sample::random(&mut random, 40);
+        let mut frame = if random.bool() { sample.tagged(1).frame() } else { sample.frame() };
+        let within = frame.len();
+        damage(&mut frame, &mut random, within, 1);
         if let Ok(udp) = UdpFrame::read(&frame, [Unverified, Verified][random.usize(..2)]) {
             assert!(frame.get(udp.payload.clone()).is_some(), "{udp:?} of {frame:?}");
             datagrams += 1;

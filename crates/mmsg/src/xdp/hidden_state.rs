@@ -1,9 +1,9 @@
 //! What a frame above the driver does not show and the kernel knows: whether it had a VLAN tag, and whether it is a
-//! train of datagrams that are one by now. A program at the tracepoint `net:netif_receive_skb`, which comes just before
-//! the program at the interface and on the same core, notes both in a map of that core.
+//! train of datagrams. A program at the tracepoint `net:netif_receive_skb`, which runs just before the program at the
+//! interface and on the same core, notes both in a map of that core.
 //!
-//! It runs for each packet of every interface, which costs some tens of nanoseconds, so it is there in the generic mode
-//! only. It needs `CAP_PERFMON` and the kernel's description of its types, and outlives the interface.
+//! It runs for each packet of every interface, which costs some tens of nanoseconds, so only the generic mode has it.
+//! It needs `CAP_PERFMON` and the kernel's description of its types, and outlives the interface.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use bpf::{Assembler, Instruction, Map, Operation, Program, ProgramKind, Register
 
 use super::program::{HAS_TAG, IS_TRAIN, LICENSE};
 
-/// The map, and what fills it as long as this lives.
+/// The map, and the program that fills it until this is dropped.
 #[derive(Debug)]
 pub(super) struct HiddenStateProgram {
     notes: Map,
@@ -53,12 +53,12 @@ impl HiddenStateProgram {
 
 impl FieldOffsets {
     fn read(types: &Types<'_>) -> Option<FieldOffsets> {
-        // Of 32 bits `end` is a pointer.
+        // With 32 bits `end` is a pointer.
         if cfg!(not(target_pointer_width = "64")) {
             return None;
         }
-        // Before Linux 6.2 there is no such word, and what was there before may stand in its parts: then too much
-        // passes to the stack, and never too little.
+        // Before Linux 6.2 there is no such word, and its parts may hold older values: then too much passes to the
+        // stack, and never too little.
         let tag = types.field("sk_buff", "vlan_all").or_else(|| types.field("sk_buff", "vlan_proto"))?;
         let (head, end) = (types.field("sk_buff", "head")?, types.field("sk_buff", "end")?);
         Some(FieldOffsets { tag, head, end, segment: types.field("skb_shared_info", "gso_size")? })
@@ -70,7 +70,7 @@ const WORD: i16 = -8;
 const POINTER: i16 = -16;
 const KEY: i16 = -24;
 
-/// Register 6 has the packet, 7 what is noted, 8 where its other part lies.
+/// Register 6 has the packet, 7 the note, 8 the shared information.
 fn assemble(places: &FieldOffsets, notes: BorrowedFd<'_>) -> Vec<Instruction> {
     let mut program = Assembler::new();
     let [untagged, note, end] = std::array::from_fn(|_| program.label());
@@ -90,7 +90,7 @@ fn assemble(places: &FieldOffsets, notes: BorrowedFd<'_>) -> Vec<Instruction> {
     program.finish()
 }
 
-/// Copies bytes of the kernel onto the stack. What cannot be read is zeroes.
+/// Copies kernel memory onto the stack; unreadable memory gives zeroes.
 fn read(program: &mut Assembler, (base, offset): (Register, usize), (to, bytes): (i16, i32)) {
     let offset = i32::try_from(offset).expect("structures of packets are short");
     program.copy(R1, R10).compute_value(Operation::Add, R1, to.into()).set(R2, bytes);

@@ -2,8 +2,7 @@
 //!
 //! A [`Redirect`] puts a program of some hundred instructions at an interface. It hands whole UDP datagrams to one port
 //! over to the engines of the interface's receive queues, which [`Engine::af_xdp`](crate::Engine::af_xdp) makes, and
-//! lets everything else pass to the kernel as if nothing were there. An engine fills the same batches as every other
-//! one, and a reader finds the same in them.
+//! lets everything else pass to the kernel. The engines fill the same batches as every other engine.
 //!
 //! What the kernel lost of a queue is in its [`Statistics`], what the engine refused in its [`Tally`], to the frame:
 //! handed over = received + refused + lost.

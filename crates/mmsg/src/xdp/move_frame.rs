@@ -1,11 +1,11 @@
 //! One frame into one slot of a batch, as `recvmmsg` would have left a datagram there.
 //!
-//! A payload that is short is copied into the slot's own block, and the frame's block is free again. A longer one stays
-//! where it is: the slot points at the frame's block from then on, and its own becomes free in exchange. Either way the
-//! sender and the control messages are written beside it, where `datagram.rs` looks for them. In the second case that
-//! is over the headers of the frame, which have been read by then.
+//! A short payload is copied into the slot's own block, and the frame's block is free again. A longer one stays in
+//! place: the slot points at the frame's block from then on, and its own becomes free in exchange. Either way the
+//! sender and the control messages are written beside the payload, where `datagram.rs` looks for them; in the second
+//! case over the headers of the frame, which have been read by then.
 #![allow(unsafe_code)]
-// The lengths in a header have other types with other C libraries; where a cast is needed depends on which.
+// The lengths in a header have other types in other C libraries; which of them need a cast depends on that.
 #![allow(clippy::unnecessary_cast)]
 
 use std::ptr;
@@ -25,19 +25,19 @@ use super::umem::{FramePlace, Umem};
 pub(super) struct FrameMover {
     pub(super) umem: Umem,
     pub(super) layout: Layout,
-    /// Payloads of up to so many bytes are copied; no more than a slot has.
+    /// Payloads of up to so many bytes are copied; at most the size of a slot.
     pub(super) copy_up_to: usize,
     pub(super) checksums: Checksums,
-    /// Whether any block will do as a chunk, or only one that lies on one page.
+    /// Whether a chunk may lie across two pages.
     pub(super) any_page: bool,
 }
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moved {
-    /// The block that is free now, in exchange for what was taken.
+    /// The block that is free now.
     pub(super) block: *mut u8,
-    /// Whether the slot is filled. Otherwise the frame was no datagram, and the slot is as it was.
+    /// Whether the slot is filled. Otherwise the frame was no datagram, and the slot is unchanged.
     pub(super) is_taken: bool,
 }
 

@@ -2,17 +2,17 @@
 
 use crate::shape::{Control, setters};
 
-/// How a program sits at an interface.
+/// Where a program runs at an interface.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// In the driver, before the kernel has made anything of a frame (`XDP_FLAGS_DRV_MODE`).
+    /// In the driver, before the kernel has processed a frame (`XDP_FLAGS_DRV_MODE`).
     #[default]
     Native,
-    /// Above the driver, with every driver, and slower than that (`XDP_FLAGS_SKB_MODE`). There a train, of a sender on
-    /// this host or made by the kernel (GRO), is one frame with one UDP header. The kernel is asked which ones are
-    /// trains (`CAP_PERFMON`, a kernel that describes its types), and where that cannot be, whatever has a checksum
-    /// that was left to the device is taken for one. They pass to the stack, which cuts them.
+    /// Above the driver, with every driver and slower (`XDP_FLAGS_SKB_MODE`). There a train, of a sender on this host
+    /// or made by the kernel (GRO), is one frame with one UDP header. The kernel tells which frames are trains
+    /// (`CAP_PERFMON`, a kernel that describes its types); where it cannot, every frame whose checksum was left to the
+    /// device counts as one. Trains pass to the stack, which cuts them.
     Generic,
 }
 
@@ -24,10 +24,10 @@ pub struct Wanted {
     pub interface: String,
     /// The port.
     pub port: u16,
-    /// How the program sits there.
+    /// Where the program runs.
     pub mode: Mode,
-    /// Whether frames with a VLAN tag are taken too. Which VLAN it is of is not looked at. The kernel would have given
-    /// them to the interface of that VLAN; so this is for hosts where the addresses are those of all VLANs.
+    /// Whether frames with a VLAN tag are taken too, of whichever VLAN. The kernel would have given them to the
+    /// interface of that VLAN; so this is for hosts where the addresses are those of all VLANs.
     ///
     /// Where the device takes tags off (`ethtool -K INTERFACE rxvlan`) and on a virtual cable, the driver or the kernel
     /// is asked for them; see [`Redirect::unseen_tags`](super::Redirect::unseen_tags) for where that cannot be.
@@ -40,7 +40,7 @@ impl Wanted {
         Wanted { interface: interface.to_owned(), port, mode: Mode::Native, tagged: false }
     }
 
-    /// The same with a program that sits so.
+    /// The same in another mode.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Wanted {
         Wanted { mode, ..self }
@@ -53,19 +53,19 @@ impl Wanted {
     }
 }
 
-/// What is made of UDP checksums. The device has verified them for most frames, but an AF_XDP socket is not told for
-/// which. The checksum of an IPv4 header is always verified, and IPv4 without a UDP checksum is always legal.
+/// How UDP checksums are treated. The device has verified most of them, but an AF_XDP socket is not told which. The
+/// checksum of an IPv4 header is always verified, and IPv4 without a UDP checksum is always legal.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksums {
     /// They are not looked at.
     Unverified,
-    /// A wrong one is refused, but taken if it is the sum of addresses and length alone: a sender on this host leaves
-    /// the rest to the device, and a virtual cable has none. One wrong checksum in 65,536 looks like that by chance.
+    /// A wrong one is refused, unless it is the sum of addresses and length alone: a sender on this host leaves the
+    /// rest to the device, and a virtual cable has none. One wrong checksum in 65,536 looks like that by chance.
     #[default]
     VerifiedOrLeftToDevice,
-    /// Whatever is wrong is refused, which is right for what came over a wire. Senders on this host are then refused
-    /// too, where nothing has completed their checksums.
+    /// Every wrong one is refused, which is right for what came over a wire. That includes senders on this host whose
+    /// checksums no device has completed.
     Verified,
 }
 
@@ -75,23 +75,22 @@ pub enum Checksums {
 pub struct Options {
     /// The receive queue, from 0.
     pub queue: u32,
-    /// Payloads of up to so many bytes are copied into the batch's own memory, longer ones change places with it; 0
-    /// copies none.
+    /// Payloads of up to so many bytes are copied into the batch's own memory, longer ones change places with it.
     pub copy_up_to: usize,
-    /// What is made of UDP checksums.
+    /// How UDP checksums are treated.
     pub checksums: Checksums,
     /// Whether the device may write into the memory by itself, where its driver can; otherwise the kernel copies. It
-    /// wants memory on [huge pages](crate::BatchShape::huge_pages) that the administrator has set aside: on ordinary
-    /// ones it can use only those blocks of the reserve that lie within a page, which is every other one.
+    /// wants reserved [huge pages](crate::BatchShape::huge_pages): of ordinary ones it can use only the blocks that lie
+    /// within a page, which is every other one.
     pub zero_copy: bool,
-    /// What to note down with each datagram, of packet information, time, traffic class and hop limit: the batch needs
-    /// the room for it. The time is that of the moment a batch was begun, the same for all in it.
+    /// What to note with each datagram: packet information, time, traffic class and hop limit. The batch needs the room
+    /// for it. The time is when the batch was begun, the same for all in it.
     pub control: Control,
 }
 
 impl Options {
-    /// A queue, copied by the kernel, with checksums verified or left to the device, and nothing noted down. Short
-    /// payloads are copied.
+    /// A queue, copied by the kernel, with checksums verified or left to the device, without notes. Short payloads are
+    /// copied.
     #[must_use]
     pub const fn new(queue: u32) -> Options {
         let checksums = Checksums::VerifiedOrLeftToDevice;
@@ -102,11 +101,11 @@ impl Options {
 setters!(Options {
     /// The same with payloads of up to so many bytes copied.
     copy_up_to: usize,
-    /// The same with this made of checksums.
+    /// The same with checksums treated so.
     checksums: Checksums,
-    /// The same by the device itself, where that can be.
+    /// The same written by the device itself, where that can be.
     zero_copy: bool,
-    /// The same with this noted down.
+    /// The same with these notes.
     control: Control,
 });
 

@@ -1,18 +1,18 @@
-//! The program at the interface: which frames go past the kernel's stack, and that all others do not.
+//! The program at the interface, which decides what goes past the kernel's stack.
 //!
 //! It hands over what the stack would have brought to the listener's socket, and nothing else: a whole UDP datagram, in
 //! a frame to this interface, to one of the addresses and to the port. It leaves every unusual frame to the stack:
-//! fragments, IP options, extension headers, two tags, broadcast, an impossible sender. What the stack makes of those
-//! reaches the ordinary socket on the same port.
+//! fragments, IP options, extension headers, two tags, broadcast, an impossible sender, what is longer than a chunk.
+//! What the stack makes of those reaches the ordinary socket on the same port.
 //!
-//! What a frame does not show is left to the stack as well: a VLAN tag that was taken off it, and that it is a train of
-//! datagrams which a sender or the kernel has made one. How the program learns of both differs, see [`HiddenState`].
-//! What is longer than a chunk.
+//! A frame may also hide something: a VLAN tag that was taken off it, or that it is a train of datagrams which a sender
+//! or the kernel has made one. Those are left to the stack too, as far as the program can learn of them, see
+//! [`HiddenState`].
 //!
-//! Lengths in headers are not compared with the frame here: the verifier permits that only with `CAP_PERFMON`.
-//! `frame.rs` does it, and the checksums.
+//! Lengths in headers are not compared with the frame here, because the verifier permits that only with `CAP_PERFMON`.
+//! `frame.rs` does it, and verifies the checksums.
 //!
-//! Pure: it makes instructions, and asks the kernel nothing.
+//! Pure: it makes instructions and does not call the kernel.
 
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -23,13 +23,13 @@ use bpf::{Assembler, Instruction, Label, Operation, Register, When, Width, helpe
 use super::frame::{ETHERNET_BYTES, MAY_NOT_BE_CUT, PROTOCOL_UDP, TAG_BYTES, TYPE_TAG, TYPE_V4, TYPE_V6};
 use super::frame::{UDP_BYTES, V4_BYTES, V6_BYTES};
 
-/// Functions of the kernel's own are for programs that may be used under the GPL too.
+/// The licence that permits calling functions of the kernel.
 pub(super) const LICENSE: &CStr = c"Dual MIT/GPL";
 
 /// `XDP_PASS`, the verdict that leaves a frame to the stack.
 pub(super) const PASS: u32 = 2;
 
-// Where `struct xdp_md` has what is asked of it.
+// Offsets in `struct xdp_md`.
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const RECEIVE_QUEUE: i16 = 16;
@@ -37,14 +37,14 @@ const RECEIVE_QUEUE: i16 = 16;
 /// How many words of a key are the address.
 const ADDRESS_WORDS: usize = 4;
 
-/// The keys of the map of addresses: IPv6, or IPv4 in IPv6 clothes, and the card's own Ethernet address. That stands in
-/// a map and not in the program, because a card may get another one, and so does one that is removed and comes back.
+/// The keys of the map of addresses: IPv6 or mapped IPv4, and the Ethernet address of the interface. That is in the key
+/// and not in the program, because it may change, also when an interface is removed and comes back.
 pub(super) const KEY_BYTES: usize = 4 * (ADDRESS_WORDS + 2);
 
-/// An address of a card as a key.
+/// An address of an interface as a key.
 pub(super) type Key = [u8; KEY_BYTES];
 
-/// The key of an address of this card.
+/// The key of an address of the interface with this Ethernet address.
 pub(super) fn key(card: [u8; 6], address: IpAddr) -> Key {
     let address = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -53,48 +53,47 @@ pub(super) fn key(card: [u8; 6], address: IpAddr) -> Key {
     let mut key = [0; KEY_BYTES];
     key[..16].copy_from_slice(&address);
     key[16..20].copy_from_slice(&card[..4]);
-    // The program stores the two bytes that are left as a word.
+    // The program stores the last two bytes as a word.
     key[20..].copy_from_slice(&u32::from(u16::from_ne_bytes([card[4], card[5]])).to_ne_bytes());
     key
 }
 
-/// What the program is made for, besides the addresses.
+/// What a program is assembled for, besides the addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filter<'a> {
     pub(super) port: u16,
-    /// Whether a frame with a VLAN tag is taken, whichever VLAN it is of.
+    /// Whether a frame with a VLAN tag is taken, of whichever VLAN.
     pub(super) tagged: bool,
     /// The verdict on a frame of a queue that has no socket.
     pub(super) otherwise: u32,
-    /// Whether the kernel says how long a frame is, which Linux 5.18 does. Otherwise what is longer than an ordinary
-    /// frame passes: without `CAP_PERFMON` the verifier permits no comparison with a number that is not written in the
-    /// program.
+    /// Whether the kernel tells the length of a frame, which Linux 5.18 does. Otherwise everything longer than an
+    /// ordinary frame passes: without `CAP_PERFMON` the verifier permits comparisons only with constants.
     pub(super) asks_length: bool,
     pub(super) hidden: HiddenState<'a>,
 }
 
-/// How the program knows of what a frame does not show.
+/// How the program learns what a frame does not show.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HiddenState<'a> {
-    /// It asks the driver for the tag, by the kernel's function of this number. A driver shows no trains.
+    /// It asks the driver for the tag, by the kernel function of this number. In the driver there are no trains.
     Asked(u32),
-    /// A [`HiddenStateProgram`](super::hidden_state::HiddenStateProgram) has noted it in this map before.
+    /// A [`HiddenStateProgram`](super::hidden_state::HiddenStateProgram) notes it in this map before.
     Noted(BorrowedFd<'a>),
-    /// Above the driver with no such note: what is a train has a checksum that is not finished yet, so all that have
-    /// such a checksum are taken for trains. A tag is not seen.
+    /// Above the driver without such notes: a train has an unfinished checksum, so every frame with one is taken for a
+    /// train. Tags are not seen.
     Guessed,
-    /// In the driver, which is not asked: a tag is not seen.
+    /// In the driver without asking: tags are not seen.
     Unseen,
 }
 
-/// What a note says of a frame: that it has a tag, or is a train.
+/// What a note says of a frame.
 pub(super) const HAS_TAG: i32 = 1;
 pub(super) const IS_TRAIN: i32 = 2;
 
 /// The maps that the program reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProgramMaps<'a> {
-    /// Has the addresses as its keys.
+    /// Its keys are the addresses.
     pub(super) addresses: BorrowedFd<'a>,
     /// The sockets by queue.
     pub(super) sockets: BorrowedFd<'a>,
@@ -102,7 +101,7 @@ pub(super) struct ProgramMaps<'a> {
     pub(super) longest: BorrowedFd<'a>,
 }
 
-/// How long an ordinary frame is at most, with a tag. A chunk has room for it.
+/// The longest ordinary frame, with a tag. A chunk has room for it.
 pub(super) const ORDINARY_BYTES: usize = ETHERNET_BYTES + TAG_BYTES + 1500;
 
 const CONTEXT: Register = Register::R6;
@@ -111,19 +110,19 @@ const END: Register = Register::R8;
 const KIND: Register = Register::R9;
 const VALUE: Register = Register::R3;
 
-/// A field of a frame. Frames are read from register 7 on, which is moved on by a tag.
+/// A field of a frame, read from register 7 on, which a tag moves.
 struct FrameField(Width, usize);
 
 const TYPE: FrameField = FrameField(Width::Half, ETHERNET_BYTES - 2);
 const V4: usize = ETHERNET_BYTES;
 const V6: usize = ETHERNET_BYTES;
 
-/// The words of a frame, compared as they lie in memory.
+/// A number of a header as it lies in memory.
 fn big(value: u16) -> i32 {
     i32::from(u16::from_ne_bytes(value.to_be_bytes()))
 }
 
-/// The steps of the program; each of them jumps to `pass` when the frame is not one to hand over.
+/// Writes the program. Each step jumps to `pass` when the frame is not one to hand over.
 struct ProgramWriter {
     assembler: Assembler,
     pass: Label,
@@ -136,26 +135,26 @@ impl ProgramWriter {
         self.assembler.load(field.0, to, FRAME, offset);
     }
 
-    /// Goes on only if the frame has so many bytes.
+    /// Requires the frame to have so many bytes.
     fn need(&mut self, bytes: usize) {
         let bytes = i32::try_from(bytes).expect("headers are short");
         self.assembler.copy(Register::R2, FRAME).compute_value(Operation::Add, Register::R2, bytes);
         self.assembler.jump_if_register(Register::R2, When::Above, END, self.pass);
     }
 
-    /// Goes on only if a field has this value, as it lies in memory.
+    /// Requires a field to have this value, as it lies in memory.
     fn want(&mut self, field: &FrameField, value: i32) {
         self.load(VALUE, field);
         self.assembler.jump_if_word(VALUE, When::NotEqual, value, self.pass);
     }
 
-    /// Leaves if a field is such.
+    /// Passes if a field is such.
     fn leave(&mut self, field: &FrameField, when: When, value: i32) {
         self.load(VALUE, field);
         self.assembler.jump_if_word(VALUE, when, value, self.pass);
     }
 
-    /// Leaves if both addresses of so many words are equal: no host sends to itself over a cable.
+    /// Passes if both addresses of so many words are equal: no host sends to itself over a cable.
     fn leave_if_equal(&mut self, source: usize, destination: usize, words: usize) {
         let differ = self.assembler.label();
         for word in 0..words {
@@ -166,8 +165,8 @@ impl ProgramWriter {
         self.assembler.jump(self.pass).place(differ);
     }
 
-    /// Leaves if the checksum of a datagram is the sum of addresses, length and protocol alone, which lie in so many
-    /// words from `addresses` on, before the UDP header at `udp`.
+    /// Passes if the checksum of a datagram covers addresses, length and protocol alone. The addresses are so many
+    /// words from `addresses` on; the UDP header is at `udp`.
     fn leave_if_unfinished(&mut self, addresses: usize, words: usize, udp: usize) {
         self.load(VALUE, &FrameField(Width::Half, udp + 4));
         self.assembler.compute_value(Operation::Add, VALUE, big(PROTOCOL_UDP.into()));
@@ -175,7 +174,7 @@ impl ProgramWriter {
             self.load(Register::R4, &FrameField(Width::Word, addresses + 4 * word));
             self.assembler.compute(Operation::Add, VALUE, Register::R4);
         }
-        // Of nine words and two halves: folded to 32 bits and a carry, 17 bits, 16 bits and a carry, 16 bits.
+        // Nine words and two halves: folded to 32 bits and a carry, 17 bits, 16 bits and a carry, 16 bits.
         for bits in [32, 16, 16, 16] {
             self.assembler.copy(Register::R4, VALUE).compute_value(Operation::ShiftRight, Register::R4, bits);
             if bits == 32 {
@@ -211,7 +210,7 @@ impl ProgramWriter {
         if matches!(filter.hidden, HiddenState::Guessed) {
             self.leave_if_unfinished(V4 + 12, 2, V4 + V4_BYTES);
         }
-        // What stands before an IPv4 address that wears them.
+        // The words before a mapped IPv4 address.
         let clothes = i32::from_ne_bytes([0, 0, 0xff, 0xff]);
         for (word, value) in [0, 0, clothes].into_iter().enumerate() {
             self.assembler.store_value(Width::Word, Register::R10, key_place(word), value);
@@ -225,20 +224,20 @@ impl ProgramWriter {
         self.load(VALUE, &FrameField(Width::Byte, V6));
         self.assembler.compute_value(Operation::And, VALUE, 0xf0).jump_if_word(VALUE, When::NotEqual, 0x60, self.pass);
         self.want(&FrameField(Width::Byte, V6 + 6), i32::from(PROTOCOL_UDP));
-        // No sender is a group, or one of those that begin with 64 zeroes: no address, this host, IPv4 in clothes.
+        // No sender has a group address, or one that begins with 64 zeroes: unspecified, loopback, mapped IPv4.
         self.leave(&FrameField(Width::Byte, V6 + 8), When::Equal, 0xff);
         self.load(VALUE, &FrameField(Width::Word, V6 + 8));
         self.load(Register::R4, &FrameField(Width::Word, V6 + 12));
         self.assembler.compute(Operation::Or, VALUE, Register::R4);
         self.assembler.jump_if_word(VALUE, When::Equal, 0, self.pass);
-        // Nor is a receiver, whose key would be that of an IPv4 address.
+        // Nor does a receiver, whose key would be that of an IPv4 address.
         self.load(VALUE, &FrameField(Width::Word, V6 + 24));
         self.load(Register::R4, &FrameField(Width::Word, V6 + 28));
         self.assembler.compute(Operation::Or, VALUE, Register::R4);
         self.assembler.jump_if_word(VALUE, When::Equal, 0, self.pass);
         self.leave_if_equal(V6 + 8, V6 + 24, ADDRESS_WORDS);
         self.want(&FrameField(Width::Half, V6 + V6_BYTES + 2), big(filter.port));
-        // A length of 0 stands for one that needs more bits, which is the stack's business.
+        // A length of 0 means one that needs more bits, which the stack handles.
         self.leave(&FrameField(Width::Half, V6 + V6_BYTES + 4), When::Equal, 0);
         if matches!(filter.hidden, HiddenState::Guessed) {
             self.leave_if_unfinished(V6 + 8, 2 * ADDRESS_WORDS, V6 + V6_BYTES);
@@ -253,7 +252,7 @@ fn key_place(word: usize) -> i16 {
     (4 * word) as i16 - KEY_BYTES as i16
 }
 
-/// Where the key of the other maps lies, and what the driver answers; below the first key.
+/// Where the key of the other maps and the answers of the driver lie: below the first key.
 const SMALL_KEY: i16 = key_end(1);
 const TAG_KIND: i16 = key_end(2);
 const TAG: i16 = key_end(3);
@@ -263,7 +262,7 @@ const fn key_end(words: usize) -> i16 {
 }
 
 impl ProgramWriter {
-    /// Leaves if the frame, with all of its pieces, is longer than a chunk of its queue.
+    /// Passes if the frame, with all of its pieces, is longer than a chunk of its queue.
     fn leave_if_too_long(&mut self, filter: &Filter<'_>, maps: &ProgramMaps<'_>) {
         if filter.asks_length {
             self.assembler.load(Width::Word, VALUE, CONTEXT, RECEIVE_QUEUE);
@@ -279,7 +278,7 @@ impl ProgramWriter {
         }
     }
 
-    /// Leaves if the frame is not what it looks like.
+    /// Passes if the frame has a hidden tag or is a train.
     fn leave_if_hidden(&mut self, filter: &Filter<'_>) {
         match filter.hidden {
             HiddenState::Asked(function) if !filter.tagged => {
@@ -289,7 +288,7 @@ impl ProgramWriter {
                     self.assembler.compute_value(Operation::Add, argument, place.into());
                 }
                 self.assembler.copy(Register::R1, CONTEXT).call_kernel(function.cast_signed());
-                // Anything else is an error: there is none.
+                // Any other answer is an error: there is no tag.
                 self.assembler.jump_if_word(Register::R0, When::Equal, 0, self.pass);
             }
             HiddenState::Noted(notes) => {
@@ -304,7 +303,7 @@ impl ProgramWriter {
     }
 }
 
-/// The program, over its maps.
+/// Assembles the program for its maps.
 pub(super) fn assemble(filter: &Filter<'_>, maps: &ProgramMaps<'_>) -> Vec<Instruction> {
     let mut assembler = Assembler::new();
     let (pass, look_up, untagged, v4) = (assembler.label(), assembler.label(), assembler.label(), assembler.label());

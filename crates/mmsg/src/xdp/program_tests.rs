@@ -8,7 +8,7 @@ use super::*;
 use crate::testing::rounds;
 use crate::xdp::frame::{ChecksumState, FrameError, UdpFrame};
 use crate::xdp::options::Checksums;
-use crate::xdp::testing::Sample;
+use crate::xdp::testing::{Sample, damage};
 use bpf::{Map, Program, ProgramKind};
 
 /// `XDP_DROP`: what the program says here when it would have handed a frame over, because no queue has a socket.
@@ -91,7 +91,7 @@ fn everything_unusual_passes() {
     let Some(program) = load(true) else { return };
     let (four, six) = (Sample::v4(b"payload"), Sample::v6(b"payload"));
     let passes = [
-        ("another card's", changed(&four, 5, 2)),
+        ("to another Ethernet address", changed(&four, 5, 2)),
         ("a broadcast", [&[0xff; 6], &four.frame()[6..]].concat()),
         ("ARP", changed(&four, 13, 0x06)),
         ("IP options", changed(&four, 14, 0x46)),
@@ -101,8 +101,8 @@ fn everything_unusual_passes() {
         ("ICMP", changed(&four, 23, 1)),
         ("TCP", changed(&four, 23, 6)),
         ("a sender of 0.x", changed(&four, 26, 0)),
-        ("who sends to himself", changed(&four, 29, 1)),
-        ("who sends to himself, IPv6", changed(&six, 37, 1)),
+        ("a host that sends to itself", changed(&four, 29, 1)),
+        ("a host that sends to itself, IPv6", changed(&six, 37, 1)),
         ("a sender of 127.x", changed(&four, 26, 127)),
         ("a group as a sender", changed(&four, 26, 239)),
         ("a broadcast address as a sender", changed(&four, 26, 255)),
@@ -132,12 +132,12 @@ fn everything_unusual_passes() {
     }
     let mut jumbo = Sample::v6(b"payload");
     jumbo.udp_bytes = Some(0);
-    assert!(!is_taken(&program, &jumbo.frame()), "a length of 0 is not for us to understand");
+    assert!(!is_taken(&program, &jumbo.frame()), "a length of 0 is for the stack");
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "needs a kernel")]
-fn who_sends_from_almost_the_same_address_is_handed_over() {
+fn a_sender_with_almost_the_same_address_is_handed_over() {
     let Some(program) = load(false) else { return };
     let from = |address: &str| {
         let mut sample = Sample::v6(b"payload");
@@ -166,9 +166,7 @@ fn above_the_driver_a_checksum_that_is_not_finished_passes_and_any_other_does_no
     let Some(program) = load_with(false, |_| HiddenState::Guessed) else { return };
     let mut random = fastrand::Rng::with_seed(0x5eed_0106);
     for _ in 0..rounds() / 4 {
-        let mut payload = vec![0; random.usize(..60)];
-        random.fill(&mut payload);
-        let mut sample = if random.usize(..2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) };
+        let mut sample = Sample::random(&mut random, 60);
         if sample.source.is_ipv6() {
             sample.source = Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(random.u64(..)) << 32 | 9).into();
         }
@@ -241,16 +239,10 @@ fn what_is_handed_over_is_refused_only_for_lengths_and_checksums() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0103);
     let (mut taken, mut read) = (0, 0);
     for _ in 0..rounds() {
-        let mut payload = vec![0; random.usize(..30)];
-        random.fill(&mut payload);
-        let sample = if random.usize(..2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) };
+        let sample = Sample::random(&mut random, 30);
         let mut frame = if random.usize(..3) == 0 { sample.tagged(5).frame() } else { sample.frame() };
-        for _ in 0..random.usize(..3) {
-            // The headers, mostly.
-            let at = random.usize(..70).min(frame.len() - 1);
-            frame[at] = random.u8(..);
-        }
-        frame.truncate(random.usize(..frame.len() * 4).max(14));
+        // Mostly in the headers. The kernel runs no program on less than an Ethernet header.
+        damage(&mut frame, &mut random, 70, 14);
         if !is_taken(&program, &frame) {
             continue;
         }

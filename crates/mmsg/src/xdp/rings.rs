@@ -1,9 +1,9 @@
 //! The two rings between an AF_XDP socket and this process: the fill ring, on which empty chunks go to the kernel, and
 //! the receive ring, on which filled ones come back. Two numbers each, one written by either side, and an array.
 //!
-//! A chunk has one owner at a time: from [`FillRing::publish`] on the kernel, from [`ReceiveRing::next`] on the caller.
-//! Only this file touches the shared numbers; each of them is an atomic, and what stands before it in the array is
-//! written before it (release) and read after it (acquire).
+//! A chunk has one owner at a time: the kernel from [`FillRing::publish`] on, the caller from [`ReceiveRing::next`] on.
+//! Only this file touches the shared numbers, which are atomics: what a number covers in the array is written before it
+//! (release) and read after it (acquire).
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -61,7 +61,7 @@ impl Shared {
         unsafe { of.as_ref() }
     }
 
-    /// Entry `index` of the ring; the array is walked around for ever.
+    /// Entry `index` of the ring, which goes round.
     fn entry<T>(&self, index: u32) -> NonNull<T> {
         // SAFETY: the remainder is below the number of entries, and the array has so many of this type.
         unsafe { self.entries.cast::<T>().add((index & (self.size - 1)) as usize) }
@@ -74,7 +74,7 @@ pub(super) struct FillRing {
     shared: Shared,
     /// The entry that is written next; the kernel knows of those before the last [`publish`](Self::publish).
     next: u32,
-    /// As far as the kernel had read when that was last looked at.
+    /// How far the kernel had read when that was last looked at.
     read: u32,
 }
 
@@ -86,7 +86,7 @@ impl FillRing {
         FillRing { shared: unsafe { Shared::at(base, offsets, size) }, next: 0, read: 0 }
     }
 
-    /// Writes the address of an empty chunk. False: there is no room for it now.
+    /// Writes the address of an empty chunk. `false`: there is no room for it now.
     ///
     /// # Safety
     /// The chunk is the kernel's to write from the next [`publish`](Self::publish) on, until it comes out of the
@@ -122,7 +122,7 @@ pub(super) struct ReceiveRing {
     shared: Shared,
     /// The entry that is read next; the kernel knows of those before the last [`release`](Self::release).
     next: u32,
-    /// As far as the kernel had written when that was last looked at.
+    /// How far the kernel had written when that was last looked at.
     written: u32,
 }
 

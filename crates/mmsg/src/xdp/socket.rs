@@ -1,6 +1,6 @@
 //! A socket of AF_XDP: its memory registered, its two rings mapped, bound to one queue of an interface.
 //!
-//! The kernel pins the pages of the memory when it is registered and lets go of them after the socket is closed, with
+//! The kernel pins the pages of the memory when it is registered and releases them after the socket is closed, with
 //! zero-copy a moment later. Until then they have no other use, whatever this process unmaps: what a device still
 //! writes goes into memory without an owner. So a socket can be dropped at any time, and nothing is leaked.
 #![allow(unsafe_code)]
@@ -16,14 +16,14 @@ use super::umem::Umem;
 use crate::refusal::Refusal;
 use crate::sys;
 
-/// `AF_XDP`, which not every C library has.
+/// `AF_XDP`, which some C libraries lack.
 const FAMILY: libc::c_int = 44;
 
-/// Frames are only received, but no socket is bound without a ring for what was sent.
+/// Frames are only received, but the kernel binds no socket without a ring for sent ones.
 const COMPLETION_ENTRIES: u32 = 2;
 
-/// Makes a socket that an engine can be made from, here or in another process that it is passed to. It takes
-/// `CAP_NET_RAW`; what is done with it takes no right.
+/// Makes a socket for an engine, here or in another process that passes it on. It takes `CAP_NET_RAW`; using it takes
+/// no right.
 pub fn socket() -> Result<OwnedFd, Refusal> {
     make("a socket for a receive queue")
 }
@@ -48,12 +48,12 @@ impl XdpSocket {
     /// `subject` is what a refusal is about.
     ///
     /// # Safety
-    /// What `umem` says is mapped, page by page, as long as the socket lives. From the moment that a chunk is put on
-    /// the fill ring until it comes out of the receive ring, or the socket is dropped, no code reads or writes it.
+    /// The memory of `umem` is mapped as long as the socket lives. From the moment that a chunk is put on the fill ring
+    /// until it comes out of the receive ring, or the socket is dropped, no code reads or writes it.
     pub(super) unsafe fn new(fd: OwnedFd, umem: &Umem, chunks: usize, subject: &str) -> Result<XdpSocket, Refusal> {
         let refuse = |step| move |error| Refusal::of(step, subject, error);
         register(fd.as_fd(), umem).map_err(refuse(Step::Memory))?;
-        // The kernel says late how far it has read the fill ring. Twice the chunks, and there is always room for one.
+        // The kernel says late how far it has read the fill ring. With twice the chunks there is always room for one.
         let entries = |count: usize| {
             let count = count.checked_next_power_of_two().and_then(|count| u32::try_from(count).ok());
             count.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
@@ -94,7 +94,7 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// Gives the kernel the chunks that were put on the fill ring, and calls it if it does not look by itself.
+    /// Gives the kernel the chunks on the fill ring, and calls it if it does not look by itself.
     pub(super) fn publish(&mut self) -> io::Result<()> {
         self.fill.publish();
         if self.fill.needs_call() { self.kick() } else { Ok(()) }
@@ -104,7 +104,7 @@ impl XdpSocket {
     pub(super) fn kick(&self) -> io::Result<()> {
         match sys::kick(self.fd.as_fd()) {
             // An interface that is down comes up again; one that is gone does not (ENXIO). Linux 5.10 cannot be asked
-            // (EOPNOTSUPP): there a wait is what lets it work. Who is interrupted calls again with the next frames.
+            // (EOPNOTSUPP): there a wait lets it work. After a signal the next frames bring another call.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -125,7 +125,7 @@ impl XdpSocket {
         }
     }
 
-    /// Has waits look at the device's queue for so long before they sleep.
+    /// Makes waits poll the device's queue for so long before they sleep.
     pub(super) fn set_busy_poll_us(&self, microseconds: u32) -> io::Result<()> {
         let value = libc::c_int::try_from(microseconds).unwrap_or(libc::c_int::MAX);
         sys::set_option_int(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_BUSY_POLL, value)
@@ -136,7 +136,7 @@ impl XdpSocket {
         Statistics::read(self.fd.as_fd(), self.zero_copy)
     }
 
-    /// What reads the same from elsewhere.
+    /// Reads the same from other threads.
     pub(super) fn counter(&self) -> io::Result<Counter> {
         Ok(Counter { fd: self.fd.try_clone()?, zero_copy: self.zero_copy })
     }
@@ -159,7 +159,7 @@ fn register(fd: BorrowedFd<'_>, umem: &Umem) -> io::Result<()> {
     sys::set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &bytes)
 }
 
-/// How the rings are divided: for receiving, sending, filling and completing (`struct xdp_mmap_offsets`).
+/// The parts of the rings for receiving, sending, filling and completing (`struct xdp_mmap_offsets`).
 fn offsets(fd: BorrowedFd<'_>) -> io::Result<[Offsets; 4]> {
     let mut words = [0; 32];
     if sys::get_option(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut words)? < words.len() {
@@ -189,7 +189,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what `of` got, and the ring over it goes first. Should the kernel refuse, it stays mapped.
+        // SAFETY: exactly what `of` got, and the ring over it goes first. If the kernel refuses, it stays mapped.
         let _ = unsafe { sys::munmap(self.base, self.bytes) };
     }
 }
@@ -204,8 +204,8 @@ pub struct Statistics {
     pub rx_dropped: u64,
     /// Frames for which the receive ring had no room (`rx_ring_full`). It has room for every chunk, so this stays 0.
     pub rx_ring_full: u64,
-    /// How often a chunk was wanted and the fill ring empty. Where the kernel copies, each of these is in `rx_dropped`
-    /// as well: never add the two. Where the device writes, it is attempts and not frames.
+    /// How often a chunk was wanted and the fill ring empty. Where the kernel copies, `rx_dropped` includes each of
+    /// these: never add the two. Where the device writes, it counts attempts and not frames.
     pub rx_fill_ring_empty_descs: u64,
     /// Entries of the rings that the kernel refused; stays 0.
     pub rx_invalid_descs: u64,
@@ -213,7 +213,7 @@ pub struct Statistics {
 
 impl Statistics {
     /// Frames that were handed over and lost before they were in the ring. `None` where the device writes them by
-    /// itself: then what the device counts for the queue tells, and nothing here.
+    /// itself: then the device's own counters of the queue tell.
     #[must_use]
     pub fn lost(&self) -> Option<u64> {
         (!self.zero_copy).then_some(self.rx_dropped + self.rx_ring_full)
@@ -256,7 +256,7 @@ impl Counter {
     }
 }
 
-/// Numbers of 64 bits, from halves as they lie in memory.
+/// 64-bit numbers from their halves in memory.
 pub(super) fn doubles<const N: usize>(words: &[u32]) -> [u64; N] {
     std::array::from_fn(|place| {
         let mut bytes = [0; 8];

@@ -1,4 +1,4 @@
-//! Frames for the tests of this room, built field by field in the order of the wire. Each field can be made to lie.
+//! Frames for the tests of AF_XDP, built field by field in the order of the wire. Each field can be made to lie.
 
 use std::net::IpAddr;
 
@@ -26,6 +26,13 @@ impl Sample {
 
     pub(super) fn v6(payload: &[u8]) -> Sample {
         Sample::between("fd00::2", "fd00::1", payload)
+    }
+
+    /// Of either family, with up to `longest` bytes of payload.
+    pub(super) fn random(random: &mut fastrand::Rng, longest: usize) -> Sample {
+        let mut payload = vec![0; random.usize(..longest)];
+        random.fill(&mut payload);
+        if random.bool() { Sample::v4(&payload) } else { Sample::v6(&payload) }
     }
 
     fn between(source: &str, destination: &str, payload: &[u8]) -> Sample {
@@ -106,6 +113,15 @@ impl Sample {
         datagram[6..8].copy_from_slice(&checksum.to_be_bytes());
         datagram
     }
+}
+
+/// Overwrites up to two bytes at random places below `within`, and cuts some frames, but not to less than `least`.
+pub(super) fn damage(frame: &mut Vec<u8>, random: &mut fastrand::Rng, within: usize, least: usize) {
+    for _ in 0..random.usize(..3) {
+        let at = random.usize(..within).min(frame.len() - 1);
+        frame[at] = random.u8(..);
+    }
+    frame.truncate(random.usize(..frame.len() * 4).max(least));
 }
 
 /// The checksum of the Internet, as RFC 1071 writes it; each part begins on an even byte.

@@ -8,12 +8,12 @@
 //! ```
 //!
 //! The whole arena is registered, and a chunk is where a block is, so blocks of the ring and of the batches change
-//! places without a copy. The kernel writes a frame at a fixed distance from the start of its chunk. When it has been
-//! read, its headers are not needed any more, so what a reader wants to know of the datagram is written over them.
+//! places without a copy. The kernel writes a frame at a fixed distance from the start of its chunk. Once its headers
+//! have been read they are overwritten with what a reader wants to know of the datagram.
 //!
-//! Blocks are not as long as a power of two (they would begin in the same sets of the cache), so chunks are those that
-//! the kernel calls unaligned. Where it copies frames in, they may lie across pages; where the device writes them
-//! itself, a chunk must lie within one page, or within a huge one.
+//! The length of blocks is no power of two (they would begin in the same sets of the cache), so chunks are those that
+//! the kernel calls unaligned. Where the kernel copies frames, they may lie across pages; where the device writes them
+//! itself, a chunk must lie within one page, ordinary or huge.
 //!
 //! Pure arithmetic with addresses: nothing here is read or written.
 
@@ -26,17 +26,17 @@ use crate::region::{Layout, PREFACE_BYTES};
 use super::frame::{ETHERNET_BYTES, TAG_BYTES, UDP_BYTES, V4_BYTES};
 use super::rings::FilledChunk;
 
-/// What the kernel keeps free before every frame, for programs that put something before it (`XDP_PACKET_HEADROOM`).
+/// What the kernel keeps free before every frame, for programs that add a header (`XDP_PACKET_HEADROOM`).
 const KERNEL_HEADROOM: usize = 256;
 
 /// The smallest chunk that the kernel takes (`XDP_UMEM_MIN_CHUNK_SIZE`). The longest is a page.
 const CHUNK_MIN: usize = 2048;
 
-/// How many of an address's bits are that of the chunk; the others are the distance from there to the frame
+/// How many bits of an address are the chunk; the others are the offset of the frame in it
 /// (`XSK_UNALIGNED_BUF_OFFSET_SHIFT`).
 const ADDRESS_BITS: u32 = 48;
 
-/// The headers before the payload of the datagram that has fewest.
+/// The shortest headers before a payload.
 const HEADERS_MIN: usize = ETHERNET_BYTES + V4_BYTES + UDP_BYTES;
 
 /// What is registered with the kernel.
@@ -47,7 +47,7 @@ pub(super) struct Umem {
     pub(super) chunk_bytes: usize,
     /// What is kept free behind the kernel's own headroom.
     pub(super) headroom: usize,
-    /// The pages that it lies on.
+    /// The size of its pages.
     page_bytes: usize,
     /// Every region of the arena is laid out like this.
     layout: Layout,
@@ -62,8 +62,8 @@ pub(super) struct FramePlace {
 }
 
 impl Umem {
-    /// Chunks in the blocks of `layout` in an arena; `longest_chunk` is the kernel's page. `Err`: how many bytes a
-    /// block would have to have.
+    /// Chunks in the blocks of `layout` in an arena; `longest_chunk` is the kernel's page. `Err`: the bytes that a
+    /// block would need.
     pub(super) fn new(layout: &Layout, arena: &Arena, longest_chunk: usize) -> Result<Umem, usize> {
         let chunk_bytes = layout.block_stride().min(longest_chunk);
         // Preface and name lie before the control space, which ends where the payload begins.
@@ -97,15 +97,15 @@ impl Umem {
         block.addr() % self.page_bytes + self.chunk_bytes <= self.page_bytes
     }
 
-    /// About where the kernel says that a frame is, for those who only want it near.
+    /// About where the kernel says that a frame is, for a prefetch.
     #[inline]
     pub(super) fn about(&self, filled: &FilledChunk) -> *const u8 {
         let at = (filled.address & ((1 << ADDRESS_BITS) - 1)) + (filled.address >> ADDRESS_BITS);
         self.base.as_ptr().wrapping_add(at as usize)
     }
 
-    /// Where the kernel says that a frame is. `None`: it is in no chunk of this memory. Whether it has given the same
-    /// chunk before is not seen here: for that the kernel is trusted, as it is with every ring.
+    /// Where the kernel says that a frame is. `None`: it is in no chunk of this memory. The kernel is trusted not to
+    /// give the same chunk twice, as with every ring.
     pub(super) fn place(&self, filled: &FilledChunk) -> Option<FramePlace> {
         let block = usize::try_from(filled.address & ((1 << ADDRESS_BITS) - 1)).ok()?;
         let offset = usize::try_from(filled.address >> ADDRESS_BITS).ok()?;
