@@ -17,8 +17,8 @@ use bpf::{
 
 use crate::state::{CORE, IN_FLIGHT, TAKEN};
 
-/// Error numbers that are told apart; 0 is "the driver had no room", which has none, and the last one is all from there
-/// on.
+/// Error numbers that are told apart; 0 is "the driver had no room", which has none, and the last one is for all above
+/// it.
 const ERRORS: u32 = 256;
 
 /// The arguments of a tracepoint, by their number.
@@ -26,7 +26,7 @@ const fn argument(number: i16) -> i16 {
     number * 8
 }
 
-/// The counters of refusals, and what fills them as long as it lives.
+/// The counters of refusals, filled until this is dropped.
 #[derive(Debug)]
 pub(crate) struct AnswerCounter {
     refusals: Map,

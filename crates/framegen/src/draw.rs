@@ -1,7 +1,7 @@
-//! Chance, as the program in the kernel has it: a state of 64 bits, and from it flows and sizes.
+//! The random numbers of the program in the kernel: a state of 64 bits, and from it flows and sizes.
 //!
-//! The program and the writer of this crate draw the same numbers in the same order, so that what one of them sends can
-//! be worked out with the other, frame by frame.
+//! The program and the writer of this crate draw the same numbers in the same order, so that each can tell the frames
+//! of the other, one by one.
 
 use crate::spec::Mix;
 
@@ -25,13 +25,13 @@ impl Chance {
     }
 }
 
-/// A share as a number that [`Chance::next`] is below with that chance.
+/// A share as the number that [`Chance::next`] is below with that probability.
 pub(crate) fn threshold(share: f64) -> u64 {
     (share.clamp(0.0, 1.0) * 4_294_967_296.0) as u64
 }
 
-/// One place of a table that draws by unequal chances with two numbers: the place itself below `threshold`, else
-/// `other`.
+/// An entry of an alias table, which draws by unequal chances with two numbers: the entry itself below `threshold`,
+/// else `other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AliasEntry {
     pub(crate) threshold: u32,
@@ -42,7 +42,7 @@ pub(crate) struct AliasEntry {
 pub(crate) fn zipf_places(flows: u32, exponent: f64) -> Vec<AliasEntry> {
     let weights: Vec<f64> = (1..=flows).map(|rank| f64::from(rank).powf(-exponent)).collect();
     let mean = weights.iter().sum::<f64>() / f64::from(flows);
-    // Each weight as a multiple of the mean: a place has room for exactly 1.
+    // Each weight as a multiple of the mean: an entry has room for exactly 1.
     let mut shares: Vec<f64> = weights.into_iter().map(|weight| weight / mean).collect();
     let full = |other| AliasEntry { threshold: u32::MAX, other };
     let mut places: Vec<AliasEntry> = (0..flows).map(full).collect();
@@ -52,7 +52,7 @@ pub(crate) fn zipf_places(flows: u32, exponent: f64) -> Vec<AliasEntry> {
         let share = shares[poor as usize];
         places[poor as usize] =
             AliasEntry { threshold: u32::try_from(threshold(share)).unwrap_or(u32::MAX), other: rich };
-        // What the poor place has left over is filled from the rich one.
+        // The rest of the poor entry is filled from the rich one.
         shares[rich as usize] -= 1.0 - share;
         if shares[rich as usize] < 1.0 {
             large.pop();

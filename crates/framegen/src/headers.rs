@@ -1,5 +1,5 @@
 //! The part of the program that writes: headers, what differs from frame to frame, marks and checksums. Like `program`
-//! it is assembled for one task, and leaves out what the task does not have.
+//! it is assembled for one task and leaves out what the task does not need.
 
 use bpf::{Operation, Register, When, Width};
 
@@ -14,7 +14,7 @@ const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 
 impl ProgramWriter<'_> {
-    /// The headers as the template has them. From here to the cut `R1` is the frame.
+    /// The headers of the template. From here to the cut `R1` is the frame.
     pub(crate) fn write_headers(&mut self) {
         let payload = self.template.places.payload;
         self.assembler
@@ -93,7 +93,7 @@ impl ProgramWriter<'_> {
         }
     }
 
-    /// Carries over: a sum of few numbers of 32 bits is below 2^36, so the third time there is nothing left.
+    /// Folds a sum: one of few 32-bit numbers is below 2^36, so the third time nothing is carried.
     fn fold(&mut self, sum: Register, other: Register) {
         for _ in 0..3 {
             self.assembler
@@ -136,7 +136,7 @@ impl ProgramWriter<'_> {
         self.assembler.place(done);
     }
 
-    /// What stands where there are no marks, which a longer frame in the same page may have had there.
+    /// The bytes where a longer frame in the same page may have had marks.
     fn write_body(&mut self, from: usize) {
         let spec = self.spec;
         self.write_bytes(self.template.places.payload + from, &spec.body[from..TIMED_BYTES]);
@@ -185,7 +185,7 @@ impl ProgramWriter<'_> {
             .compute(Operation::Add, R5, R3);
     }
 
-    /// A sum of 0 would mean that there is none, so it is written as its other form.
+    /// A sum of 0 would mean that there is no checksum, so it is written as 0xffff.
     pub(crate) fn write_checksum(&mut self) {
         let at = self.template.places.udp_sum as i16;
         if self.spec.checksum {

@@ -1,9 +1,9 @@
 //! Keeps the program attached to an unused interface, so that each run of it takes no longer than its frames.
 //!
 //! Before the kernel runs an XDP program on order it puts it on a list of programs that it may jump to directly, and
-//! takes it off again afterwards; both wait until every core has seen it, which takes ten milliseconds and more. A
-//! program that is attached somewhere is on that list already. So it is attached where no packet ever comes: to the
-//! loopback device, which is down, of a new and empty network namespace, which ends with the generator.
+//! afterwards removes it; both wait until every core has seen it, ten milliseconds and more. An attached program is on
+//! that list already. So it is attached where no packet ever comes: to the loopback device, which is down, of a new and
+//! empty network namespace, which ends with the generator.
 
 use std::fs::File;
 use std::io;

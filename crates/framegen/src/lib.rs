@@ -1,9 +1,9 @@
 //! Frames of millions of flows, made and sent from one core: UDP datagrams with all their headers, for tests of
 //! receivers.
 //!
-//! [`LiveFrames`] makes them in the kernel, by an XDP program that is written for the task: which flow, which sequence
-//! in it, how long, from which address and port, with which checksum. Nothing of it is known to any socket or route:
-//! what a frame says is what [`FrameSpec`] says.
+//! [`LiveFrames`] makes them in the kernel, by an XDP program that is assembled for the task: which flow, which
+//! sequence in it, how long, from which address and port, with which checksum. They need no socket and no route: a
+//! frame is what [`FrameSpec`] says.
 //!
 //! [`PacketFrames`] makes the same frames in user space, for kernels and interfaces without live frames.
 //!

@@ -19,15 +19,15 @@ use crate::writer::Template;
 const LIVE_FRAMES: u32 = 1 << 1;
 /// How many pages the kernel takes at a time: what a NAPI poll takes.
 const KERNEL_BATCH: u32 = 64;
-/// Values that are written by one call.
+/// Values written by one call.
 const VALUES_A_CALL: usize = 1 << 16;
 
-/// What could not be had.
+/// What failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveStep {
-    /// The frames cannot be as they are described.
+    /// The specification is impossible.
     Spec,
-    /// Memory of the kernel for what the program remembers.
+    /// Making a map for the state of the program.
     Map,
     /// Loading the program: needs `CAP_BPF` and `CAP_NET_ADMIN`, or `CAP_SYS_ADMIN`.
     Program,
@@ -40,9 +40,9 @@ pub enum LiveStep {
 /// Why there are no live frames.
 #[derive(Debug)]
 pub struct LiveError {
-    /// What could not be had.
+    /// What failed.
     pub step: LiveStep,
-    /// What the kernel says.
+    /// The error of the kernel.
     pub error: io::Error,
 }
 
@@ -71,7 +71,7 @@ impl LiveStep {
     }
 }
 
-/// What a call has come to.
+/// What a call has sent.
 #[derive(Debug, Default)]
 pub struct LiveSent {
     /// Frames that were made, each with a sequence of its own.
@@ -80,13 +80,13 @@ pub struct LiveSent {
     pub taken: u64,
     /// Payload bytes of the frames made.
     pub bytes: u64,
-    /// Why it ended before all were made; what it made counts all the same.
+    /// Why it ended before all were made; what was made counts all the same.
     pub error: Option<io::Error>,
 }
 
 /// A generator of frames in the kernel.
 ///
-/// What a receiver of its own host does with a frame happens on the core that sends, mostly within the call.
+/// A receiver on the same host does its part on the core that sends, mostly within the call.
 #[derive(Debug)]
 pub struct LiveFrames {
     program: OwnedFd,
@@ -115,8 +115,8 @@ impl LiveFrames {
         Ok(Self { program, attachment, maps, answers, frame: template.frame, offset_factor, state })
     }
 
-    /// Whether a call takes no longer than its frames do. Otherwise each waits some ten milliseconds for all cores, and
-    /// should be for many frames; see [`LiveStep`] for what the other rights are, this one needs `CAP_SYS_ADMIN`.
+    /// Whether a call takes no longer than its frames. Otherwise each call waits some ten milliseconds for all cores,
+    /// and should send many frames. Short calls need `CAP_SYS_ADMIN`, besides the rights at [`LiveStep`].
     pub fn has_short_calls(&self) -> bool {
         self.attachment.is_some()
     }
@@ -203,13 +203,13 @@ fn live_run(frame: &[u8], repeat: u32) -> Run<'_> {
     Run { repeat, flags: LIVE_FRAMES, batch: KERNEL_BATCH, ..Run::once(frame) }
 }
 
-/// Whether the kernel runs programs with live frames, found out with one that throws its frame away.
+/// Whether the kernel runs programs with live frames: tries one that drops its frame.
 fn prove_live_frames(frame: &[u8]) -> io::Result<()> {
     let mut assembler = Assembler::new();
     assembler.set(Register::R0, DROP).exit();
     let program = Program::new(ProgramKind::Xdp, "framegen_try", &assembler.finish()).load()?;
     match run(program.as_fd(), &mut live_run(frame, 1)) {
-        // A signal on the way proves as much.
+        // A signal meanwhile proves as much.
         Err(error) if error.raw_os_error() != Some(libc::EINTR) => Err(error),
         _ => Ok(()),
     }

@@ -1,9 +1,9 @@
-//! The same frames from user space, by a packet socket: slower by an order of magnitude, and for every kernel and every
+//! The same frames from user space, by a packet socket: slower by an order of magnitude, and for every kernel and
 //! interface.
 //!
-//! `sendmmsg` on a socket that passes by the queueing discipline says of every frame whether the driver took it, so the
-//! count is as exact as that of the live frames. A ring of the kernel (`PACKET_TX_RING`) would save a copy of a few
-//! cache lines and tell less: its frames are marked done, not sent.
+//! `sendmmsg` on a socket that passes by the queueing discipline tells of every frame whether the driver took it, so
+//! the count is as exact as that of the live frames. A ring of the kernel (`PACKET_TX_RING`) would save a copy of a few
+//! cache lines and tell less: it marks frames as done, not as sent.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,9 +1,9 @@
-//! The program that makes a frame out of the one before: an XDP program, assembled for one task, so that what a task
-//! does not vary costs nothing.
+//! The program that makes a frame out of the one before: an XDP program, assembled for one task, so that what does not
+//! vary in a task costs nothing.
 //!
-//! It does what `writer` does, in the same order and with the same chance. The kernel hands it pages that have been
+//! It does what `writer` does, in the same order and with the same random numbers. The kernel hands it pages that were
 //! sent before and may have been changed by their receivers, so it writes all headers each time; of the payload only
-//! the marks, because receivers do not change what comes behind them.
+//! the marks, because receivers do not change what is behind them.
 
 use std::os::fd::AsFd;
 
@@ -33,13 +33,13 @@ pub(crate) struct FrameMaps {
     pub(crate) sizes: Option<Map>,
 }
 
-/// A program that is being written; `headers` has the rest of it.
+/// A program in the making; `headers` has the rest of it.
 pub(crate) struct ProgramWriter<'a> {
     pub(crate) assembler: Assembler,
     pub(crate) spec: &'a FrameSpec,
     pub(crate) template: &'a Template,
     maps: &'a FrameMaps,
-    /// Where a frame goes that cannot be made: never, but the verifier wants to see it asked.
+    /// Where a frame goes that cannot be made, which never happens; the verifier wants it.
     pub(crate) drop: Label,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn frame_program(
 }
 
 impl ProgramWriter<'_> {
-    /// At the first frame after all have left: notes the core, by which `answers` knows whose they are, and the time.
+    /// When no frame is under way: notes the time, and the core, by which `answers` knows its frames.
     fn look_at_clock(&mut self) {
         let under_way = self.assembler.label();
         self.assembler
@@ -212,7 +212,7 @@ impl ProgramWriter<'_> {
             .load(Width::Double, R9, R1, 0);
     }
 
-    /// Frames begin as long as the longest, and here become as long as they shall be.
+    /// Frames begin as long as the longest; this cuts them to their length.
     fn cut(&mut self) {
         let longest = self.template.payload_bytes();
         if self.template.sizes.iter().all(|size| usize::from(size.bytes) == longest) {

@@ -1,5 +1,5 @@
-//! What the frames of a generator are: where they go, from how many flows they seem to come, how long they are, and
-//! what is marked in them. Whether that can be is asked here, once, before anything is built.
+//! The frames of a generator: where they go, from how many flows they seem to come, how long they are, and how they are
+//! marked. An impossible specification is refused once, before anything is built.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ pub const NUMBERED_BYTES: usize = 16;
 /// From this length on it also has a time.
 pub const TIMED_BYTES: usize = 32;
 
-/// The longest frame that a page takes beside what the kernel keeps in it.
+/// The longest frame that a page takes besides the kernel's own data.
 pub const FRAME_BYTES_MAX: usize = 3400;
 
 /// The first of the source ports.
@@ -50,7 +50,7 @@ pub enum SizeOrder {
     AtRandom,
 }
 
-/// The marks at the head of each payload, by which a receiver tells one from the other. All numbers are little-endian.
+/// The marks at the head of each payload, by which a receiver tells one from another. All numbers are little-endian.
 ///
 /// | bytes | from a payload of | |
 /// |---|---|---|
@@ -97,13 +97,13 @@ pub struct FrameSpec {
     pub sizes: Vec<u16>,
     /// In which order.
     pub size_order: SizeOrder,
-    /// Whether there is a UDP checksum, without which IPv6 does not go.
+    /// Whether there is a UDP checksum, which IPv6 requires.
     pub checksum: bool,
     /// What is marked at the head of the payload.
     pub marks: Marks,
-    /// What the rest of the payload is, by its place; as long as the longest payload, and at least 32 bytes.
+    /// The rest of the payload, by position; as long as the longest payload, and at least 32 bytes.
     pub body: Vec<u8>,
-    /// Where chance begins: the same seed, the same frames.
+    /// The seed: the same seed makes the same frames.
     pub seed: u64,
 }
 
@@ -137,7 +137,7 @@ impl FrameSpec {
         SocketAddr::new(address, port as u16)
     }
 
-    /// Whether this can be. Both engines ask it first.
+    /// Refuses an impossible specification. Both engines ask it first.
     pub(crate) fn check(&self) -> io::Result<()> {
         let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         let longest = self.sizes.iter().copied().max().map_or(0, usize::from);

@@ -1,10 +1,10 @@
 //! Why the kernel of this host drops datagrams, by name: `SOCKET_RCVBUFF`, `PROTO_MEM`, `UDP_CSUM`, `NO_SOCKET`,
 //! `IP_RPFILTER`, with the port where the kernel tells it.
 //!
-//! Two tracepoints say so. `skb:kfree_skb` fires for everything that is thrown away and has the reason (Linux 5.17 and
-//! later). `udp:udp_fail_queue_rcv_skb` fires for each datagram that a socket did not take and has the port. Both are
-//! read with `perf_event_open(2)`: the right `CAP_PERFMON` is enough, and no program runs in the kernel. Only the
-//! numbers of the tracepoints need root once, because only root may read tracefs; root can read the two files and
+//! Two tracepoints tell. `skb:kfree_skb` fires for everything that the kernel throws away and has the reason (Linux
+//! 5.17 and later). `udp:udp_fail_queue_rcv_skb` fires for each datagram that a socket did not take and has the port.
+//! Both are read with `perf_event_open(2)`: the right `CAP_PERFMON` is enough, and no program runs in the kernel. Only
+//! the numbers of the tracepoints need root once, because only root may read tracefs; root can read the two files and
 //! hand on their text ([`Tracepoints::parse`]).
 //!
 //! ```no_run
@@ -24,7 +24,7 @@
 //! # }
 //! ```
 //!
-//! It is a watch for some seconds, not a ledger: what it sees is of all network namespaces, most reasons are shared
+//! It is a watch for some seconds, not a ledger: it sees the drops of all network namespaces, most reasons are shared
 //! with TCP and others, and a burst that overruns a ring is counted without its names. [`Tally::unseen`] says which of
 //! these apply.
 

@@ -1,7 +1,7 @@
 //! The events of one core, and the ring into which the kernel writes their records: `perf_event_open(2)`.
 //!
-//! The kernel writes between the position that it publishes and the one that we publish, and nowhere else. So what is
-//! new is copied out before our position moves on, and everything that looks at the bytes looks at the copy.
+//! The kernel writes between the position that it publishes and the one that we publish, and nowhere else. So new bytes
+//! are copied before our position moves on, and only the copy is parsed.
 #![allow(unsafe_code)]
 #![cfg_attr(miri, allow(dead_code))] // the interpreter has no events
 
@@ -22,7 +22,7 @@ use super::records::pieces;
 const TYPE_TRACEPOINT: u32 = 2;
 /// `PERF_SAMPLE_RAW`: the record of the tracepoint, and nothing else.
 const SAMPLE_RAW: u64 = 1 << 10;
-/// `disabled`, the first bit of the flags: it begins when it is told to.
+/// `disabled`, the first bit of the flags: the event waits until it is enabled.
 const DISABLED: u64 = 1;
 /// `PERF_FLAG_FD_CLOEXEC`
 const CLOSE_ON_EXEC: c_ulong = 1 << 3;
@@ -68,7 +68,7 @@ impl Event {
             config: id,
             sample_period: u64::from(has_records),
             sample_kind: if has_records { SAMPLE_RAW } else { 0 },
-            // Bits are counted from the other end where bytes are.
+            // Big-endian machines count bits from the other end.
             flags: if cfg!(target_endian = "little") { DISABLED } else { DISABLED.reverse_bits() },
             ..Attributes::default()
         };
@@ -84,7 +84,7 @@ impl Event {
         Ok(Event { file: File::from(unsafe { OwnedFd::from_raw_fd(fd) }) })
     }
 
-    /// Has the kernel pass over what does not match `filter`: neither a record nor counted.
+    /// Makes the kernel ignore what does not match `filter`: neither recorded nor counted.
     pub(super) fn set_filter(&self, filter: &str) -> io::Result<()> {
         let filter = CString::new(filter)?;
         // SAFETY: the text is readable up to its zero and is copied during the call.
@@ -102,7 +102,7 @@ impl Event {
         checked(unsafe { libc::ioctl(self.file.as_raw_fd(), ENABLE, 0) })
     }
 
-    /// How many times it has fired since it is on.
+    /// How many times it has fired since it was enabled.
     pub(super) fn count(&self) -> io::Result<u64> {
         let mut count = [0; 8];
         (&self.file).read_exact(&mut count)?;
@@ -156,7 +156,7 @@ impl Ring {
             let page = self.start.as_ptr();
             (AtomicU64::from_ptr(page.add(HEAD_OFFSET).cast()), AtomicU64::from_ptr(page.add(TAIL_OFFSET).cast()))
         };
-        // Whatever was written before the position was published is seen after it.
+        // What was written before the position was published is visible after it.
         let to = head.load(Ordering::Acquire);
         let from = tail.load(Ordering::Relaxed);
         if let Some((first, second)) = pieces(from, to, self.record_bytes) {

@@ -1,13 +1,13 @@
-//! Which of the kernel's reasons can be about a UDP datagram on its way in, by name, and how the kernel is told to keep
-//! the others to itself.
+//! Which of the kernel's reasons can be about a UDP datagram on its way in, by name, and the filters that keep out the
+//! others.
 //!
-//! `skb:kfree_skb` fires for whatever the kernel throws away: segments of TCP that came twice, frames that are meant
-//! for another host, what could not be sent. Those are left out by the names below. An unknown name is kept, so that
-//! new reasons of later kernels are shown.
+//! `skb:kfree_skb` fires for everything that the kernel throws away: duplicate segments of TCP, frames for other hosts,
+//! what could not be sent. The names below leave those out. An unknown name is kept, so that new reasons of later
+//! kernels are shown.
 
 use std::fmt::Write;
 
-/// The reason that the kernel gives when it gives none.
+/// The name of the kernel for "no reason".
 pub(super) const UNNAMED: &str = "NOT_SPECIFIED";
 
 /// What `udp:udp_fail_queue_rcv_skb` calls by an error number, under the name that `skb:kfree_skb` has for it.

@@ -1,7 +1,7 @@
 //! The records in a ring that the kernel writes: where the new ones lie, and what each of them is.
 //!
-//! Pure: takes positions and bytes, follows no pointer, and believes nothing. A record says itself how long it is, so a
-//! length that cannot be ends the reading of that piece, and what is behind it counts as torn.
+//! Pure: takes positions and bytes, follows no pointer, and trusts nothing. A record has its own length, so an
+//! impossible length ends the reading of that piece, and what is behind it counts as torn.
 
 use std::ops::Range;
 

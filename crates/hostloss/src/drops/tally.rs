@@ -22,8 +22,8 @@ pub struct Tally {
     /// UDP datagrams that a socket did not take, by reason and port, the most first. From
     /// `udp:udp_fail_queue_rcv_skb`.
     pub by_port: Vec<PortCount>,
-    /// IP packets that were thrown away without a reason, of whatever protocol, in either direction, harmless or not.
-    /// `None` where that cannot be told.
+    /// IP packets that were thrown away without a reason, of any protocol, in either direction, harmless or not. `None`
+    /// where that cannot be told.
     pub unnamed: Option<u64>,
     /// How many drops are missing in `by_reason`, exactly: a ring was full, or there were too many reasons.
     pub lost_reasons: u64,
@@ -57,7 +57,7 @@ pub struct PortCount {
     pub count: u64,
 }
 
-/// What a watch cannot see or tell apart. Shown, it is a sentence.
+/// What a watch cannot see or tell apart. It displays as a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Unseen {
@@ -114,13 +114,13 @@ impl fmt::Display for Unseen {
 pub(super) struct Tables {
     reasons: HashMap<(u32, bool), u64>,
     ports: HashMap<(i64, u16), u64>,
-    /// What got a place in the tables, which is what the events are compared with.
+    /// How many were placed in the tables, to compare with the events.
     placed_reasons: u64,
     placed_ports: u64,
 }
 
 impl Tables {
-    /// Counts one record. What cannot be read counts nowhere, and so is among the lost.
+    /// Counts one record. An unreadable one counts nowhere, and so is among the lost.
     pub(super) fn count(&mut self, record: &[u8], tracepoints: &Tracepoints) {
         // The first field of every record is the number of its tracepoint.
         let Some(id) = record.get(..2).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes) else { return };
@@ -138,7 +138,7 @@ impl Tables {
             _ => return,
         };
         let Some(reason) = freed.reason.read(record) else { return };
-        // The bits of a negative number are those that the filter of the kernel would compare.
+        // The bits of a negative number are those that the filter of the kernel compares.
         let key = ((reason & i64::from(u32::MAX)) as u32, is_ipv6);
         self.placed_reasons += u64::from(add(&mut self.reasons, key, REASONS_MAX));
     }

@@ -34,7 +34,7 @@ pub(super) struct Freed {
     pub(super) id: u64,
     pub(super) protocol: Field,
     pub(super) reason: Field,
-    /// What each reason is called. Empty where the kernel keeps that to itself.
+    /// The name of each reason. Empty where the kernel does not tell.
     pub(super) names: Vec<(u32, String)>,
 }
 
@@ -99,7 +99,7 @@ impl Tracepoints {
         names.iter().find(|(its, _)| *its == value).map(|(_, name)| name.as_str())
     }
 
-    /// Whether a drop can be told to have no reason.
+    /// Whether the kernel tells drops without a reason apart.
     pub(super) fn has_unnamed(&self) -> bool {
         self.freed.as_ref().is_some_and(|freed| freed.names.iter().any(|(_, name)| name == reasons::UNNAMED))
     }
@@ -113,7 +113,7 @@ fn not_queued_of(format: &Format) -> Option<NotQueued> {
     (format.name == "udp_fail_queue_rcv_skb").then_some(NotQueued { id: format.id, error, port, is_of_old_kernel })
 }
 
-/// Without a reason the record says nothing that is of use here.
+/// Without a reason the record says nothing of use.
 fn freed_of(format: &Format) -> Option<Freed> {
     let (protocol, reason) = (format.field("protocol")?, format.field("reason")?);
     (format.name == "kfree_skb").then(|| Freed { id: format.id, protocol, reason, names: format.names("reason") })
@@ -180,7 +180,7 @@ impl Format {
         let mut names = Vec::new();
         let mut left = list.trim_start();
         // One `{ 3, "NO_SOCKET" }` after the other. A value that is not a number is an enumerator that the kernel did
-        // not resolve for us.
+        // not resolve.
         while let Some((pair, after)) = left.strip_prefix('{').and_then(|left| left.split_once('}')) {
             if let Some((value, name)) = pair.split_once(',')
                 && let Some(value) = number(value.trim())
@@ -198,7 +198,7 @@ fn field(line: &str) -> Option<(String, Field)> {
     let mut parts = line.trim().split(';').map(str::trim);
     let declared = parts.next()?.strip_prefix("field:")?;
     let name = declared.rsplit([' ', '*']).next()?;
-    // An array has its length behind its name. None is looked at.
+    // An array has its length behind its name; none is used.
     let name = name.split('[').next()?;
     let mut value = |key: &str| parts.next()?.strip_prefix(key)?.parse::<usize>().ok();
     let field = Field { offset: value("offset:")?, bytes: value("size:")?, signed: value("signed:")? != 0 };

@@ -24,15 +24,16 @@ const RINGS_BYTES_MAX: usize = 16 << 20;
 /// Counts the drops of this host by name, from when it is opened until it is dropped.
 ///
 /// Opening it needs `CAP_PERFMON` and nothing else. While it is open a drop costs the kernel a record of a hundred
-/// bytes; what else is thrown away costs a comparison. Each core has a ring of 256 KiB at most, which holds about four
-/// thousand records: call [`read`](Watch::read) some fifty times a second. What does not fit is counted, not named.
+/// bytes; everything else that is thrown away costs a comparison. Each core has a ring of at most 256 KiB, which holds
+/// about four thousand records: call [`read`](Watch::read) some fifty times a second. What does not fit is counted
+/// without its name.
 #[derive(Debug)]
 pub struct Watch {
     tracepoints: Tracepoints,
     cores: Vec<Core>,
     tables: Tables,
     fired: Fired,
-    /// What was copied out of a ring.
+    /// A copy of what is new in a ring.
     bytes: Vec<u8>,
 }
 
@@ -59,7 +60,7 @@ impl Watch {
         for core in possible {
             cores.extend(Core::open(core, tracepoints, &mut ring_bytes)?);
         }
-        // All of them at the end, so that a refusal leaves nothing half begun.
+        // All of them at the end, so that an error leaves nothing half begun.
         for core in &cores {
             core.enable().map_err(|error| errors::of_call("ioctl(PERF_EVENT_IOC_ENABLE)", core.number, &error))?;
         }
@@ -74,7 +75,7 @@ impl Watch {
     pub fn read(&mut self) -> io::Result<()> {
         let mut fired = Fired::default();
         for core in &mut self.cores {
-            // First the counts: what fires between the two is then taken already, rather than called lost.
+            // The counts first: what fires between the two is then taken already, and not called lost.
             let count = |event: &Option<Event>| event.as_ref().map_or(Ok(0), Event::count);
             fired.not_queued += count(&core.not_queued)?;
             fired.freed += count(&core.freed)?;
