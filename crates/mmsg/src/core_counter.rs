@@ -124,9 +124,9 @@ fn program(map: BorrowedFd<'_>, queues: u32) -> Vec<Instruction> {
     assembler.finish()
 }
 
-/// `counters of this core[queue + 1, or 0] += 1`, with the datagram in register 6. The kernel keeps the number after the
-/// queue's, and 0 for "none recorded", and that is the order of the places. The key lies on the stack, below register
-/// 10. The addition is atomic because some kernels let one softirq preempt another.
+/// `counters of this core[queue + 1, or 0] += 1`, with the datagram in register 6. The kernel keeps the number after
+/// the queue's, and 0 for "none recorded", and that is the order of the places. The key lies below register 10. The
+/// addition is atomic because some kernels let one softirq preempt another.
 pub(crate) fn count(assembler: &mut Assembler, map: BorrowedFd<'_>, queues: u32) {
     use Register::{R0, R1, R6, R10};
     const QUEUE_MAPPING: i16 = 12; // offsetof(struct __sk_buff, queue_mapping)
