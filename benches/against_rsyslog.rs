@@ -31,9 +31,9 @@ use support::c_program::{Compiled, compile};
 use support::contender::{self, Contender, Offer, SENDER_CPU, process_ns};
 use support::machine::{busy_ns, facts};
 use support::options::Options;
-use util::daemon::{Daemon, free_address};
 use util::ledger::assert_closed;
 use util::load::{Amount, Load, LoadReport};
+use util::{Ask as _, Daemon, free_address};
 
 const PAYLOAD_BYTES: usize = 200;
 const LINE_BYTES: u64 = PAYLOAD_BYTES as u64 + 1;

@@ -18,9 +18,9 @@ mod support;
 mod util;
 
 use support::machine::facts;
-use util::daemon::{Daemon, Ended, free_address};
 use util::ledger::{assert_closed, count};
 use util::load::{Amount, Load};
+use util::{Ask as _, Daemon, Ended, free_address};
 
 /// How much of everything.
 struct Size {

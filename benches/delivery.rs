@@ -23,9 +23,9 @@ use serde_json::Value;
 use support::contender::SENDER_CPU;
 use support::machine::facts;
 use support::options::Options;
-use util::daemon::{Daemon, Ended, free_address};
 use util::ledger::{assert_closed, count, list};
 use util::load::{Amount, Load};
+use util::{Ask as _, Daemon, Ended, free_address};
 
 /// The most that is offered to a disk, in datagrams a second: beyond it a sender and udpd on two cores stand in each
 /// other's way.
@@ -75,7 +75,7 @@ fn rotation(options: &Options) -> String {
          queue_bytes = \"64MiB\"\n"
     ));
     let (ended, sent, _) = offered(daemon, load(address, seconds, 300_000, 32));
-    let files = fs::read_dir(ended.directory.path()).expect("readable").flatten();
+    let files = fs::read_dir(&ended.directory).expect("readable").flatten();
     let logs: Vec<_> = files.filter(|file| file.file_name().to_string_lossy().starts_with("out.log")).collect();
     let lines: u64 = logs.iter().map(|file| file.metadata().expect("a file").len() / 33).sum();
     let delivered = count(sink(&ended.ledger, "file"), "delivered");

@@ -27,9 +27,9 @@ use support::contender::{Cost, RECEIVER_CPU, Run, SENDER_CPU, measure, process_n
 use support::machine::facts;
 use support::options::Options;
 use support::report::median;
-use util::daemon::{Daemon, free_address};
 use util::ledger::{count, list};
 use util::load::{Amount, Load, Payload};
+use util::{Ask as _, Daemon, free_address};
 
 /// How many listeners a daemon has that is looked at while nothing arrives.
 const COUNTS: [usize; 3] = [1, 100, 1000];

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
-use std::net::{SocketAddr, UdpSocket};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
 use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
 use nix::sys::signal::{Signal, kill};
@@ -13,8 +13,7 @@ use serde_json::Value;
 use udpd_bench::payload;
 use udpd_bench::payload::{Reading, SendTime, Stamp};
 
-use crate::util::daemon::{free_address, udpd};
-use crate::util::ledger::{assert_closed, count, list};
+use crate::util::*;
 
 /// A running `udpd bench` that ends by itself or by a signal, and never outlives its test.
 struct Bench {
@@ -50,8 +49,7 @@ impl Bench {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a process id fits i32"));
-        kill(pid, signal).expect("it is running");
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("it is running");
     }
 
     /// Waits for its end: status, the JSON on stdout, what else it wrote to stderr.
@@ -73,15 +71,11 @@ impl Drop for Bench {
 }
 
 /// Runs `udpd bench send --json` to its end and returns its report.
-fn send(to: SocketAddr, arguments: &[&str]) -> Value {
+#[track_caller]
+fn send(to: SocketAddr, arguments: &str) -> Value {
     let to = to.to_string();
-    let output = udpd(&[&["bench", "send", "--json", "--to", &to], arguments].concat());
-    assert!(output.status.success(), "{}", stderr(&output));
-    serde_json::from_slice::<Value>(&output.stdout).expect("--json prints JSON")["report"].clone()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    udpd(&[&["bench", "send", "--json", "--to", &to][..], &arguments].concat()).json()["report"].clone()
 }
 
 /// A socket that holds all that a test sends, to be read afterwards.
@@ -114,7 +108,7 @@ fn made(flow: u16, sequence: u64, length: usize) -> Vec<u8> {
     datagram
 }
 
-fn sum(objects: &[Value], key: &str) -> u64 {
+fn sum_of(objects: &[Value], key: &str) -> u64 {
     objects.iter().map(|object| count(object, key)).sum()
 }
 
@@ -122,10 +116,7 @@ fn sum(objects: &[Value], key: &str) -> u64 {
 fn all_that_is_sent_is_received_in_its_flow_and_both_reports_agree() {
     let address = free_address();
     let recv = Bench::recv(address, &["--lanes", "2", "--expect", "6000", "--loss", "0%"]);
-    let sent = send(
-        address,
-        &["--rate", "20k", "--count", "6k", "--flows", "5", "--threads", "2", "--burst", "7", "--size", "32:200"],
-    );
+    let sent = send(address, "--rate 20k --count 6k --flows 5 --threads 2 --burst 7 --size 32:200");
     let (status, json, stderr) = recv.end();
     assert!(status.success(), "{stderr}");
     let report = &json["report"];
@@ -139,10 +130,10 @@ fn all_that_is_sent_is_received_in_its_flow_and_both_reports_agree() {
     for latency in ["network", "residence", "one_way"] {
         assert_eq!(count(&report[latency], "count") + count(&report[latency], "behind"), 6000, "{latency}");
     }
-    assert_eq!(sum(list(report, "each_second"), "received"), 6000);
-    assert_eq!(sum(list(&sent, "each_second"), "sent"), 6000);
+    assert_eq!(sum_of(list(report, "each_second"), "received"), 6000);
+    assert_eq!(sum_of(list(&sent, "each_second"), "sent"), 6000);
     let bars = list(&report["arrivals"], "histogram");
-    assert_eq!(sum(bars, "milliseconds"), count(&report["arrivals"], "milliseconds"));
+    assert_eq!(sum_of(bars, "milliseconds"), count(&report["arrivals"], "milliseconds"));
 }
 
 #[test]
@@ -151,7 +142,7 @@ fn what_a_stopped_receiver_loses_is_lost_in_its_receive_buffer_and_nowhere_else(
     let address = free_address();
     let recv = Bench::recv(address, &["--lanes", "1", "--expect", "150k"]);
     recv.signal(Signal::SIGSTOP);
-    let sent = send(address, &["--rate", "max", "--count", "150k", "--size", "600"]);
+    let sent = send(address, "--rate max --count 150k --size 600");
     recv.signal(Signal::SIGCONT);
     let (status, json, stderr) = recv.end();
     assert!(status.success(), "{stderr}");
@@ -159,7 +150,10 @@ fn what_a_stopped_receiver_loses_is_lost_in_its_receive_buffer_and_nowhere_else(
     let lost = count(report, "lost");
     assert_eq!((count(&sent, "sent"), count(report, "received") + lost), (SENT, SENT));
     assert!(lost > 0, "the buffer has taken everything, so this tests nothing: {layers:#}");
-    assert_eq!(sum(list(layers, "kernel"), "dropped") + count(layers, "queue_full") + count(layers, "no_batch"), lost);
+    assert_eq!(
+        sum_of(list(layers, "kernel"), "dropped") + count(layers, "queue_full") + count(layers, "no_batch"),
+        lost
+    );
     assert_eq!(layers["elsewhere"].as_i64(), Some(0), "{layers:#}");
     assert_closed(&report["ledger"], SENT);
 }
@@ -168,7 +162,7 @@ fn what_a_stopped_receiver_loses_is_lost_in_its_receive_buffer_and_nowhere_else(
 fn what_is_repeated_mixed_up_damaged_foreign_or_missing_is_counted_exactly() {
     let address = free_address();
     let recv = Bench::recv(address, &["--lanes", "1", "--seconds", "60"]);
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
+    let socket = socket();
     let mut damaged = made(1, 5, 100);
     damaged[77] ^= 0x10;
     // Flow 1: 0 to 4 with 3 after 4, 2 three times, 5 damaged, 6 missing, 7. Flow 2: 1 and no 0.
@@ -197,18 +191,19 @@ fn more_loss_than_allowed_is_exit_3_and_as_much_as_allowed_is_not() {
     for (limit, code) in [("9.9%", 3), ("10%", 0)] {
         let address = free_address();
         let recv = Bench::recv(address, &["--expect", "9", "--loss", limit]);
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
+        let socket = socket();
         // Nine of ten: one is missing in the middle. Ten would be expected if the end were known to be missing as well.
-        for sequence in (0..10).filter(|sequence| *sequence != 4) {
-            socket.send_to(&made(0, sequence, 64), address).expect("sent");
-        }
+        let send_nine = || {
+            for sequence in (0..10).filter(|sequence| *sequence != 4) {
+                socket.send_to(&made(0, sequence, 64), address).expect("sent");
+            }
+        };
+        send_nine();
         let (status, json, stderr) = recv.end();
         // With a number expected that number counts: nine came, none is lost.
         assert_eq!((status.code(), count(&json["report"], "lost")), (Some(0), 0), "{limit}: {stderr}");
         let recv = Bench::recv(address, &["--seconds", "60", "--loss", limit]);
-        for sequence in (0..10).filter(|sequence| *sequence != 4) {
-            socket.send_to(&made(0, sequence, 64), address).expect("sent");
-        }
+        send_nine();
         recv.signal(Signal::SIGINT);
         let (status, json, stderr) = recv.end();
         assert_eq!((status.code(), count(&json["report"], "lost")), (Some(code), 1), "{limit}: {stderr}");
@@ -223,10 +218,7 @@ fn more_loss_than_allowed_is_exit_3_and_as_much_as_allowed_is_not() {
 #[test]
 fn sizes_and_sources_are_as_asked_for_and_every_payload_reads() {
     let (socket, address) = roomy_socket();
-    send(
-        address,
-        &["--rate", "max", "--count", "1200", "--size", "imix", "--flows", "4", "--sources", "127.0.0.2,127.0.0.3"],
-    );
+    send(address, "--rate max --count 1200 --size imix --flows 4 --sources 127.0.0.2,127.0.0.3");
     let imix = read_all(&socket);
     let mut sizes = BTreeMap::new();
     let mut sources: BTreeMap<SocketAddr, u64> = BTreeMap::new();
@@ -240,7 +232,7 @@ fn sizes_and_sources_are_as_asked_for_and_every_payload_reads() {
         |last: u8| sources.keys().filter(|source| source.ip() == std::net::IpAddr::from([127, 0, 0, last])).count();
     assert_eq!((sources.len(), of_address(2), of_address(3)), (4, 2, 2), "{sources:?}");
 
-    send(address, &["--rate", "max", "--count", "2000", "--size", "60:69"]);
+    send(address, "--rate max --count 2000 --size 60:69");
     let range: BTreeMap<usize, u64> = read_all(&socket).iter().fold(BTreeMap::new(), |mut counts, (_, payload)| {
         *counts.entry(payload.len()).or_default() += 1;
         counts
@@ -252,7 +244,7 @@ fn sizes_and_sources_are_as_asked_for_and_every_payload_reads() {
 #[test]
 fn trains_are_cut_into_numbered_datagrams_and_a_ramp_keeps_its_count() {
     let (socket, address) = roomy_socket();
-    let report = send(address, &["--rate", "max", "--count", "1001", "--size", "40", "--gso", "20", "--flows", "1"]);
+    let report = send(address, "--rate max --count 1001 --size 40 --gso 20 --flows 1");
     let sequences: Vec<u64> = read_all(&socket)
         .iter()
         .map(|(_, payload)| match payload::read(payload, payload.len()) {
@@ -264,14 +256,14 @@ fn trains_are_cut_into_numbered_datagrams_and_a_ramp_keeps_its_count() {
     assert_eq!((count(&report, "sent"), count(&report, "bytes")), (1001, 40_040));
     assert!(report["pacing_error_percent"].is_null() && report["asked"].is_null(), "max asks for nothing");
 
-    let ramp = send(address, &["--rate", "1k..19k", "--count", "1000"]);
+    let ramp = send(address, "--rate 1k..19k --count 1000");
     assert_eq!((count(&ramp, "sent"), read_all(&socket).len()), (1000, 1000));
     assert!(ramp["seconds"].as_f64().is_some_and(|seconds| seconds >= 0.099), "never early: {ramp:#}");
 }
 
 #[test]
-fn a_port_where_nobody_listens_ends_nothing_and_is_told() {
-    let report = send(free_address(), &["--rate", "5k", "--count", "300", "--flows", "3"]);
+fn a_port_without_a_listener_ends_nothing_and_is_told() {
+    let report = send(free_address(), "--rate 5k --count 300 --flows 3");
     assert_eq!((count(&report, "sent"), report["refused"].as_object().map(serde_json::Map::len)), (300, Some(0)));
     assert!(count(&report["answers"], "ECONNREFUSED") > 0, "{report:#}");
 }
@@ -293,7 +285,7 @@ fn the_files_of_a_run_hold_its_figures() {
     let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
     let address = free_address();
     let recv = Bench::recv(address, &["--expect", "500", "--csv", &path("a.csv"), "--svg", &path("a.svg")]);
-    send(address, &["--rate", "10k", "--count", "500"]);
+    send(address, "--rate 10k --count 500");
     assert!(recv.end().0.success());
     let csv = std::fs::read_to_string(path("a.csv")).expect("written");
     let rows: Vec<&str> = csv.lines().collect();
@@ -309,42 +301,36 @@ fn the_files_of_a_run_hold_its_figures() {
 
 #[test]
 fn a_wrong_call_names_the_option_and_what_would_be_right() {
-    for (arguments, words) in [
-        (&["send", "--to", "localhost"][..], "--to: \"localhost\" is not an address and a port"),
-        (&["send", "--to", "127.0.0.1:9", "--rate", "fast"], "--rate: \"fast\" is not a rate"),
-        (&["send", "--to", "127.0.0.1:9", "--size", "70000"], "--size: \"70000\""),
-        (&["send", "--to", "127.0.0.1:9", "--threads", "4", "--flows", "2"], "--flows 4"),
-        (&["send", "--to", "127.0.0.1:9", "--gso", "4", "--size", "imix"], "--gso"),
-        (&["send", "--to", "127.0.0.1:9", "--rate", "1k..2k"], "--seconds or --count"),
-        (&["send", "--to", "127.0.0.1:9", "--burst", "many"], "or smooth"),
-        (&["recv", "--listen", "514"], "--listen"),
-        (&["recv", "--listen", "127.0.0.1:9", "--loss", "much"], "0.5%"),
-        (&["recv", "--listen", "127.0.0.1:9", "--flows", "0"], "1 to 16777216"),
-        (&["send", "--to", "127.0.0.1:9", "--flows", "many"], "16 or 1M"),
-        (&["send", "--to", "127.0.0.1:9", "--interface", "lo"], "add --engine xdp or packet"),
-        (&["send", "--to", "127.0.0.1:9", "--engine", "xdp"], "--interface"),
-        (&["send", "--to", "127.0.0.1:9", "--engine", "packet", "--interface", "lo"], "is loopback"),
-        (&["send", "--to", "127.0.0.1:9", "--engine", "xdp", "--interface", "lo", "--mix", "even"], "zipf:1.1"),
+    let taken = socket();
+    let listen_there = format!("recv --listen {}", address_of(&taken));
+    for (arguments, code, words) in [
+        ("send --to localhost", 2, "--to: \"localhost\" is not an address and a port"),
+        ("send --to 127.0.0.1:9 --rate fast", 2, "--rate: \"fast\" is not a rate"),
+        ("send --to 127.0.0.1:9 --size 70000", 2, "--size: \"70000\""),
+        ("send --to 127.0.0.1:9 --threads 4 --flows 2", 2, "--flows 4"),
+        ("send --to 127.0.0.1:9 --gso 4 --size imix", 2, "--gso"),
+        ("send --to 127.0.0.1:9 --rate 1k..2k", 2, "--seconds or --count"),
+        ("send --to 127.0.0.1:9 --burst many", 2, "or smooth"),
+        ("recv --listen 514", 2, "--listen"),
+        ("recv --listen 127.0.0.1:9 --loss much", 2, "0.5%"),
+        ("recv --listen 127.0.0.1:9 --flows 0", 2, "1 to 16777216"),
+        ("send --to 127.0.0.1:9 --flows many", 2, "16 or 1M"),
+        ("send --to 127.0.0.1:9 --interface lo", 2, "add --engine xdp or packet"),
+        ("send --to 127.0.0.1:9 --engine xdp", 2, "--interface"),
+        ("send --to 127.0.0.1:9 --engine packet --interface lo", 2, "is loopback"),
+        ("send --to 127.0.0.1:9 --engine xdp --interface lo --mix even", 2, "zipf:1.1"),
+        (&listen_there, 69, ""),
+        ("send --to 127.0.0.1:9 --cpu 4000 --count 1", 2, "--cpu"),
+        ("send --to 127.0.0.1:9 --sources 192.0.2.1 --count 1", 69, ""),
     ] {
-        let output = udpd(&[&["bench"], arguments].concat());
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        udpd(&[&["bench"], &arguments[..]].concat()).ends(code, &[words]);
     }
-    let taken = UdpSocket::bind("127.0.0.1:0").expect("bound");
-    let address = taken.local_addr().expect("bound").to_string();
-    let output = udpd(&["bench", "recv", "--listen", &address]);
-    assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
-    let output = udpd(&["bench", "send", "--to", "127.0.0.1:9", "--cpu", "4000", "--count", "1"]);
-    assert!(output.status.code() == Some(2) && stderr(&output).contains("--cpu"), "{}", stderr(&output));
-    let output = udpd(&["bench", "send", "--to", "127.0.0.1:9", "--sources", "192.0.2.1", "--count", "1"]);
-    assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
 }
 
 #[test]
 fn every_help_has_an_example() {
     for command in [&["bench"][..], &["bench", "send"], &["bench", "recv"]] {
-        let output = udpd(&[command, &["--help"]].concat());
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(text.contains("Example") && text.contains("udpd bench"), "{text}");
+        udpd(&[command, &["--help"]].concat()).succeeds(&["Example", "udpd bench"]);
     }
 }

@@ -1,28 +1,17 @@
 //! The search for the highest rate as its users run it: every trial adds up, and scripts can act on the answer.
 
-use std::process::{Command, Output};
-
 use serde_json::Value;
 
-use crate::util::ledger::{count, list, sum};
+use crate::util::*;
 
-fn max(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_udpd"))
-        .args(["bench", "max", "--seconds", "0.1"])
-        .args(arguments)
-        .output()
-        .expect("udpd starts")
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).expect("JSON")
+fn max(arguments: &str) -> Outcome {
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    udpd(&[&["bench", "max", "--seconds", "0.1"][..], &arguments].concat())
 }
 
 #[test]
 fn every_trial_adds_up_and_the_answer_is_what_the_last_ones_sent_and_kept() {
-    let output = max(&["--to", "null:", "--rate", "1k..4k", "--json"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let whole = json(&output);
+    let whole = max("--to null: --rate 1k..4k --json").json();
     let report = &whole["report"];
     let trials = list(report, "trials");
     for trial in trials {
@@ -47,24 +36,18 @@ fn every_trial_adds_up_and_the_answer_is_what_the_last_ones_sent_and_kept() {
 
 #[test]
 fn a_rate_below_what_was_expected_is_exit_3_and_one_above_is_headroom() {
-    let output = max(&["--to", "null:", "--rate", "1k..2k", "--expect", "1M", "--json"]);
-    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(json(&output)["headroom_percent"].as_f64().expect("a share") < -99.0);
-    let output = max(&["--to", "null:", "--rate", "1k..2k", "--expect", "10"]);
-    assert_eq!(output.status.code(), Some(0));
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(text.contains(" % headroom against 10\n"), "{text}");
+    let short = max("--to null: --rate 1k..2k --expect 1M --json").ends(3, &[]);
+    let report: Value = serde_json::from_str(&short.stdout).expect("JSON");
+    assert!(report["headroom_percent"].as_f64().expect("a share") < -99.0);
+    max("--to null: --rate 1k..2k --expect 10").succeeds(&[" % headroom against 10\n"]);
 }
 
 #[test]
 fn a_rate_that_was_never_sent_is_neither_the_answer_nor_a_proof() {
     // No sender reaches that, one datagram at a time; and nothing counts as lost.
-    let output =
-        max(&["--to", "null:", "--rate", "500M..1000M", "--gso", "1", "--loss", "100%", "--expect", "500M", "--json"]);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(3), "{stderr}");
-    assert!(stderr.contains("not proved. The sender was short"), "{stderr}");
-    let whole = json(&output);
+    let short = max("--to null: --rate 500M..1000M --gso 1 --loss 100% --expect 500M --json");
+    let short = short.ends(3, &["not proved. The sender was short"]);
+    let whole: Value = serde_json::from_str(&short.stdout).expect("JSON");
     let report = &whole["report"];
     let mut sent: Vec<u64> =
         list(report, "trials").iter().map(|trial| trial["sent_per_second"].as_f64().expect("a rate") as u64).collect();
@@ -81,33 +64,25 @@ fn a_rate_that_was_never_sent_is_neither_the_answer_nor_a_proof() {
 fn a_listener_of_a_file_is_measured_while_a_daemon_has_its_port_and_the_trials_can_be_written() {
     let directory = tempfile::tempdir().expect("a directory");
     let at = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
-    let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("bound");
-    let text = format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{}\"\nsinks = [\"one\"]\n[sink.one]\ntype = \"null\"\n",
-        taken.local_addr().expect("bound"),
-    );
-    std::fs::write(at("udpd.toml"), text).expect("written");
-    let output = max(&["-c", &at("udpd.toml"), "--rate", "1k..2k", "--json", "--csv", &at("trials.csv")]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let whole = json(&output);
+    let taken = socket();
+    std::fs::write(at("udpd.toml"), Setup::at(address_of(&taken)).null("one").text()).expect("written");
+    let (file, csv) = (at("udpd.toml"), at("trials.csv"));
+    let whole = max(&format!("-c {file} --rate 1k..2k --json --csv {csv}")).json();
     let trials = list(&whole["report"], "trials");
     assert!(trials.iter().all(|trial| trial["sink"] == "one"), "{whole:#}");
-    assert_eq!(std::fs::read_to_string(at("trials.csv")).expect("written").lines().count(), trials.len() + 1);
+    assert_eq!(std::fs::read_to_string(csv).expect("written").lines().count(), trials.len() + 1);
 }
 
 #[test]
 fn a_wrong_option_is_exit_2_and_says_what_would_be_right() {
     for (arguments, words) in [
-        (&["--to", "stdout:", "--real-sinks"][..], "without --real-sinks"),
-        (&["--to", "null:", "--rate", "10k"], "such as 10k..1M"),
-        (&["--to", "null:", "--precision", "0%"], "0.1%"),
-        (&["--to", "null:", "--loss", "much"], "0.5%"),
-        (&["--to", "null:", "--gso", "500"], "128 or less"),
-        (&[], "--to"),
+        ("--to stdout: --real-sinks", "without --real-sinks"),
+        ("--to null: --rate 10k", "such as 10k..1M"),
+        ("--to null: --precision 0%", "0.1%"),
+        ("--to null: --loss much", "0.5%"),
+        ("--to null: --gso 500", "128 or less"),
+        ("", "--to"),
     ] {
-        let output = max(arguments);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+        max(arguments).ends(2, &[words]);
     }
 }

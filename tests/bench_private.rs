@@ -1,5 +1,5 @@
 //! The bench touches nothing that it has not made: whatever a configuration names is after a search what it was before,
-//! however the search ends, and nobody at a configured address has heard anything.
+//! however the search ends, and nothing has come to a configured address.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,17 +8,13 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::util::ledger::{count, list, sum};
-
-/// Longer than any machine needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::util::*;
 
 /// What a file is known again by: kind and rights, size, contents, when it was changed, and which one it is.
 type Seen = (u32, u64, Vec<u8>, i64, u64);
@@ -47,7 +43,7 @@ fn everything(directory: &Path) -> BTreeMap<String, Seen> {
 }
 
 /// A configuration with a sink of every kind, what it names, and the test at the other end of all of it.
-struct Site {
+struct Place {
     directory: tempfile::TempDir,
     relayed: [UdpSocket; 2],
     messages: UnixDatagram,
@@ -55,7 +51,7 @@ struct Site {
     metrics: TcpListener,
 }
 
-impl Site {
+impl Place {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let at = |name: &str| directory.path().join(name);
@@ -125,7 +121,7 @@ impl Site {
             [sink.nothing]
             type = "null"
         "#;
-        let address = |socket: &UdpSocket| socket.local_addr().expect("bound").to_string();
+        let address = |socket: &UdpSocket| address_of(socket).to_string();
         text.replace("@METRICS", &self.metrics.local_addr().expect("bound").to_string())
             .replace("@V4", &address(&self.relayed[0]))
             .replace("@V6", &address(&self.relayed[1]))
@@ -142,7 +138,7 @@ impl Site {
 
     /// A search over it, whose temporary directory is in it.
     fn search(&self, arguments: &[&str]) -> Command {
-        // A search leaves a signal ignored that whoever started it ignores; these tests may run below nohup.
+        // A search leaves a signal ignored that its parent ignores; these tests may run below nohup.
         let mut command = Command::new("env");
         command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_udpd")]);
         command.args(["bench", "max"]).args(arguments).env("TMPDIR", self.at("tmp"));
@@ -151,9 +147,19 @@ impl Site {
         command
     }
 
+    /// A short search with these arguments, run to its end.
+    fn short_search(&self, arguments: &[&str]) -> Outcome {
+        Outcome::of(&mut self.search(&[arguments, &["--rate", "1k..2k", "--seconds", "0.1"]].concat()))
+    }
+
+    /// Everything below its directory.
+    fn everything(&self) -> BTreeMap<String, Seen> {
+        everything(self.directory.path())
+    }
+
     /// Nothing has come to any address that the configuration names.
     #[track_caller]
-    fn assert_nobody_heard_anything(&self) {
+    fn assert_nothing_came(&self) {
         let mut buffer = [0; 100];
         for socket in &self.relayed {
             let heard = socket.recv(&mut buffer).map_err(|error| error.kind());
@@ -165,25 +171,15 @@ impl Site {
     }
 }
 
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {}", stderr(output)))
-}
-
 #[test]
 fn a_search_over_every_kind_of_sink_touches_nothing_that_the_configuration_names() {
-    let site = Site::new();
-    let before = everything(site.directory.path());
-    let arguments = ["-c", &site.at("udpd.toml"), "--rate", "1k..2k", "--seconds", "0.2", "--json"];
-    let output = site.search(&arguments).output().expect("udpd starts");
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(everything(site.directory.path()), before);
-    site.assert_nobody_heard_anything();
+    let site = Place::new();
+    let before = site.everything();
+    let found = site.short_search(&["-c", &site.at("udpd.toml"), "--json"]).json();
+    assert_eq!(site.everything(), before);
+    site.assert_nothing_came();
     // It has measured those sinks all the same, each as what it is, and said where they went.
-    let report = &json(&output)["report"];
+    let report = &found["report"];
     for trial in list(report, "trials") {
         assert_eq!(count(trial, "delivered") + sum(&trial["lost"]), count(trial, "sent"), "{trial:#}");
         assert!(count(trial, "delivered") > 0, "{trial:#}");
@@ -208,8 +204,7 @@ struct Searching(Child);
 
 impl Searching {
     fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id fits i32"));
-        kill(pid, signal).expect("it is running");
+        kill(Pid::from_raw(self.0.id().cast_signed()), signal).expect("it is running");
     }
 }
 
@@ -235,114 +230,92 @@ fn is_written(directory: &Path) -> bool {
 fn a_search_that_is_ended_in_mid_trial_leaves_nothing_behind_either() {
     use Signal::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     for signals in [&[SIGINT][..], &[SIGTERM], &[SIGHUP], &[SIGUSR1], &[SIGINT, SIGTERM], &[SIGTERM, SIGINT]] {
-        let site = Site::new();
-        let before = everything(site.directory.path());
+        let site = Place::new();
+        let before = site.everything();
         let arguments = ["-c", &site.at("udpd.toml"), "--rate", "1k..2k", "--seconds", "60"];
         let child = site.search(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("udpd starts");
         let mut child = Searching(child);
-        let started = Instant::now();
-        while !is_written(&site.directory.path().join("log")) {
-            assert!(started.elapsed() < PATIENCE, "no trial has begun");
+        until("a trial has begun", || {
             assert!(child.0.try_wait().expect("a child").is_none(), "the search has ended by itself");
-            std::thread::yield_now();
-        }
+            is_written(&site.directory.path().join("log"))
+        });
         signals.iter().for_each(|signal| child.signal(*signal));
         let code = child.0.wait().expect("it ends").code();
         // The second may come too late to be one.
         assert!(code == Some(0) || (signals.len() == 2 && code == Some(130)), "{signals:?}: {code:?}");
-        assert_eq!(everything(site.directory.path()), before, "{signals:?}");
-        site.assert_nobody_heard_anything();
+        assert_eq!(site.everything(), before, "{signals:?}");
+        site.assert_nothing_came();
     }
 }
 
 #[test]
 fn a_file_of_the_command_line_is_not_touched_and_nothing_stays_beside_it() {
-    let site = Site::new();
-    let before = everything(site.directory.path());
+    let site = Place::new();
+    let before = site.everything();
     for to in ["log/in.log", "log/new.log", "nowhere/yet/new.log"] {
         let to = format!("file:{}", site.at(to));
-        let output = site.search(&["--to", &to, "--rate", "1k..2k", "--seconds", "0.1"]).output().expect("udpd starts");
-        assert!(output.status.success(), "{}", stderr(&output));
-        assert_eq!(everything(site.directory.path()), before, "{to}");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(text.contains("note: sink file: files in ") && text.contains("removed afterwards"), "{text}");
+        site.short_search(&["--to", &to]).succeeds(&["note: sink file: files in ", "removed afterwards"]);
+        assert_eq!(site.everything(), before, "{to}");
     }
     let messages = format!("unix:{}", site.at("run/messages"));
-    let relayed = format!("udp:{}", site.relayed[0].local_addr().expect("bound"));
+    let relayed = format!("udp:{}", address_of(&site.relayed[0]));
     for to in [&messages, &relayed, "stdout:"] {
-        let output = site.search(&["--to", to, "--rate", "1k..2k", "--seconds", "0.1"]).output().expect("udpd starts");
-        assert!(output.status.success(), "{to}: {}", stderr(&output));
-        let report = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(report.contains("asked/s") && report.contains(" datagrams a second"), "{to}: {report}");
-        assert_eq!(everything(site.directory.path()), before, "{to}");
+        site.short_search(&["--to", to]).succeeds(&["asked/s", " datagrams a second"]);
+        assert_eq!(site.everything(), before, "{to}");
     }
-    site.assert_nobody_heard_anything();
+    site.assert_nothing_came();
 }
 
 #[test]
-fn where_nobody_may_write_files_go_to_the_temporary_directory_and_it_is_said() {
-    let site = Site::new();
-    let before = everything(site.directory.path());
-    let output = site
-        .search(&["--to", "file:/proc/max.log", "--rate", "1k..2k", "--seconds", "0.1"])
-        .output()
-        .expect("udpd starts");
-    assert!(output.status.success(), "{}", stderr(&output));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains(&site.at("tmp/.udpd-bench-")) && text.contains("another file system"), "{text}");
-    assert_eq!(everything(site.directory.path()), before);
+fn where_no_file_can_be_written_files_go_to_the_temporary_directory_and_it_is_said() {
+    let site = Place::new();
+    let before = site.everything();
+    let own = site.at("tmp/.udpd-bench-");
+    site.short_search(&["--to", "file:/proc/max.log"]).succeeds(&[&own, "another file system"]);
+    assert_eq!(site.everything(), before);
 }
 
 /// The same configuration with one sink, which is written there.
-fn with_sink(site: &Site, sink: &str) -> String {
+fn with_sink(site: &Place, (kind, keys): (&str, &str)) -> String {
     let path = site.at("one.toml");
-    let listener = "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:25149\"\nsinks = [\"one\"]\n[sink.one]\n";
-    fs::write(&path, format!("{listener}{}", sink.replace('@', site.path()))).expect("written");
+    let setup = Setup::new().listens_at("127.0.0.1:25149").sink("one", kind, keys.replace('@', site.path()));
+    fs::write(&path, setup.text()).expect("written");
     path
 }
 
 #[test]
-fn real_sinks_are_refused_where_they_would_cost_somebody_data() {
-    let site = Site::new();
+fn real_sinks_are_refused_where_they_would_cost_data() {
+    let site = Place::new();
     for (sink, words) in [
-        ("type = \"file\"\npath = \"@/log/new.log\"\nkeep = { files = 2 }", "its keep would remove files"),
-        ("type = \"file\"\npath = \"@/log/{listener}.log\"", "log/in.log exists already"),
-        ("type = \"file\"\npath = \"@/log/%Y/{lane}.pcapng\"", "log/2025/0.pcapng exists already"),
-        ("type = \"file\"\npath = \"@/log/latest\"", "log/latest exists already"),
-        ("type = \"stdout\"", "the report goes to standard output"),
+        (("file", "path = '@/log/new.log'\nkeep = { files = 2 }"), "its keep would remove files"),
+        (("file", "path = '@/log/{listener}.log'"), "log/in.log exists already"),
+        (("file", "path = '@/log/%Y/{lane}.pcapng'"), "log/2025/0.pcapng exists already"),
+        (("file", "path = '@/log/latest'"), "log/latest exists already"),
+        (("stdout", ""), "the report goes to standard output"),
     ] {
         let configuration = with_sink(&site, sink);
-        let before = everything(site.directory.path());
-        let arguments = ["-c", &configuration, "--real-sinks", "--rate", "1k..2k", "--seconds", "0.1"];
-        let output = site.search(&arguments).output().expect("udpd starts");
-        assert_eq!(output.status.code(), Some(2), "{sink}: {}", stderr(&output));
-        assert!(stderr(&output).contains(words) && stderr(&output).contains("sink one"), "{sink}: {}", stderr(&output));
-        assert_eq!(everything(site.directory.path()), before, "{sink}");
+        let before = site.everything();
+        site.short_search(&["-c", &configuration, "--real-sinks"]).ends(2, &[words, "sink one"]);
+        assert_eq!(site.everything(), before, "{words}");
     }
 }
 
 #[test]
 fn real_sinks_get_every_trial_and_are_named_before() {
-    let site = Site::new();
-    let there = site.relayed[0].local_addr().expect("bound");
+    let site = Place::new();
+    let there = address_of(&site.relayed[0]);
     for (sink, words) in [
-        (
-            "type = \"file\"\npath = \"@/log/{sink}-{lane}.log\"",
-            "writes @/log/one-0.log, and leaves there what it has written",
-        ),
-        (&*format!("type = \"udp\"\ndestinations = [\"{there}\"]"), &*format!("sends all trials to {there}")),
+        (("file", "path = '@/log/{sink}-{lane}.log'"), "writes @/log/one-0.log, and leaves there what it has written"),
+        (("udp", &*format!("destinations = ['{there}']")), &*format!("sends all trials to {there}")),
     ] {
         let configuration = with_sink(&site, sink);
-        let arguments = ["-c", &configuration, "--real-sinks", "--rate", "1k..2k", "--seconds", "0.1", "--json"];
-        let output = site.search(&arguments).output().expect("udpd starts");
-        assert!(output.status.success(), "{}", stderr(&output));
         let said = format!("note: sink one is real: it {}", words.replace('@', site.path()));
-        assert!(stderr(&output).contains(&said), "{said}: {}", stderr(&output));
-        let delivered: u64 =
-            list(&json(&output)["report"], "trials").iter().map(|trial| count(trial, "delivered")).sum();
-        if sink.contains("file") {
-            let lines =
-                fs::read(site.at("log/one-0.log")).expect("the file").iter().filter(|byte| **byte == b'\n').count();
+        let found = site.short_search(&["-c", &configuration, "--real-sinks", "--json"]).succeeds(&[&said]).json();
+        let trials = list(&found["report"], "trials");
+        let delivered: u64 = trials.iter().map(|trial| count(trial, "delivered")).sum();
+        if sink.0 == "file" {
+            let text = fs::read(site.at("log/one-0.log")).expect("the file");
+            let lines = text.iter().filter(|byte| **byte == b'\n').count();
             assert_eq!(lines as u64, delivered, "what is called delivered is in the file");
         }
     }
@@ -351,8 +324,8 @@ fn real_sinks_get_every_trial_and_are_named_before() {
 
 #[test]
 fn a_file_that_is_there_already_is_no_place_for_a_report() {
-    let site = Site::new();
-    let before = everything(site.directory.path());
+    let site = Place::new();
+    let before = site.everything();
     let ladder = ["ladder", "--steps", "pinned", "--rounds", "1", "--seconds", "0.1", "--rate", "1k"];
     let max = ["max", "--to", "null:", "--rate", "1k..2k", "--seconds", "0.1"];
     let recv = ["recv", "--listen", "127.0.0.1:25150", "--seconds", "0.1"];
@@ -364,10 +337,8 @@ fn a_file_that_is_there_already_is_no_place_for_a_report() {
         ] {
             let mut command = Command::new(env!("CARGO_BIN_EXE_udpd"));
             command.arg("bench").args(form).args(["--csv", &site.at(name)]).args(force.then_some("--force"));
-            let output = command.output().expect("udpd starts");
-            assert_eq!(output.status.code(), Some(2), "{form:?} {name}: {}", stderr(&output));
-            assert!(stderr(&output).contains(words), "{form:?} {name}: {}", stderr(&output));
+            Outcome::of(&mut command).ends(2, &[words]);
         }
     }
-    assert_eq!(everything(site.directory.path()), before);
+    assert_eq!(site.everything(), before);
 }

@@ -3,12 +3,11 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -16,32 +15,18 @@ use nix::sys::socket;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::util::daemon::{Daemon, free_address, udpd};
-use crate::util::ledger::assert_closed;
-use crate::util::load::{Amount, Load};
+use crate::util::*;
 
 /// How many connections the daemon holds at most: on the metrics endpoint and on the control socket.
 const HELD_MAX: usize = 8 + 32;
 
 const IDLE: usize = 1_000;
 
-fn config(listen: SocketAddr, more: &str) -> String {
-    format!(
-        r#"
-        [daemon]
-        {more}
-        [[listener]]
-        name = "in"
-        address = "{listen}"
-        lanes = 1
-        sinks = ["nothing"]
-        [sink.nothing]
-        type = "null"
-        "#
-    )
+fn with_endpoint(metrics: SocketAddr) -> Setup {
+    Setup::new().daemon(&format!("metrics_address = '{metrics}'")).keys("lanes = 1").null("nothing")
 }
 
-/// An address where nobody listens, on UDP or TCP.
+/// An address that is free on UDP and TCP.
 fn free_tcp_address() -> SocketAddr {
     loop {
         let address = free_address();
@@ -51,17 +36,9 @@ fn free_tcp_address() -> SocketAddr {
     }
 }
 
-/// What the endpoint answers to one who has come last.
+/// What the endpoint answers to the newest client.
 fn scrape(address: SocketAddr) -> String {
-    let mut stream = TcpStream::connect(address).expect("the endpoint takes everybody");
-    // Longer than any machine needs; only an endpoint that hangs ever sees it.
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit above zero");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("the question is taken");
-    io::read_to_string(stream).expect("the answer comes")
-}
-
-fn open_descriptors(daemon: &Daemon) -> usize {
-    fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("the daemon runs").count()
+    http(address, "/metrics", "")
 }
 
 fn text(path: &Path) -> &str {
@@ -73,30 +50,29 @@ fn beside_a_thousand_idle_connections_on_each_of_both_a_scrape_and_stats_are_ans
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("the limit on descriptors");
     assert!(hard >= 3_000, "this test takes 3,000 descriptors; the hard limit is {hard}: raise it (ulimit -Hn 4096)");
     setrlimit(Resource::RLIMIT_NOFILE, hard.min(65_536), hard).expect("the soft limit is raised to the hard one");
-    let (listen, metrics) = (free_address(), free_tcp_address());
-    let daemon = Daemon::with_config(&config(listen, &format!("metrics_address = \"{metrics}\"")));
-    let before = open_descriptors(&daemon);
+    let metrics = free_tcp_address();
+    let daemon = with_endpoint(metrics).start();
+    let before = daemon.open_files().len();
     let scrapers: Vec<TcpStream> =
-        (0..IDLE).map(|_| TcpStream::connect(metrics).expect("the endpoint takes everybody")).collect();
-    let askers: Vec<UnixStream> =
-        (0..IDLE).map(|_| UnixStream::connect(daemon.control_socket()).expect("the socket takes everybody")).collect();
-    let sent = Load::new(listen, Amount::Count(1_000)).send().sent;
+        (0..IDLE).map(|_| TcpStream::connect(metrics).expect("the endpoint takes every client")).collect();
+    let askers: Vec<UnixStream> = (0..IDLE)
+        .map(|_| UnixStream::connect(daemon.control_socket()).expect("the socket takes every client"))
+        .collect();
+    let sent = daemon.send(1_000);
     let scrape = scrape(metrics);
     assert!(scrape.starts_with("HTTP/1.1 200 OK\r\n"), "{scrape}");
     assert!(scrape.ends_with('\n') && scrape.contains("udpd_received_datagrams_total"), "{scrape}");
-    daemon.stats();
+    daemon.command("stats").succeeds(&[]);
     // None of the idle ones has hung up.
     assert_eq!((scrapers.len(), askers.len()), (IDLE, IDLE));
-    let held = open_descriptors(&daemon).saturating_sub(before);
+    let held = daemon.open_files().len().saturating_sub(before);
     assert!(held <= HELD_MAX, "{held} connections are held");
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_closed(&ended.ledger, sent);
+    daemon.end(sent);
 }
 
 /// One of ten thousand: what it sends, and how it goes. None of them ever reads.
 fn nuisance(metrics: SocketAddr, number: usize) -> TcpStream {
-    let mut client = TcpStream::connect(metrics).expect("the endpoint takes everybody");
+    let mut client = TcpStream::connect(metrics).expect("the endpoint takes every client");
     let long = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(20_000));
     let sent: &[u8] = match number % 9 {
         0 => b"",
@@ -121,10 +97,10 @@ fn nuisance(metrics: SocketAddr, number: usize) -> TcpStream {
 }
 
 #[test]
-fn ten_thousand_slow_broken_and_mad_clients_of_the_page_cost_neither_scrapes_nor_datagrams_anything() {
-    let (listen, metrics) = (free_address(), free_tcp_address());
-    let daemon = Daemon::with_config(&config(listen, &format!("metrics_address = \"{metrics}\"")));
-    let before = open_descriptors(&daemon);
+fn ten_thousand_slow_and_broken_clients_of_the_page_cost_neither_scrapes_nor_datagrams_anything() {
+    let metrics = free_tcp_address();
+    let daemon = with_endpoint(metrics).start();
+    let before = daemon.open_files().len();
     let mut sent = 0;
     // As many stay connected at a time as any limit on descriptors allows.
     let mut connected = VecDeque::new();
@@ -134,16 +110,14 @@ fn ten_thousand_slow_broken_and_mad_clients_of_the_page_cost_neither_scrapes_nor
             connected.pop_front();
         }
         if number % 1_000 == 999 {
-            sent += Load::new(listen, Amount::Count(100)).send().sent;
+            sent += daemon.send(100);
             let scrape = scrape(metrics);
             assert!(scrape.starts_with("HTTP/1.1 200 OK\r\n") && scrape.ends_with('\n'), "{number}: {scrape}");
-            let held = open_descriptors(&daemon).saturating_sub(before);
+            let held = daemon.open_files().len().saturating_sub(before);
             assert!(held <= 8, "{held} connections are held after {number}");
         }
     }
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_closed(&ended.ledger, sent);
+    daemon.end(sent);
 }
 
 #[test]
@@ -153,43 +127,28 @@ fn a_token_covers_metrics_and_page() {
     fs::write(&path, "0123456789abcdef0123456789abcdef").expect("the token");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
     let metrics = free_tcp_address();
-    let keys = format!("metrics_address = \"{metrics}\"\nmetrics_token_file = \"{}\"", text(&path));
-    let daemon = Daemon::with_config(&config(free_address(), &keys));
+    let daemon = with_endpoint(metrics).daemon(&format!("metrics_token_file = '{}'", text(&path))).start();
     assert!(scrape(metrics).starts_with("HTTP/1.1 401 "));
-    let with_token = |path: &str| {
-        let mut stream = TcpStream::connect(metrics).expect("the endpoint takes everybody");
-        let token = "Bearer 0123456789abcdef0123456789abcdef";
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token}\r\n\r\n");
-        stream.write_all(request.as_bytes()).expect("the question is taken");
-        io::read_to_string(stream).expect("the answer comes")
-    };
+    let header = "Authorization: Bearer 0123456789abcdef0123456789abcdef\r\n";
+    let with_token = |path: &str| http(metrics, path, header);
     assert!(with_token("/metrics").contains("udpd_received_datagrams_total"));
     assert!(with_token("/").contains("<!doctype html>"));
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
+    daemon.end(0);
 }
 
 #[test]
 fn check_refuses_the_token_file_that_run_refuses_in_the_same_words() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("token");
-    let keys = format!(
-        "control_socket = \"\"\nmetrics_address = \"{}\"\nmetrics_token_file = \"{}\"",
-        free_tcp_address(),
-        text(&path)
-    );
-    let file = directory.path().join("udpd.toml");
-    fs::write(&file, config(free_address(), &keys)).expect("the configuration");
+    let setup = with_endpoint(free_tcp_address()).daemon(&format!("metrics_token_file = '{}'", text(&path)));
     let said_by = |command: &str| {
-        let output = udpd(&[command, "-c", text(&file)]);
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(78), "{command}: {stderr}");
+        let stderr = setup.udpd(command, &[]).ends(78, &[]).stderr;
         let sentence = stderr.lines().find(|line| line.contains("metrics_token_file")).expect(&stderr);
         sentence[sentence.find("cannot take the token").expect(&stderr)..].to_owned()
     };
     let good = "0123456789abcdef0123456789abcdef";
-    // Whoever may do everything may read everything.
-    let is_root = nix::unistd::geteuid().is_root();
+    // Root may read everything.
+    let is_root = is_root();
     let of_all = [
         (None, 0o600, "No such file"),
         (Some(""), 0o600, "0 characters"),
@@ -210,31 +169,22 @@ fn check_refuses_the_token_file_that_run_refuses_in_the_same_words() {
     // As editors on either system leave it.
     fs::write(&path, format!("{good}\r\n")).expect("the token");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
-    assert!(udpd(&["check", "-c", text(&file)]).status.success());
+    setup.check().succeeds(&[]);
 }
 
 #[test]
 fn a_daemon_is_found_by_its_configuration_and_one_that_is_not_there_is_exit_69() {
-    let daemon = Daemon::with_config(&config(free_address(), ""));
-    let file = daemon.directory().join("udpd.toml");
-    let output = udpd(&["stats", "--json", "-c", text(&file)]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let daemon = Setup::new().null("nothing").start();
+    udpd(&["stats", "--json", "-c", text(&daemon.configuration())]).succeeds(&[]);
     let ended = daemon.terminate();
-    let file = ended.directory.path().join("udpd.toml");
+    let file = ended.path("udpd.toml");
     for command in ["stats", "reopen"] {
-        let output = udpd(&[command, "-c", text(&file)]);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(69), "{command}: {stderr}");
-        assert!(stderr.contains("control.sock"), "{command}: {stderr}");
+        udpd(&[command, "-c", text(&file)]).ends(69, &["control.sock"]);
         // The socket that is named counts, whatever the file says.
-        let output = udpd(&[command, "-c", text(&file), "--socket", "/nonexistent/other.sock"]);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(69) && stderr.contains("other.sock"), "{command}: {stderr}");
+        udpd(&[command, "-c", text(&file), "--socket", "/nonexistent/other.sock"]).ends(69, &["other.sock"]);
     }
-    fs::write(&file, config(free_address(), "control_socket = \"\"")).expect("the configuration");
-    let output = udpd(&["stats", "-c", text(&file)]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(69) && stderr.contains("control_socket = \"\""), "{stderr}");
+    let without = Setup::new().daemon("control_socket = \"\"").null("nothing");
+    without.udpd("stats", &[]).ends(69, &["control_socket = \"\""]);
 }
 
 #[test]
@@ -242,29 +192,24 @@ fn a_reader_that_locks_the_directory_of_the_control_socket_does_not_stop_the_sta
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("control.sock");
     let reader = File::open(directory.path()).expect("a directory can be read");
-    reader.lock().expect("whoever can read it can lock it");
-    let key = format!("control_socket = \"{}\"", text(&socket));
-    let ended = Daemon::with_config(&config(free_address(), &key)).terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
+    reader.lock().expect("a file that can be read can be locked");
+    Setup::new().daemon(&format!("control_socket = '{}'", text(&socket))).null("nothing").start().end(0);
     assert_eq!(fs::read_dir(directory.path()).expect("the directory").count(), 0, "socket and lock are gone");
 }
 
 #[test]
 fn what_others_have_put_beside_stats_on_exit_is_neither_waited_for_nor_followed() {
-    let listen = free_address();
-    let daemon = Daemon::with_config(&config(listen, ""));
+    let daemon = Setup::new().null("nothing").start();
     let path = |name: &str| daemon.directory().join(name);
     fs::write(path("precious"), "precious").expect("a file");
     mkfifo(&path("ledger.json.new"), Mode::S_IRWXU).expect("a pipe");
     symlink(path("precious"), path("ledger.json.tmp")).expect("a link");
-    let sent = Load::new(listen, Amount::Count(100)).send().sent;
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_closed(&ended.ledger, sent);
-    let path = |name: &str| ended.directory.path().join(name);
+    let sent = daemon.send(100);
+    let ended = daemon.end(sent);
+    let path = |name: &str| ended.path(name);
     assert!(fs::symlink_metadata(path("ledger.json.new")).expect("the pipe").file_type().is_fifo());
     assert_eq!(fs::read_to_string(path("ledger.json.tmp")).expect("the link"), "precious");
-    let hidden = fs::read_dir(ended.directory.path()).expect("the directory").flatten();
+    let hidden = fs::read_dir(&ended.directory).expect("the directory").flatten();
     assert!(
         hidden.into_iter().all(|entry| !text(entry.file_name().as_ref()).starts_with('.')),
         "a file stays beside it"
@@ -273,40 +218,18 @@ fn what_others_have_put_beside_stats_on_exit_is_neither_waited_for_nor_followed(
 
 #[test]
 fn reopen_returns_when_the_moved_file_is_closed_with_every_record_in_it() {
-    let listen = free_address();
-    let daemon = Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{listen}"
-        lanes = 1
-        sinks = ["archive"]
-        [sink.archive]
-        type = "file"
-        rotate.every = "0s"
-        path = "@DIR@/in.log"
-        "#
-    ));
-    let file = daemon.directory().join("udpd.toml");
+    let daemon = Setup::new().keys("lanes = 1").file("archive", "in.log").start();
     let (current, moved) = (daemon.directory().join("in.log"), daemon.directory().join("in.log.1"));
     let lines = |path: &Path| fs::read_to_string(path).expect("the file").lines().count() as u64;
-    let delivered =
-        |count: u64| move |ledger: &serde_json::Value| ledger["listeners"][0]["sinks"][0]["delivered"] == count;
-    let before = Load::new(listen, Amount::Count(1_000)).send().sent;
-    daemon.stats_when("the first part is delivered", delivered(before));
+    let before = daemon.send(1_000);
+    daemon.until_delivered(before);
     fs::rename(&current, &moved).expect("moved");
-    let output = udpd(&["reopen", "-c", text(&file)]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "new files begun: 1\n");
-    let open: Vec<_> = fs::read_dir(format!("/proc/{}/fd", daemon.pid()))
-        .expect("the daemon runs")
-        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
-        .collect();
+    let done = udpd(&["reopen", "-c", text(&daemon.configuration())]).succeeds(&[]);
+    assert_eq!(done.stdout, "new files begun: 1\n");
+    let open = daemon.open_files();
     assert!(open.contains(&current) && !open.contains(&moved), "{open:?}");
     assert_eq!(lines(&moved), before);
-    let after = Load::new(listen, Amount::Count(1_000)).send().sent;
-    daemon.stats_when("all is delivered", delivered(before + after));
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, before + after);
-    assert_eq!(lines(&ended.directory.path().join("in.log")), after);
+    let after = daemon.send(1_000);
+    daemon.until_delivered(before + after);
+    assert_eq!(lines(&daemon.end(before + after).path("in.log")), after);
 }

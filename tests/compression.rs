@@ -1,10 +1,10 @@
 //! Finished files are compressed while records come: each record is in one file, in one form, whenever the daemon is
-//! killed and whoever sends.
+//! killed and whichever host sends.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,25 +13,15 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use udpd_base::codec::{Method, unpacked};
 
-use crate::delivery::{SCALE, assert_each_once};
-use crate::util::daemon::{Daemon, free_address, udpd};
-use crate::util::ledger::{assert_closed, count};
-use crate::util::load::{Amount, Load};
+use crate::util::*;
 
 /// A listener whose sink has these keys besides.
-fn config(address: SocketAddr, keys: &str) -> String {
-    format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nreceive_buffer = \"64MiB\"\nsinks = [\"archive\"]\n\
-         [sink.archive]\ntype = \"file\"\nwhen_full = \"block\"\n{keys}\n"
-    )
+fn config(address: SocketAddr, keys: &str) -> Setup {
+    Setup::at(address).keys("receive_buffer = '64MiB'").sink("archive", "file", format!("when_full = 'block'\n{keys}"))
 }
 
 fn of_files(ledger: &Value) -> &Value {
-    &ledger["listeners"][0]["sinks"][0]["files"]
-}
-
-fn delivered(ledger: &Value) -> u64 {
-    count(&ledger["listeners"][0]["sinks"][0], "delivered")
+    &sink(ledger)["files"]
 }
 
 /// Nothing waits to be compressed.
@@ -83,28 +73,24 @@ fn methods() -> impl Iterator<Item = &'static str> {
 fn files_are_compressed_while_others_are_written_and_every_record_is_in_exactly_one() {
     for method in methods() {
         let address = free_address();
-        let keys = format!(
-            "path = \"@DIR@/log/all.log\"\nrotate = {{ bytes = \"128KiB\" }}\ncompress = \"{method}\"\ncompress_level = 1"
-        );
-        let daemon = Daemon::with_config(&config(address, &keys));
-        let mut load = Load::new(address, Amount::Seconds(2.0));
-        load.rate_per_second = 100_000 / SCALE;
-        load.payload_bytes = 300;
-        let report = load.send();
+        let path = "path = '@DIR@/log/all.log'\nrotate.bytes = '128KiB'";
+        let keys = format!("{path}\ncompress = '{method}'\ncompress_level = 1");
+        let daemon = config(address, &keys).start();
+        let report = Load::new(address, Amount::Seconds(2.0)).rate(100_000 / SCALE).bytes(300).send();
         let sent = report.sent;
         daemon.stats_when("all is compressed", |ledger| delivered(ledger) == sent && is_done(ledger));
-        let ended = daemon.terminate();
-        assert!(ended.status.success() && !ended.stderr.contains("cannot compress"), "{}", ended.stderr);
-        assert_closed(&ended.ledger, sent);
+        let ended = daemon.end(sent);
+        ended.assert_logged("cannot compress", 0);
         let counts = of_files(&ended.ledger);
         let (from, to) = (count(counts, "compressed_from_bytes"), count(counts, "compressed_to_bytes"));
         assert!(count(counts, "compressed") > 2 && to < from / 10, "{method}: {counts:#}");
         assert_eq!(count(counts, "compress_failures"), 0);
-        let contents = contents(&ended.directory.path().join("log"));
+        let contents = contents(&ended.path("log"));
         let plain: Vec<&str> = contents.keys().filter(|path| !is_compressed(path)).map(|path| name(path)).collect();
-        assert_eq!(plain, ["all.log"], "{method}: only the current file");
+        let waiting = count(counts, "finished") - count(counts, "compressed");
+        assert_eq!((plain[0], plain.len() as u64), ("all.log", 1 + waiting), "{method}: {plain:?}");
         assert_eq!(contents.values().map(Vec::len).sum::<usize>() as u64, count(counts, "written_bytes"));
-        assert_each_once(&contents.into_values().flatten().collect::<Vec<u8>>(), &report);
+        report.assert_each_once(&contents.into_values().flatten().collect::<Vec<u8>>());
     }
 }
 
@@ -116,27 +102,27 @@ fn the_files_of_every_source_are_compressed_also_those_that_a_run_before_has_lef
     let directory = tempfile::tempdir().expect("a directory");
     let shown = directory.path().display();
     let address = free_address();
-    let path = format!("path = \"{shown}/{{source}}/%H%M%S.log\"\nopen_files = 10\nsync = \"rotate\"\n");
+    let path = format!("path = '{shown}/{{source}}/%H%M%S.log'\nopen_files = 10\nsync = 'rotate'\n");
     let send = |round: usize| {
         for number in 0..SOURCES {
-            let sender = UdpSocket::bind((Ipv4Addr::new(127, 0, 1, number as u8), 0)).expect("bound");
-            sender.send_to(format!("round {round} of {number}").as_bytes(), address).expect("sent");
+            let sender = socket_at((Ipv4Addr::new(127, 0, 1, number as u8), 0));
+            send_by(&sender, address, format!("round {round} of {number}").as_bytes(), 1);
         }
     };
     // A first run lists them, and is killed before it has finished all.
-    let daemon = Daemon::with_config(&config(address, &format!("{path}keep = {{ files = 1000 }}")));
+    let daemon = config(address, &format!("{path}keep = {{ files = 1000 }}")).start();
     send(0);
     daemon.stats_when("they are written", |ledger| {
         count(of_files(ledger), "written_bytes") > 0 && delivered(ledger) == SOURCES
     });
     daemon.end_by(Signal::SIGKILL);
-    let daemon = Daemon::with_config(&config(address, &format!("{path}compress = \"gzip\"")));
+    let daemon = config(address, &format!("{path}compress = \"gzip\"")).start();
     send(1);
     daemon.stats_when("both rounds are", |ledger| {
         let (compressed, waiting) = (count(of_files(ledger), "compressed"), count(of_files(ledger), "uncompressed"));
         delivered(ledger) == SOURCES && compressed >= 2 * SOURCES && waiting == 0
     });
-    assert_closed(&daemon.terminate().ledger, SOURCES);
+    daemon.end(SOURCES);
     let contents = contents(directory.path());
     assert!(contents.keys().all(|path| is_compressed(path)), "{:?}", contents.keys());
     for number in 0..SOURCES {
@@ -161,33 +147,30 @@ fn numbers(directory: &Path) -> BTreeMap<u64, u32> {
     seen
 }
 
-/// Lets a daemon be killed when it makes this call for the so manieth time, and has the next one go on.
+/// Lets a daemon be killed when it makes this call for the n-th time, and has the next one go on.
 fn killed_at(call: &str, time: u32) {
     let directory = tempfile::tempdir().expect("a directory");
     let address = free_address();
-    let keys = format!(
-        "path = \"{}/log\"\nrotate = {{ bytes = \"64KiB\" }}\nsync = \"1ms\"\ncompress = \"gzip\"\n\
-         keep = {{ files = 100 }}",
-        directory.path().display()
-    );
-    let text = config(address, &keys);
+    let path = format!("path = '{}/log'\nrotate.bytes = '64KiB'\nkeep.files = 100", directory.path().display());
+    let setup = config(address, &format!("{path}\nsync = '1ms'\ncompress = 'gzip'"));
     let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={time}"));
-    let arguments = ["-D", "-f", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject];
-    let sender = UdpSocket::bind("127.0.0.1:0").expect("bound");
+    let tracer = ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject];
+    let sender = socket();
     let send = |from: u64| {
         for number in from..from + 400 {
-            let payload = format!("{number:08} {}", "x".repeat(400));
-            sender.send_to(payload.as_bytes(), address).expect("sent");
+            send_by(&sender, address, format!("{number:08} {}", "x".repeat(400)).as_bytes(), 1);
         }
     };
-    let daemon = Daemon::with_config_by("strace", &arguments, &text);
+    // Without a control socket the first file that is removed is one that has been compressed.
+    let daemon = setup.clone().daemon("control_socket = ''").start_by(&tracer);
     send(0);
     let ended = daemon.wait_for_end();
     assert_eq!(ended.status.signal(), Some(9), "{call} {time}: {}", ended.stderr);
-    let daemon = Daemon::with_config(&text);
+    assert!(ended.elapsed < PATIENCE, "{call} {time}: it came to no such call");
+    let daemon = setup.start();
     send(400);
     daemon.stats_when("all is compressed", |ledger| delivered(ledger) == 400 && is_done_after_another(ledger));
-    assert_closed(&daemon.terminate().ledger, 400);
+    daemon.end(400);
     let (left, seen) = (files(directory.path()), numbers(directory.path()));
     let plain = left.iter().filter(|path| name(path) != ".log.udpd-index" && !is_compressed(path));
     assert!(plain.map(|path| name(path)).all(|name| name.starts_with("log")), "{call} {time}: {left:?}");
@@ -200,14 +183,11 @@ fn killed_at(call: &str, time: u32) {
 #[test]
 fn a_kill_at_any_step_of_a_compression_leaves_every_record_once() {
     if Command::new("strace").arg("-V").output().is_err() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: no strace to kill a daemon at a call with");
-        return;
+        return not_checked("no strace to kill a daemon at a call with");
     }
-    // A file that is finished gets its name by the same call as its compressed form. The first file that is removed is
-    // a lock of the control socket.
-    for (call, time) in [("utimensat", 1), ("renameat2", 1), ("renameat2", 2), ("/^unlink", 2)] {
-        killed_at(call, time);
-    }
+    // A file that is finished gets its name by the same call as its compressed form.
+    let steps = [("utimensat", 1), ("renameat2", 1), ("renameat2", 2), ("/^unlink", 1)];
+    std::thread::scope(|scope| steps.map(|(call, time)| drop(scope.spawn(move || killed_at(call, time)))));
 }
 
 /// Nothing waits, of whichever run.
@@ -220,26 +200,23 @@ fn is_done_after_another(ledger: &Value) -> bool {
 fn a_compressed_capture_is_sent_as_it_came() {
     for method in methods() {
         let address = free_address();
-        let keys = format!(
-            "format = \"pcapng\"\npath = \"@DIR@/log/%H%M%S.pcapng\"\ncompress = \"{method}\"\nsync = \"rotate\""
-        );
-        let daemon = Daemon::with_config(&config(address, &keys));
-        let sender = UdpSocket::bind("127.0.0.1:0").expect("bound");
+        let path = "path = '@DIR@/log/%H%M%S.pcapng'\nformat = 'pcapng'";
+        let keys = format!("{path}\ncompress = '{method}'\nsync = 'rotate'");
+        let daemon = config(address, &keys).start();
+        let sender = socket();
         for number in 0..100 {
-            sender.send_to(format!("payload {number}").as_bytes(), address).expect("sent");
+            send_by(&sender, address, format!("payload {number}").as_bytes(), 1);
         }
         daemon.stats_when("all is compressed", |ledger| {
             delivered(ledger) == 100 && count(of_files(ledger), "compressed") > 0 && is_done(ledger)
         });
         let ended = daemon.terminate();
-        let captures = files(&ended.directory.path().join("log"));
-        let receiver = UdpSocket::bind("127.0.0.1:0").expect("bound");
-        let to = receiver.local_addr().expect("bound").to_string();
+        let captures = files(&ended.path("log"));
+        let receiver = socket();
+        let to = address_of(&receiver).to_string();
         let mut sent = 0;
         for capture in captures.iter().filter(|path| is_compressed(path)) {
-            let replay = udpd(&["replay", "--fast", "--json", "--to", &to, capture.to_str().expect("UTF-8")]);
-            assert!(replay.status.success(), "{}", String::from_utf8_lossy(&replay.stderr));
-            let report: Value = serde_json::from_slice(&replay.stdout).expect("JSON");
+            let report = udpd(&["replay", "--fast", "--json", "--to", &to, capture.to_str().expect("UTF-8")]).json();
             for _ in 0..count(&report, "sent") {
                 let mut payload = [0; 100];
                 let length = receiver.recv(&mut payload).expect("received");
@@ -249,11 +226,10 @@ fn a_compressed_capture_is_sent_as_it_came() {
         }
         assert_eq!(sent, 100);
         // What is cut off is said to be damaged.
-        let cut = ended.directory.path().join("cut");
+        let cut = ended.path("cut");
         let bytes = std::fs::read(captures.iter().find(|path| is_compressed(path)).expect("one")).expect("readable");
         std::fs::write(&cut, &bytes[..bytes.len() - 3]).expect("written");
         let replay = udpd(&["replay", "--fast", "--to", &to, cut.to_str().expect("UTF-8")]);
-        let said = String::from_utf8_lossy(&replay.stderr).into_owned();
-        assert!(!replay.status.success() && said.contains("damaged"), "{method}: {said}");
+        assert!(!replay.is_success() && replay.stderr.contains("damaged"), "{method}: {replay:?}");
     }
 }

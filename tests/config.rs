@@ -12,7 +12,7 @@ use std::process::Command;
 use udpd_base::exit::ExitCode;
 use udpd_engine::config::{Config, Host};
 
-use crate::util::daemon::{Daemon, free_address};
+use crate::util::*;
 
 /// Nothing may appear here: it is where the files of the corpus would have their sinks and sockets.
 const WOULD_BE_CREATED: &str = "/tmp/udpd-corpus";
@@ -163,7 +163,7 @@ fn every_good_file_is_accepted() {
 }
 
 #[test]
-fn a_file_that_nobody_may_read_is_refused() {
+fn a_file_that_cannot_be_read_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("secret.toml");
     fs::write(&file, "").expect("a file");
@@ -180,22 +180,13 @@ fn a_file_that_nobody_may_read_is_refused() {
 
 #[test]
 fn check_and_run_read_the_older_spelling_of_a_queue_and_say_once_what_it_is_read_as() {
-    let address = free_address();
-    let text = format!(
-        "[[listener]]\nname = \"a\"\naddress = \"{address}\"\nsinks = [\"out\"]\n[sink.out]\ntype = \"null\"\n\
-         queue_batches = 100\n"
-    );
+    let setup = Setup::new().null("out").keys("queue_batches = 100");
     let said = "sink.out.queue_batches: is the older spelling of queue_bytes; udpd reads 100 batches as 3200KiB; \
                 write queue_bytes = \"3200KiB\" instead";
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("udpd.toml");
-    fs::write(&file, &text).expect("a file");
-    let output = Command::new(env!("CARGO_BIN_EXE_udpd")).arg("check").arg("-c").arg(&file).output().expect("udpd");
-    let shown = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(shown.matches(&format!("warning: {}:7:1: {said}\n", file.display())).count(), 1, "{shown}");
-    let ended = Daemon::with_config(&text).terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
-    assert_eq!(ended.stderr.matches("older spelling").count(), 1, "{}", ended.stderr);
+    let shown = setup.check().succeeds(&[]).stdout;
+    let is_warning = |line: &&str| line.starts_with("warning: ") && line.ends_with(&format!(":1: {said}"));
+    assert_eq!(shown.lines().filter(is_warning).count(), 1, "{shown}");
+    let ended = setup.start().end(0);
+    ended.assert_logged(said, 1);
+    ended.assert_logged("older spelling", 1);
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use udpd_base::codec::unpacked;
 
-use crate::util::daemon::{Daemon, Ended, free_address, udpd};
-use crate::util::examples::example;
-use crate::util::ledger::{assert_closed, count, list};
+use crate::util::*;
 
-fn skipped(what: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
-}
-
-/// Whether the program ran and was content.
+/// Whether the program ran and succeeded.
 fn runs(command: &mut Command) -> bool {
     let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     ended.is_ok_and(|status| status.success())
@@ -34,7 +28,7 @@ fn received(stats: &Value) -> u64 {
 
 /// The files in the daemon's directory whose names begin so, in their order.
 fn files_of(ended: &Ended, prefix: &str) -> Vec<std::path::PathBuf> {
-    let folder = fs::read_dir(ended.directory.path()).expect("the directory");
+    let folder = fs::read_dir(&ended.directory).expect("the directory");
     let paths = folder.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
     paths.map(|entry| entry.path()).collect::<BTreeSet<_>>().into_iter().collect()
 }
@@ -68,7 +62,7 @@ fn rsyslog(folder: &Path, to: SocketAddr, tag: &str) -> Option<Child> {
     let mut command = Command::new("rsyslogd");
     command.args(["-n", "-i", "NONE", "-f"]).arg(folder.join("rsyslog.conf"));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
-    // It tells nobody when it is ready, but by its socket.
+    // Only its socket tells when it is ready.
     let started = Instant::now();
     while UnixDatagram::unbound().expect("a socket").connect(folder.join("log")).is_err() {
         let ended = child.try_wait().expect("a child");
@@ -97,7 +91,7 @@ fn syslog_of_logger_and_of_rsyslog_is_archived_by_host_and_compressed() {
     if runs(logger.args(["-d", "-n", "127.0.0.1", "-P", &port, "-t", "example", "-f"]).arg(file("logger"))) {
         expected += 100;
     } else {
-        skipped("no logger to send syslog with");
+        not_checked("no logger to send syslog with");
     }
     if let Some(mut server) = rsyslog(daemon.directory(), address, "example").filter(|_| expected > 0) {
         let mut logger = Command::new("logger");
@@ -107,16 +101,15 @@ fn syslog_of_logger_and_of_rsyslog_is_archived_by_host_and_compressed() {
         daemon.stats_when("all has come", |stats| received(stats) >= expected);
         server.kill().and_then(|()| server.wait()).expect("rsyslogd ends");
     } else {
-        skipped("no rsyslogd to send syslog on");
+        not_checked("no rsyslogd to send syslog on");
     }
     daemon.stats_when("all is in files that are compressed", |stats| {
         let files = &stats["listeners"][0]["sinks"][0]["files"];
-        let are_all_written = count(&stats["listeners"][0]["sinks"][0], "delivered") >= expected;
+        let are_all_written = delivered(stats) >= expected;
         are_all_written && count(files, "compressed_from_bytes") == count(files, "written_bytes")
     });
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, expected);
-    let of_host = fs::read_dir(ended.directory.path().join("syslog/127.0.0.1")).expect("a folder for each host");
+    let ended = daemon.end(expected);
+    let of_host = fs::read_dir(ended.path("syslog/127.0.0.1")).expect("a folder for each host");
     let paths: Vec<_> = of_host.flatten().map(|entry| entry.path()).collect();
     let is_packed = |path: &&PathBuf| path.extension().is_some_and(|extension| extension == "gz");
     let mut archive = String::new();
@@ -148,14 +141,13 @@ fn what_the_relay_of_a_site_sends_is_archived_behind_it_with_the_true_sender() {
     for number in 0..100 {
         sender.send_to(format!("<13>host: message {number}").as_bytes(), to).expect("it is sent");
     }
-    relay.stats_when("all has come", |stats| received(stats) == 100);
-    assert_closed(&relay.terminate().ledger, 100);
-    behind.stats_when("all has come", |stats| received(stats) == 100);
-    let ended = behind.terminate();
-    assert_closed(&ended.ledger, 100);
+    relay.until_received(100);
+    relay.end(100);
+    behind.until_received(100);
+    let ended = behind.end(100);
     let archive: String =
         files_of(&ended, "syslog-").iter().map(|path| fs::read_to_string(path).expect("an archive")).collect();
-    let from = sender.local_addr().expect("bound").to_string();
+    let from = address_of(&sender).to_string();
     for (number, line) in archive.lines().enumerate() {
         let record: Value = serde_json::from_str(line).expect("a record");
         assert_eq!(record["source"], from.as_str());
@@ -187,11 +179,11 @@ fn capture_of_flows(path: &Path, flows: u32) {
 #[test]
 fn flows_of_an_exporter_are_captured_and_reach_two_collectors_from_the_exporter() {
     let [netflow, ipfix, sflow] = [free_address(), free_address(), free_address()];
-    let collectors = [UdpSocket::bind("127.0.0.1:0").expect("a port"), UdpSocket::bind("127.0.0.1:0").expect("a port")];
-    let [one, other] = collectors.each_ref().map(|socket| format!("\"{}\"", socket.local_addr().expect("bound")));
-    let is_root = nix::unistd::geteuid().is_root();
+    let collectors = [socket(), socket()];
+    let [one, other] = collectors.each_ref().map(|socket| format!("\"{}\"", address_of(socket)));
+    let is_root = is_root();
     if !is_root {
-        skipped("keep_source, which takes CAP_NET_RAW");
+        not_checked("keep_source, which takes CAP_NET_RAW");
     }
     let quoted = |address: SocketAddr| format!("\"{address}\"");
     let text = example(
@@ -211,10 +203,10 @@ fn flows_of_an_exporter_are_captured_and_reach_two_collectors_from_the_exporter(
     let mut exporter = Command::new("softflowd");
     exporter.arg("-r").arg(capture).args(["-d", "-v", "9", "-c", "none", "-n", &netflow.to_string(), "-p"]).arg(pid);
     if !runs(&mut exporter) {
-        skipped("no softflowd to export flows");
+        not_checked("no softflowd to export flows");
     }
     // An IPFIX message without a set and a datagram of sFlow without a sample, from a sender known by its port.
-    let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let sender = socket();
     sender.send_to(&[0, 10, 0, 16, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1], ipfix).expect("sent");
     let head = [5_u32, 1, 0x7f00_0001, 0, 1, 1, 0].iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
     sender.send_to(&head, sflow).expect("sent");
@@ -222,7 +214,7 @@ fn flows_of_an_exporter_are_captured_and_reach_two_collectors_from_the_exporter(
         list(stats, "listeners")[1..].iter().all(|listener| count(listener, "received") == 1)
     });
     let ended = daemon.terminate();
-    let exported = count(&ended.ledger["listeners"][0], "received");
+    let exported = count(ended.listener(), "received");
     assert_closed(&ended.ledger, exported + 2);
     for collector in collectors {
         collector.set_nonblocking(true).expect("a socket");
@@ -233,7 +225,7 @@ fn flows_of_an_exporter_are_captured_and_reach_two_collectors_from_the_exporter(
         }
         assert_eq!(sizes.len() as u64, exported + 1, "NetFlow and IPFIX");
         if is_root {
-            assert!(sources.contains(&sender.local_addr().expect("bound")), "{sources:?}");
+            assert!(sources.contains(&address_of(&sender)), "{sources:?}");
         }
     }
     for (listener, datagrams) in [("netflow", exported), ("ipfix", 1), ("sflow", 1)] {
@@ -243,10 +235,9 @@ fn flows_of_an_exporter_are_captured_and_reach_two_collectors_from_the_exporter(
 
 /// How many datagrams are in the captures whose names begin so: as many as `udpd replay` finds.
 fn captured(ended: &Ended, prefix: &str) -> u64 {
-    let to = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").to_string();
+    let to = socket().local_addr().expect("bound").to_string();
     let found = |path: &std::path::PathBuf| {
-        let output = udpd(&["replay", path.to_str().expect("UTF-8"), "--to", &to, "--fast", "--json"]);
-        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let report = udpd(&["replay", path.to_str().expect("UTF-8"), "--to", &to, "--fast", "--json"]).json();
         count(&report, "read")
     };
     files_of(ended, prefix).iter().map(found).sum()
@@ -278,12 +269,11 @@ fn samples_of_a_shell_reach_the_socket_of_an_agent_as_they_are() {
     let script = format!("for i in {{1..200}}; do printf 'page.views:%d|c' $i > /dev/udp/127.0.0.1/{port}; done");
     let sent = if runs(Command::new("bash").args(["-c", &script])) { 200 } else { 0 };
     if sent == 0 {
-        skipped("no bash with /dev/udp to send samples with");
+        not_checked("no bash with /dev/udp to send samples with");
     }
-    daemon.stats_when("all have come", |stats| received(stats) == sent);
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, sent);
-    assert_eq!(count(&ended.ledger["listeners"][0]["sinks"][0], "delivered"), sent);
+    daemon.until_received(sent);
+    let ended = daemon.end(sent);
+    assert_eq!(delivered(&ended.ledger), sent);
     UnixDatagram::unbound().expect("a socket").send_to(b"", path).expect("the end");
     let samples = reader.join().expect("the agent");
     assert_eq!(samples, (1..=sent).map(|number| format!("page.views:{number}|c")).collect::<Vec<_>>());
@@ -301,16 +291,15 @@ fn both_sides_of_a_feed_are_recorded() {
         ],
     );
     let daemon = Daemon::with_config(&text);
-    let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let sender = socket();
     for number in 0..500_u64 {
         for side in ["233.252.0.1", "233.252.0.2"] {
             sender.send_to(&number.to_be_bytes(), (side, port)).expect("sent");
         }
     }
-    daemon.stats_when("all have come", |stats| received(stats) == 1000);
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, 1000);
-    let lanes = list(&ended.ledger["listeners"][0], "lanes");
+    daemon.until_received(1000);
+    let ended = daemon.end(1000);
+    let lanes = lanes(&ended.ledger);
     assert_eq!(lanes.iter().map(|lane| count(lane, "received")).collect::<Vec<_>>(), [500, 500]);
     assert_eq!(captured(&ended, "feed-"), 1000);
 }

@@ -1,12 +1,11 @@
 //! `udpd explain` as an operator runs it, without privileges and without a rig: what a foreign socket and the daemon
 //! lose is told with its number, and a port that loses nothing is none.
 
-use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::util::daemon::{Daemon, free_address, udpd};
+use crate::util::*;
 
 /// Runs it with these arguments while `work` is done again and again. The exit code, and what it printed.
 fn explain(arguments: &[&str], mut work: impl FnMut()) -> (Option<i32>, String) {
@@ -27,9 +26,10 @@ fn of_socket(said: &Value) -> Option<&Value> {
 
 #[test]
 fn what_a_socket_of_another_program_loses_is_told_with_its_port_and_a_cure() {
-    let silent = UdpSocket::bind("127.0.0.1:0").expect("a socket that nobody reads");
-    let address = silent.local_addr().expect("its address");
-    let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    // It is never read.
+    let silent = socket();
+    let address = address_of(&silent);
+    let sender = socket();
     let port = address.port().to_string();
     let (code, printed) = explain(&["--json", "--seconds", "1", "--port", &port], || {
         // Beyond what any buffer holds by default.
@@ -46,9 +46,7 @@ fn what_a_socket_of_another_program_loses_is_told_with_its_port_and_a_cure() {
 #[test]
 fn a_port_on_which_nothing_is_lost_has_no_finding_at_its_socket() {
     let address = free_address();
-    let daemon = Daemon::with_config(&format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nsinks = [\"out\"]\n[sink.out]\ntype = \"null\"\n"
-    ));
+    let daemon = Setup::at(address).null("out").start();
     let socket = daemon.control_socket();
     let port = address.port().to_string();
     let arguments = ["--json", "--seconds", "1", "--port", &port, "--socket", socket.to_str().expect("UTF-8")];
@@ -60,10 +58,7 @@ fn a_port_on_which_nothing_is_lost_has_no_finding_at_its_socket() {
 
 #[test]
 fn the_file_for_sysctl_has_only_comments_and_settings() {
-    let output = udpd(&["explain", "--sysctl", "--seconds", "1"]);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(text.contains("net.core.rmem_max = "), "{text}");
+    let text = udpd(&["explain", "--sysctl", "--seconds", "1"]).succeeds(&["net.core.rmem_max = "]).stdout;
     for line in text.lines() {
         let is_setting =
             line.split_once(" = ").is_some_and(|(name, value)| name.starts_with("net.") && !value.is_empty());
@@ -73,9 +68,7 @@ fn the_file_for_sysctl_has_only_comments_and_settings() {
 
 #[test]
 fn an_interface_that_is_not_there_is_named_and_so_is_a_socket_without_a_daemon() {
-    let output = udpd(&["explain", "--interface", "nosuch0", "--seconds", "1"]);
-    assert_eq!(output.status.code(), Some(69), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no interface nosuch0"), "{output:?}");
-    let output = udpd(&["explain", "--socket", "/nonexistent/control.sock", "--seconds", "1"]);
-    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    let missing = udpd(&["explain", "--interface", "nosuch0", "--seconds", "1"]);
+    missing.ends(69, &["there is no interface nosuch0"]);
+    udpd(&["explain", "--socket", "/nonexistent/control.sock", "--seconds", "1"]).ends(69, &[]);
 }

@@ -1,6 +1,5 @@
 //! What is in files after rotation, after a kill, and in the formats that keep more than the payload.
 
-use std::io::Write;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
@@ -9,96 +8,48 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use udpd_base::format::boundary::Boundary;
 
-use crate::delivery::{SCALE, assert_each_once};
-use crate::util::daemon::{Daemon, free_address};
-use crate::util::ledger::{assert_closed, count, list};
-use crate::util::load::{Amount, Load};
-
-/// The files of a directory whose names begin so, with their contents.
-fn files(directory: &Path, prefix: &str) -> Vec<(String, Vec<u8>)> {
-    let entries = std::fs::read_dir(directory).expect("readable").flatten();
-    let named = entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()));
-    let mut files: Vec<(String, Vec<u8>)> = named
-        .filter(|(name, _)| name.starts_with(prefix))
-        .map(|(name, path)| (name, std::fs::read(path).expect("readable")))
-        .collect();
-    files.sort();
-    files
-}
+use crate::util::*;
 
 #[test]
 fn rotation_under_load_loses_nothing_and_every_record_is_in_exactly_one_file() {
     let address = free_address();
-    let daemon = Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        receive_buffer = "64MiB"
-        sinks = ["by_time", "by_size"]
-        [sink.by_time]
-        type = "file"
-        path = "@DIR@/time-%H%M%S.log"
-        rotate = {{ bytes = 0, every = "1s" }}
-        when_full = "block"
-        [sink.by_size]
-        type = "file"
-        path = "@DIR@/size.log"
-        rotate = {{ bytes = "256KiB", every = "0s" }}
-        sync = "rotate"
-        when_full = "block"
-        "#
-    ));
-    let mut load = Load::new(address, Amount::Seconds(5.0));
-    load.rate_per_second = 300_000 / SCALE;
-    let report = load.send();
+    let daemon = Setup::at(address)
+        .keys("receive_buffer = '64MiB'")
+        .file("by_time", "time-%H%M%S.log")
+        .keys("rotate = { bytes = 0, every = '1s' }\nwhen_full = 'block'")
+        .file("by_size", "size.log")
+        .keys("rotate = { bytes = '256KiB', every = '0s' }\nsync = 'rotate'\nwhen_full = 'block'")
+        .start();
+    let report = Load::new(address, Amount::Seconds(5.0)).rate(300_000 / SCALE).send();
     let sent = report.sent;
-    daemon.stats_when("all are delivered", |ledger| {
-        list(&ledger["listeners"][0], "sinks").iter().all(|sink| count(sink, "delivered") == sent)
-    });
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_closed(&ended.ledger, sent);
+    daemon.until_delivered(sent);
+    let ended = daemon.end(sent);
     // A disk that others keep busy delays a rotation by as long as a sync takes, so how many there are is its affair.
     let least = 2;
     for (index, prefix) in ["time", "size"].into_iter().enumerate() {
-        let files = files(ended.directory.path(), prefix);
+        let files = files(&ended.directory, prefix);
         assert!(files.len() >= least, "{prefix}: {} files", files.len());
-        let text: Vec<u8> = files.into_iter().flat_map(|(_, text)| text).collect();
-        assert_each_once(&text, &report);
-        let of_files = &ended.ledger["listeners"][0]["sinks"][index]["files"];
+        let text = contents(&ended.directory, prefix);
+        report.assert_each_once(&text);
+        let of_files = &sinks(&ended.ledger)[index]["files"];
         assert_eq!(count(of_files, "written_bytes"), text.len() as u64, "{of_files:#}");
         assert_eq!(count(of_files, "unsynced_bytes"), 0, "the end is a sync: {of_files:#}");
         assert!(count(of_files, "finished") + 1 >= least as u64, "{of_files:#}");
     }
 }
 
-/// Starts a daemon, kills it at some moment under load, and returns what its file then held.
-fn killed(format: &str, moment: u64) -> (tempfile::TempDir, Vec<u8>) {
+/// Starts a daemon, kills it at some moment under load, and returns how it ended.
+fn killed(format: &str, moment: u64) -> Ended {
     let address = free_address();
-    let daemon = Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        sinks = ["archive"]
-        [sink.archive]
-        type = "file"
-        format = "{format}"
-        path = "@DIR@/archive"
-        rotate = {{ bytes = 0, every = "0s" }}
-        sync = "never"
-        "#
-    ));
-    let mut load = Load::new(address, Amount::Seconds(0.05));
-    load.rate_per_second = 100_000 / SCALE;
-    load.payload_bytes = 300;
-    let load = load.spawn();
-    daemon.stats_when("some have arrived", |ledger| count(&ledger["listeners"][0], "received") > moment * 13 / SCALE);
+    let daemon = Setup::at(address)
+        .file("archive", "archive")
+        .keys(format!("format = '{format}'\nrotate = {{ bytes = 0, every = '0s' }}\nsync = 'never'"))
+        .start();
+    let load = Load::new(address, Amount::Seconds(0.05)).rate(100_000 / SCALE).bytes(300).spawn();
+    daemon.stats_when("some have arrived", |ledger| received(ledger) > moment * 13 / SCALE);
     let ended = daemon.end_by(Signal::SIGKILL);
     load.join().expect("the load ends");
-    let bytes = std::fs::read(ended.directory.path().join("archive")).expect("the file");
-    (ended.directory, bytes)
+    ended
 }
 
 #[test]
@@ -108,7 +59,8 @@ fn a_file_is_whole_but_for_its_last_record_whenever_the_daemon_is_killed() {
     {
         let mut written = 0;
         for moment in 0..kills {
-            let (directory, bytes) = killed(format, moment);
+            let killed = killed(format, moment);
+            let bytes = killed.read("archive");
             let whole = boundary.whole(&bytes);
             // The longest record that this load has.
             assert!(bytes.len() - whole.bytes < 1000, "{format}: more than one record is torn");
@@ -119,19 +71,13 @@ fn a_file_is_whole_but_for_its_last_record_whenever_the_daemon_is_killed() {
                     assert_eq!(value["listener"], "in");
                 }
             }
-            let address = free_address();
-            let path = directory.path().join("archive");
-            let again = Daemon::with_arguments(&[
-                "--listen",
-                &address.to_string(),
-                "--to",
-                &format!("{}:{}", if format == "pcapng" { "pcapng" } else { "file" }, path.display()),
-            ]);
-            assert!(again.terminate().status.success());
+            let scheme = if format == "pcapng" { "pcapng" } else { "file" };
+            let path = killed.path("archive");
+            Daemon::listening(&["--to", &format!("{scheme}:{}", path.display())]).end(0);
             let repaired = std::fs::read(&path).expect("the file");
             assert_eq!(repaired[..whole.bytes], bytes[..whole.bytes], "{format}: whole records stay");
             assert_eq!(boundary.whole(&repaired).bytes, repaired.len(), "{format}: nothing torn is left");
-            let aside = std::fs::read(directory.path().join("archive.torn")).unwrap_or_default();
+            let aside = std::fs::read(killed.path("archive.torn")).unwrap_or_default();
             assert_eq!(aside, bytes[whole.bytes..], "{format}: what was torn is set aside");
         }
         assert!(written > 0, "{format}: no kill found anything written");
@@ -139,23 +85,10 @@ fn a_file_is_whole_but_for_its_last_record_whenever_the_daemon_is_killed() {
 }
 
 #[test]
-fn a_line_of_json_tells_who_sent_what_to_whom() {
+fn a_line_of_json_tells_sender_destination_and_payload() {
     let address = free_address();
-    let any = format!("[::]:{}", address.port());
-    let daemon = Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{any}"
-        max_length = 100
-        sinks = ["archive"]
-        [sink.archive]
-        type = "file"
-        rotate.every = "0s"
-        format = "jsonl"
-        path = "@DIR@/archive"
-        "#
-    ));
+    let setup = Setup::at(address).listens_at(format!("[::]:{}", address.port())).keys("max_length = 100");
+    let daemon = setup.file("archive", "archive").keys("format = 'jsonl'").start();
     let began = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
     let long = "x".repeat(150);
     let sent: Vec<(&str, &str, &[u8])> = vec![
@@ -169,14 +102,11 @@ fn a_line_of_json_tells_who_sent_what_to_whom() {
     for (number, (from, to, payload)) in sent.iter().enumerate() {
         let socket = UdpSocket::bind(from).expect("a socket");
         socket.send_to(payload, format!("{to}:{}", address.port())).expect("sent");
-        sources.push(socket.local_addr().expect("bound").to_string());
-        daemon.stats_when("it is delivered", |ledger| {
-            count(&ledger["listeners"][0]["sinks"][0], "delivered") == number as u64 + 1
-        });
+        sources.push(address_of(&socket).to_string());
+        daemon.until_delivered(number as u64 + 1);
     }
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, sent.len() as u64);
-    let text = std::fs::read_to_string(ended.directory.path().join("archive")).expect("the file");
+    let ended = daemon.end(sent.len() as u64);
+    let text = ended.text("archive");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(lines.len(), sent.len());
     for ((line, source), (_, to, _)) in lines.iter().zip(&sources).zip(&sent) {
@@ -206,27 +136,14 @@ struct Seen {
 
 /// Reads a capture with tshark; every packet must be sound.
 fn seen_by_tshark(path: &Path, port: u16) -> Vec<Seen> {
-    let fields = [
-        "ip.src",
-        "ip.dst",
-        "ipv6.src",
-        "ipv6.dst",
-        "udp.srcport",
-        "udp.dstport",
-        "udp.checksum.status",
-        "_ws.malformed",
-        "udp.payload",
-    ];
+    let fields =
+        "ip.src ip.dst ipv6.src ipv6.dst udp.srcport udp.dstport udp.checksum.status _ws.malformed udp.payload";
     let mut command = Command::new("tshark");
     command.arg("-r").arg(path).args(["-T", "fields", "-E", "separator=|", "-o", "udp.check_checksum:TRUE"]);
     // Whatever the payload looks like, it is not to be taken for a protocol.
     command.args(["-d", &format!("udp.port=={port},data")]);
-    for field in fields {
-        command.args(["-e", field]);
-    }
-    let output = command.output().expect("tshark runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).expect("text");
+    command.args(fields.split(' ').flat_map(|field| ["-e", field]));
+    let text = Outcome::of(&mut command).succeeds(&[]).stdout;
     let packet = |line: &str| {
         let [v4_from, v4_to, v6_from, v6_to, from_port, to_port, checksum, malformed, payload] =
             line.split('|').collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{line:?}"));
@@ -243,28 +160,17 @@ fn seen_by_tshark(path: &Path, port: u16) -> Vec<Seen> {
 #[test]
 fn a_capture_of_every_size_and_both_families_is_sound_to_tshark() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: no tshark to read captures with");
-        return;
+        return not_checked("no tshark to read captures with");
     }
     let address = free_address();
     let port = address.port();
-    let daemon = Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "[::]:{port}"
-        max_length = 65535
-        receive_buffer = "64MiB"
-        batch_size = 16
-        sinks = ["capture"]
-        [sink.capture]
-        type = "file"
-        format = "pcapng"
-        path = "@DIR@/capture.pcapng"
-        rotate = {{ bytes = 0, every = "0s" }}
-        "#
-    ));
-    let v4 = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let daemon = Setup::new()
+        .listens_at(format!("[::]:{port}"))
+        .keys("max_length = 65535\nreceive_buffer = '64MiB'\nbatch_size = 16")
+        .file("capture", "capture.pcapng")
+        .keys("format = 'pcapng'\nrotate = { bytes = 0, every = '0s' }")
+        .start();
+    let v4 = socket();
     let v6 = UdpSocket::bind("[::1]:0").expect("a socket");
     let datagrams: u64 = if cfg!(debug_assertions) { 2_000 } else { 100_000 };
     let mut expected = Vec::new();
@@ -273,21 +179,18 @@ fn a_capture_of_every_size_and_both_families_is_sound_to_tshark() {
         let payload: Vec<u8> = (0..length).map(|at| (at as u64 * 5 + number) as u8).collect();
         let (socket, host) = if number % 2 == 0 { (&v4, "127.0.0.1") } else { (&v6, "::1") };
         socket.send_to(&payload, (host, port)).expect("sent");
-        let from = socket.local_addr().expect("bound").port();
+        let from = address_of(socket).port();
         expected.push(Seen {
             source: format!("{host} {from}"),
             destination: format!("{host} {port}"),
             payload: payload.iter().map(|byte| format!("{byte:02x}")).collect(),
         });
         if number % 1_000 == 999 || number + 1 == datagrams {
-            daemon.stats_when("all so far are delivered", |ledger| {
-                count(&ledger["listeners"][0]["sinks"][0], "delivered") == number + 1
-            });
+            daemon.until_delivered(number + 1);
         }
     }
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, datagrams);
-    let seen = seen_by_tshark(&ended.directory.path().join("capture.pcapng"), port);
+    let ended = daemon.end(datagrams);
+    let seen = seen_by_tshark(&ended.path("capture.pcapng"), port);
     assert_eq!(seen.len() as u64, datagrams);
     for (number, (seen, expected)) in seen.iter().zip(&expected).enumerate() {
         assert!(seen == expected, "packet {number}: {} {} to {}", seen.source, seen.payload.len(), seen.destination);

@@ -1,100 +1,77 @@
 //! `gro = "auto"`: a listener finds out by itself whether its datagrams come in trains, and what it makes anew for that
 //! while they arrive costs none of them.
 
-use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::take_over::{assert_all_once, end_with, load, received_by, service};
-use crate::util::daemon::{Daemon, free_address};
-use crate::util::engines::two_engines;
-use crate::util::ledger::{assert_closed, count};
-use crate::util::load::{Amount, Load};
-use crate::util::manager::Manager;
-use crate::util::succession::Succession;
+use crate::take_over::service;
+use crate::util::*;
 
-/// Sends until the listener has decided and some more, and returns what it has decided and logged.
-fn decision(engine: &str, segment: Option<u16>) -> (String, String) {
-    let address = free_address();
-    let daemon = Daemon::with_config(&format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\n{engine}\ngro = \"auto\"\nlanes = 2\n\
-         sinks = [\"nothing\"]\n[sink.nothing]\ntype = \"null\"\n"
-    ));
-    let mut load = Load::new(address, Amount::Count(16_000));
-    (load.segment, load.rate_per_second) = (segment, 40_000);
-    let state = |ledger: &Value| ledger["listeners"][0]["gro"].as_str().unwrap_or_default().to_owned();
+/// A listener that decides by itself.
+fn deciding(keys: &str) -> Setup {
+    Setup::new().keys("gro = 'auto'\nlanes = 2").keys(keys).null("nothing")
+}
+
+/// What the listener has decided.
+fn state(ledger: &Value) -> &str {
+    listener(ledger)["gro"].as_str().unwrap_or_default()
+}
+
+/// Sends until the listener has decided, and returns how many were sent.
+fn send_until_decided(load: &Load, daemon: &impl Ask) -> u64 {
     let mut sent = 0;
     while state(&daemon.stats()) == "auto" {
         sent += load.clone().send().sent;
     }
-    sent += load.clone().send().sent;
-    let all_are_there = |ledger: &Value| count(&ledger["listeners"][0]["sinks"][0], "delivered") == sent;
-    let ledger = daemon.stats_when("all are delivered", all_are_there);
-    assert_closed(&ledger, sent);
-    let decided = state(&ledger);
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    (decided, ended.stderr)
+    sent
+}
+
+/// What a listener that gets datagrams in such trains decides and logs.
+#[track_caller]
+fn assert_decides(trains: Option<u16>, decided: &str, logged: &str) {
+    for engine in two_engines() {
+        let daemon = deciding(engine).start();
+        let mut load = daemon.load(16_000).rate(40_000);
+        load.segment = trains;
+        let sent = send_until_decided(&load, &daemon) + load.send().sent;
+        assert_eq!(state(&daemon.until_delivered(sent)), decided);
+        assert_eq!(daemon.end(sent).lines(logged).len(), 1, "{engine}");
+    }
 }
 
 #[test]
 fn trains_switch_gro_on_while_they_arrive_and_every_datagram_is_delivered() {
-    for engine in two_engines() {
-        let (decided, log) = decision(engine, Some(16));
-        assert_eq!(decided, "auto: on", "{log}");
-        assert!(log.contains("listener in: gro is on from now on: of "), "{log}");
-    }
-}
-
-#[test]
-fn what_was_found_out_outlives_a_restart_that_keeps_the_sockets() {
-    let (mut manager, address) = (Manager::new(), free_address());
-    let text = format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\ngro = \"auto\"\nlanes = 2\n\
-         sinks = [\"nothing\"]\n[sink.nothing]\ntype = \"null\"\n"
-    );
-    manager.start(&text);
-    let mut load = Load::new(address, Amount::Count(16_000));
-    (load.segment, load.rate_per_second) = (Some(16), 40_000);
-    let received = |ledger: &Value| count(&ledger["listeners"][0], "received");
-    let mut sent = 0;
-    while manager.stats_when("it runs", |_| true)["listeners"][0]["gro"] == "auto" {
-        sent += load.clone().send().sent;
-    }
-    manager.stats_when("all has come", |ledger| received(ledger) == sent);
-    assert_closed(&manager.end_by(Signal::SIGTERM).ledger, sent);
-    // What comes while nobody runs waits in sockets that take trains.
-    let waiting = load.clone().send().sent;
-    manager.start(&text);
-    let ledger = manager.stats_when("all that has waited has come", |ledger| received(ledger) == waiting);
-    assert_eq!(ledger["listeners"][0]["gro"], "auto: on");
-    let ended = manager.end_by(Signal::SIGTERM);
-    assert!(ended.status.success() && !ended.stderr.contains("cannot be switched off"), "{}", ended.stderr);
-    assert_closed(&ended.ledger, waiting);
-}
-
-#[test]
-fn what_was_found_out_outlives_a_take_over_under_load() {
-    let (mut succession, address) = (Succession::new(), free_address());
-    let text = service(address, 2, "gro = \"auto\"");
-    let first = succession.start(&text);
-    let mut load = load(address, 100_000);
-    load.segment = Some(16);
-    let sender = load.spawn();
-    succession.stats_when("it has decided", |ledger| ledger["listeners"][0]["gro"] == "auto: on");
-    let (second, ended) = succession.succeed(first, &text);
-    let mut received = received_by(&ended);
-    assert_eq!(succession.stats_when("it answers", |_| true)["listeners"][0]["gro"], "auto: on");
-    let report = sender.join().expect("it has sent");
-    received += end_with(&succession, second, report.sent - received);
-    assert_eq!(received, report.sent, "each ledger has what its process received");
-    assert_all_once(&succession, &report, "trains");
+    assert_decides(Some(16), "auto: on", "listener in: gro is on from now on: of ");
 }
 
 #[test]
 fn single_datagrams_leave_gro_off_and_every_datagram_is_delivered() {
-    for engine in two_engines() {
-        let (decided, log) = decision(engine, None);
-        assert_eq!(decided, "auto: off", "{log}");
-        assert!(log.contains("looked at 0 % came in trains, of 0.0 on average"), "{log}");
-    }
+    assert_decides(None, "auto: off", "looked at 0 % came in trains, of 0.0 on average");
+}
+
+#[test]
+fn what_was_found_out_outlives_a_restart_that_keeps_the_sockets() {
+    let (mut manager, setup) = (Manager::new(), deciding(""));
+    manager.start(&setup);
+    let load = Load::new(setup.address, Amount::Count(16_000)).rate(40_000).trains(16);
+    let sent = send_until_decided(&load, &manager);
+    manager.end_with(sent);
+    // What comes while no process runs waits in sockets that take trains.
+    let waiting = load.send().sent;
+    manager.start(&setup);
+    assert_eq!(state(&manager.until_received(waiting)), "auto: on");
+    manager.end(waiting).assert_logged("cannot be switched off", 0);
+}
+
+#[test]
+fn what_was_found_out_outlives_a_take_over_under_load() {
+    let (mut site, setup) = (Site::new(), service(free_address(), 2, "gro = 'auto'"));
+    let first = site.start(&setup);
+    let sender = Load::new(setup.address, Amount::Count(100_000)).rate(20_000).flows(8).trains(16).spawn();
+    site.stats_when("it has decided", |ledger| state(ledger) == "auto: on");
+    let (second, ended) = site.succeed(first, &setup);
+    assert_eq!(state(&site.stats()), "auto: on");
+    let report = sender.join().expect("it has sent");
+    let before = ended.received();
+    assert_eq!(before + site.end_with(second, report.sent - before), report.sent, "each process has what it received");
+    report.assert_each_once(&contents(site.directory(), "in.log"));
 }

@@ -4,7 +4,6 @@
 //! it is. Without it those tests say that they did not run. A binary of its own, because the allocator that counts is
 //! that of the whole process; for the same reason one test runs at a time.
 
-#[path = "util/mod.rs"]
 mod util;
 
 #[path = "kafka/broker.rs"]
@@ -31,9 +30,8 @@ use rdkafka::mocking::MockCluster;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use broker::Broker;
-use pipeline::{Running, settings};
-use util::ledger::{assert_closed, count};
-use util::load::{Amount, Load};
+use pipeline::{Running, settings, unused_address};
+use util::*;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -60,7 +58,7 @@ fn a_broker_that_is_restarted_twice_in_mid_stream_gets_everything_delivered_exac
     let _alone = alone();
     let Some(broker) = Broker::of_the_rig() else { return };
     broker.start();
-    let running = Running::start(&settings(broker.address(), "restarted", &[]));
+    let running = Running::start_with_null(&settings(broker.address(), "restarted", &[]));
     past_two_restarts(&broker, running, "restarted", datagrams());
 }
 
@@ -117,8 +115,8 @@ fn a_broker_that_is_down_at_the_start_and_comes_later_gets_everything() {
     let Some(broker) = Broker::of_the_rig() else { return };
     broker.stop();
     let topic = "late";
-    let running = Running::start(&settings(broker.address(), topic, &[]));
-    let sent = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(20_000)) }.send().sent;
+    let running = Running::start_with_null(&settings(broker.address(), topic, &[]));
+    let sent = running.load(20_000).send().sent;
     running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
     running.wait("the warning", |_| said::count("WARN sink stream: no broker of ") == 1);
     broker.start();
@@ -136,9 +134,8 @@ fn a_broker_that_is_killed_and_stays_away_gets_what_waited_on_the_disk_exactly_o
     broker.start();
     let (topic, total, spill) = ("spilled", datagrams() / 5, tempfile::tempdir().expect("a directory"));
     let (brokers, path) = (broker.address(), spill.path().display());
-    let keys =
-        format!("brokers = \"{brokers}\"\ntopic = \"{topic}\"\nspill = {{ path = \"{path}\", bytes = \"1GiB\" }}");
-    let running = Running::start_written(&keys);
+    let keys = format!("brokers = '{brokers}'\ntopic = '{topic}'\nspill = {{ path = '{path}', bytes = '1GiB' }}");
+    let running = Running::start(&keys);
     let load = Load { rate_per_second: total / 10, ..Load::new(running.address(), Amount::Count(total)) }.spawn();
     running.wait("the first tenth", |sink| count(sink, "delivered") > total / 10);
     broker.kill();
@@ -160,8 +157,8 @@ fn what_waits_for_a_broker_at_the_end_is_delivered_before_it() {
     broker.start();
     let topic = "flushed";
     // Without a flush these would wait for a minute.
-    let running = Running::start(&settings(broker.address(), topic, &[("linger.ms", "60000")]));
-    let sent = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(5_000)) }.send().sent;
+    let running = Running::start_with_null(&settings(broker.address(), topic, &[("linger.ms", "60000")]));
+    let sent = running.load(5_000).send().sent;
     running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
     let ledger = running.stop();
     assert_closed(&ledger, sent);
@@ -172,8 +169,8 @@ fn what_waits_for_a_broker_at_the_end_is_delivered_before_it() {
 #[test]
 fn where_no_broker_ever_comes_all_is_failed_the_end_is_bounded_and_the_other_sink_gets_everything() {
     let _alone = alone();
-    let running = Running::start(&settings(&pipeline::nobody(), "never", &[]));
-    let sent = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(5_000)) }.send().sent;
+    let running = Running::start_with_null(&settings(&unused_address(), "never", &[]));
+    let sent = running.load(5_000).send().sent;
     running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
     let ledger = running.stop();
     assert_closed(&ledger, sent);
@@ -184,22 +181,23 @@ fn where_no_broker_ever_comes_all_is_failed_the_end_is_bounded_and_the_other_sin
 }
 
 #[test]
-fn over_a_reload_a_sink_that_stays_keeps_what_nobody_has_acknowledged_and_one_that_changes_waits_for_it() {
+fn over_a_reload_a_sink_that_stays_keeps_what_is_not_acknowledged_and_one_that_changes_waits_for_it() {
     let _alone = alone();
     let cluster = MockCluster::new(1).expect("a mock cluster");
     cluster.create_topic("reloaded", 1, 1).expect("a topic");
-    // Until somebody flushes, these wait for a minute.
+    // Until a flush, these wait for a minute.
     let slow = settings(&cluster.bootstrap_servers(), "reloaded", &[("linger.ms", "60000")]);
     let quick = settings(&cluster.bootstrap_servers(), "reloaded", &[("linger.ms", "1")]);
-    let running = Running::start(&slow);
+    let running = Running::start_with_null(&slow);
     let send = |running: &Running, datagrams| {
-        let load = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(datagrams)) };
+        let load = running.load(datagrams);
         load.send().sent
     };
     let mut sent = send(&running, 200);
     running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
     let running = running.reload(&slow, 2);
-    running.wait("the same in the new books", |sink| (count(sink, "in_flight"), count(sink, "delivered")) == (sent, 0));
+    let counts = |sink: &serde_json::Value| ["in_flight", "delivered"].map(|key| count(sink, key));
+    running.wait("the same in the new ledger", |sink| counts(sink) == [sent, 0]);
     sent += send(&running, 100);
     running.wait("more of it to wait", |sink| count(sink, "in_flight") == sent);
     let running = running.reload(&quick, 2);
@@ -213,11 +211,11 @@ fn over_a_reload_a_sink_that_stays_keeps_what_nobody_has_acknowledged_and_one_th
 #[test]
 fn what_no_broker_acknowledges_after_a_reload_has_changed_the_sink_is_named_and_counted() {
     let _alone = alone();
-    let nobody = pipeline::nobody();
-    let running = Running::start(&settings(&nobody, "never", &[]));
-    let sent = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(40)) }.send().sent;
+    let unused = unused_address();
+    let running = Running::start_with_null(&settings(&unused, "never", &[]));
+    let sent = running.load(40).send().sent;
     running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
-    let running = running.reload(&settings(&nobody, "other", &[]), 1);
+    let running = running.reload(&settings(&unused, "other", &[]), 1);
     running.wait("its end", |sink| count(&sink["dropped"], "sink_error") == sent);
     assert_eq!(said::count(&format!("no broker acknowledged {sent} datagrams")), 1);
     assert_closed(&running.stop(), sent);
@@ -226,8 +224,8 @@ fn what_no_broker_acknowledges_after_a_reload_has_changed_the_sink_is_named_and_
 #[test]
 fn a_full_queue_costs_only_its_own_sink_and_the_ledger_closes_over_a_consumer_that_waits_for_room() {
     let _alone = alone();
-    let settings = settings(&pipeline::nobody(), "full", &[("queue.buffering.max.messages", "100")]);
-    let running = Running::start_with_queue(&settings, Some(256 << 10));
+    let settings = settings(&unused_address(), "full", &[("queue.buffering.max.messages", "100")]);
+    let running = Running::start_with_null(&format!("{settings}\nqueue_bytes = '256KiB'"));
     let sent = Load { rate_per_second: 20_000, ..Load::new(running.address(), Amount::Count(40_000)) }.send().sent;
     running.wait("a full channel", |sink| count(&sink["dropped"], "queue_full") > 0);
     let ledger = running.stop();
@@ -243,13 +241,13 @@ fn the_example_for_telemetry_brings_what_its_rate_limit_lets_through_to_its_topi
     let _alone = alone();
     let cluster = MockCluster::new(1).expect("a mock cluster");
     cluster.create_topic("telemetry", 4, 1).expect("a topic");
-    let address = util::daemon::free_address();
+    let address = free_address();
     let everywhere = format!("[::]:{}", address.port());
     let broker = cluster.bootstrap_servers();
     // As the reader of topics expects a listener to be called.
     let name = ("name = \"telemetry\"", "name = \"in\"");
     let changes = [name, ("[::]:5683", everywhere.as_str()), ("10.0.0.5:9092", broker.as_str())];
-    let daemon = util::daemon::Daemon::with_config(&util::examples::example("telemetry.toml", &changes));
+    let daemon = Daemon::with_config(&example("telemetry.toml", &changes));
     let from = |last| Load {
         from: Some(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last))),
         ..Load::new(address, Amount::Count(500))
@@ -266,8 +264,8 @@ fn one_allocation_per_message_which_the_binding_forces() {
     let _alone = alone();
     let cluster = MockCluster::new(1).expect("a mock cluster");
     cluster.create_topic("counted", 1, 1).expect("a topic");
-    let running = Running::start(&settings(&cluster.bootstrap_servers(), "counted", &[]));
-    let warm = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(10_000)) };
+    let running = Running::start_with_null(&settings(&cluster.bootstrap_servers(), "counted", &[]));
+    let warm = running.load(10_000);
     let counted = Load { amount: Amount::Count(50_000), ..warm.clone() };
     let mut sent = warm.send().sent;
     running.wait("the first deliveries", |sink| count(sink, "delivered") == sent);
@@ -288,45 +286,27 @@ fn one_allocation_per_message_which_the_binding_forces() {
 
 #[test]
 fn a_wrong_kafka_sink_is_refused_by_check_before_anything_is_bound() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("udpd.toml");
     let right = "brokers = \"one:9092\"\ntopic = \"t\"";
     for (keys, words) in [
-        ("brokers = \"one:99999\"\ntopic = \"t\"".to_owned(), ":7:11: sink.k.brokers: \"one:99999\""),
-        ("brokers = \"one:9092\"\ntopic = \"a b\"".to_owned(), ":8:9: sink.k.topic: \"a b\""),
+        ("brokers = \"one:99999\"\ntopic = \"t\"".to_owned(), ":11:11: sink.k.brokers: \"one:99999\""),
+        ("brokers = \"one:9092\"\ntopic = \"a b\"".to_owned(), ":12:9: sink.k.topic: \"a b\""),
         (
             format!("{right}\nproperties = {{ \"linger.ms\" = \"soon\" }}"),
-            ":9:16: sink.k.properties.linger.ms: \"soon\"",
+            ":13:16: sink.k.properties.linger.ms: \"soon\"",
         ),
         (format!("{right}\nacks = \"1\"\nproperties = {{ \"enable.idempotence\" = true }}"), "idempotence"),
         (
             format!("{right}\n[sink.k.properties]\n\"reconnect.backoff.ms\" = 9000"),
-            ":10:1: sink.k.properties.reconnect.backoff.ms: \"9000\": librdkafka refuses it: ",
+            ":14:1: sink.k.properties.reconnect.backoff.ms: \"9000\": librdkafka refuses it: ",
         ),
-        (format!("{right}\nsasl = \"PLAIN\""), ":9:8: sink.k.sasl: \"PLAIN\": needs username and password_file"),
+        (format!("{right}\nsasl = \"PLAIN\""), ":13:8: sink.k.sasl: \"PLAIN\": needs username and password_file"),
         (
             format!("{right}\nsasl = \"PLAIN\"\nusername = \"u\"\npassword_file = \"/nonexistent\""),
-            ":11:17: sink.k.password_file: \"/nonexistent\": cannot read it: No such file",
+            ":15:17: sink.k.password_file: \"/nonexistent\": cannot read it: No such file",
         ),
     ] {
-        let text = format!(
-            "[[listener]]\n\
-             name = \"in\"\n\
-             address = \"127.0.0.1:5514\"\n\
-             sinks = [\"k\"]\n\
-             [sink.k]\n\
-             type = \"kafka\"\n\
-             {keys}\n"
-        );
-        std::fs::write(&path, text).expect("written");
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_udpd"))
-            .args(["check", "-c"])
-            .arg(&path)
-            .output()
-            .expect("udpd starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(78), "{said}");
-        assert!(said.contains("udpd.toml:") && said.contains(words), "{said}");
+        let refused = Setup::new().sink("k", "kafka", keys).check().ends(78, &["udpd.toml:"]);
+        assert!(refused.stderr.contains(words), "{words}: {refused:?}");
     }
 }
 
@@ -335,31 +315,12 @@ fn a_search_over_a_kafka_sink_does_not_reach_its_brokers() {
     let _alone = alone();
     let broker = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     broker.set_nonblocking(true).expect("set");
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("udpd.toml");
-    let text = format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "127.0.0.1:25151"
-        sinks = ["stream"]
-        [sink.stream]
-        type = "kafka"
-        brokers = "{}"
-        topic = "syslog"
-        [sink.stream.properties]
-        "linger.ms" = "1"
-        "client.rack" = "here"
-        "#,
-        broker.local_addr().expect("bound")
-    );
-    std::fs::write(&file, text).expect("written");
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_udpd"));
-    command.args(["bench", "max", "--rate", "1k..2k", "--seconds", "0.2", "--json", "-c"]).arg(&file);
-    let output = command.output().expect("udpd starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let whole: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    for trial in util::ledger::list(&whole["report"], "trials") {
+    let broker_address = broker.local_addr().expect("bound");
+    let properties = [("linger.ms", "1"), ("client.rack", "here")];
+    let setup = Setup::new().sink("stream", "kafka", settings(&broker_address.to_string(), "syslog", &properties));
+    let by = [env!("CARGO_BIN_EXE_udpd"), "bench"];
+    let whole = setup.udpd_by(&by, "max", &["--rate", "1k..2k", "--seconds", "0.2", "--json"]).json();
+    for trial in list(&whole["report"], "trials") {
         assert_eq!(count(trial, "delivered"), count(trial, "sent"), "the mock acknowledges everything: {trial:#}");
     }
     let changed = whole["report"]["changed"].to_string();

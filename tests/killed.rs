@@ -1,65 +1,46 @@
 //! A daemon that is killed: the next one says how much the dead one may have lost, and what the kernel dropped while
-//! nobody ran is in the books.
+//! no daemon ran is in its ledger.
 
 use std::fs::File;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::util::daemon::free_address;
-use crate::util::engines::two_engines;
-use crate::util::ledger::{assert_closed, count};
-use crate::util::load::{Amount, Load};
-use crate::util::manager::{Finished, Manager, RECORD};
+use crate::util::manager::RECORD;
+use crate::util::*;
 
 /// The words of the warning of a process that comes after one that was killed.
 const KILLED: &str = "was killed or has crashed";
 
 /// A listener that hands on to a Unix socket, `@DIR@/out.sock`.
-fn service(address: SocketAddr, lines: &str) -> String {
-    format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        {lines}
-        sinks = ["out"]
-        [sink.out]
-        type = "unix"
-        path = "@DIR@/out.sock"
-        "#
-    )
+fn service(address: SocketAddr, lines: &str) -> Setup {
+    Setup::at(address).keys(lines).sink("out", "unix", "path = '@DIR@/out.sock'")
 }
 
-/// Who takes what the daemon hands on.
+/// Takes what the daemon hands on.
 fn destination(manager: &Manager) -> UnixDatagram {
     UnixDatagram::bind(manager.directory().join("out.sock")).expect("a name that is free")
 }
 
-fn send(address: SocketAddr, datagrams: u64) {
-    let mut load = Load::new(address, Amount::Count(datagrams));
-    load.rate_per_second = 50_000;
-    assert_eq!(load.send().sent, datagrams);
+/// A listener with a small receive buffer and a sink that only counts.
+fn counting(address: SocketAddr, lanes: usize) -> Setup {
+    Setup::at(address).keys(format!("receive_buffer = '64KiB'\nlanes = {lanes}")).null("out")
 }
 
-/// What waits at a socket that nobody else reads.
-fn take_all(socket: &UnixDatagram) -> u64 {
-    socket.set_nonblocking(true).expect("it can be set");
-    let mut bytes = [0; 2048];
-    std::iter::from_fn(|| socket.recv(&mut bytes).ok()).count() as u64
+fn send(address: SocketAddr, datagrams: u64) {
+    assert_eq!(Load::new(address, Amount::Count(datagrams)).rate(50_000).send().sent, datagrams);
 }
 
 /// Waits until nothing moves any more, and returns how many datagrams the daemon has written down as under way: the
 /// same in both places of the record, of which it writes one after the other.
 fn await_in_record(manager: &Manager) -> u64 {
-    let (file, began) = (File::from(manager.copy_of(RECORD)), Instant::now());
-    loop {
+    let (file, mut found) = (File::from(manager.copy_of(RECORD)), 0);
+    until("both places say the same", || {
         let text = [0, 1 << 20].map(|place| {
             let mut bytes = vec![0; 4096];
             let length = file.read_at(&mut bytes, place).expect("it can be read");
@@ -69,15 +50,10 @@ fn await_in_record(manager: &Manager) -> u64 {
             let line = text.lines().find(|line| line.starts_with('{'))?;
             serde_json::from_str::<Value>(line).ok()?["in_flight"].as_u64()
         });
-        if let [Some(first), Some(second)] = in_flight
-            && first == second
-            && first > 0
-        {
-            return first;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "{text:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        found = in_flight[0].unwrap_or(0);
+        found > 0 && in_flight[0] == in_flight[1]
+    });
+    found
 }
 
 fn before(ledger: &Value) -> &Value {
@@ -91,7 +67,7 @@ fn what_a_killed_process_held_is_within_what_the_next_one_says_and_after_a_clean
         let out = destination(&manager);
         manager.start(&service(address, engine));
         assert_eq!(manager.all_names(), ["in.0", RECORD]);
-        // Nobody takes anything from the destination, so all but a few wait in the daemon.
+        // Nothing is taken from the destination, so all but a few wait in the daemon.
         send(address, 3000);
         let ledger = manager.stats_when("all is received, and what the destination took counts", |ledger| {
             let listener = &ledger["listeners"][0];
@@ -102,9 +78,9 @@ fn what_a_killed_process_held_is_within_what_the_next_one_says_and_after_a_clean
         assert!(held > 1000, "{ledger:#}");
         let pid = manager.pid();
         assert!(!manager.end_by(Signal::SIGKILL).stderr.contains(KILLED));
-        assert_eq!(3000 - take_all(&out), held, "{engine}: all that was under way is lost, and nothing else");
+        assert_eq!(3000 - out.count_all(), held, "{engine}: all that was under way is lost, and nothing else");
         manager.start(&service(address, engine));
-        let ledger = manager.stats_when("it answers", |_| true);
+        let ledger = manager.stats();
         let said = before(&ledger);
         assert_eq!((&said["pid"], &said["ended"], &said["in_flight"]), (&json!(pid), &json!(false), &json!(held)));
         assert!(count(said, "lost_datagrams_at_most") >= held, "{said:#}");
@@ -129,14 +105,12 @@ fn a_start_that_fails_leaves_it_to_the_next_one_to_say() {
     let wrong = manager.start_in_vain(&service(address, "nonsense = 1"));
     assert_eq!(wrong.status.code(), Some(78), "{}", wrong.stderr);
     // This one fails when the first socket is made anew, after it has said what it had to.
-    let elsewhere = service("192.0.2.1:5140".parse().expect("an address of nobody"), "");
-    let both = format!("{}\n{}", service(address, ""), elsewhere.split("[sink.out]").next().expect("a listener"))
-        .replacen("name = \"in\"", "name = \"first\"", 1);
+    let both = service(address, "").named("first").also("in", "192.0.2.1:5140", &["out"]);
     let failed = manager.start_in_vain(&both);
     assert!(!failed.status.success() && failed.stderr.contains(KILLED), "{}", failed.stderr);
     manager.start(&service(address, ""));
-    let ended = manager.end_by(Signal::SIGTERM);
-    assert!(ended.stderr.contains(KILLED), "{}", ended.stderr);
+    let ended = manager.end(0);
+    ended.assert_logged(KILLED, 1);
     assert_eq!((&before(&ended.ledger)["pid"], &before(&ended.ledger)["ended"]), (&json!(pid), &json!(false)));
 }
 
@@ -148,53 +122,42 @@ fn drops(manager: &Manager, name: &str) -> u64 {
 
 /// Sends more than the sockets have room for, from many ports.
 fn flood(address: SocketAddr, datagrams: u64) {
-    let mut load = Load::new(address, Amount::Count(datagrams));
-    (load.overruns, load.flows) = (true, 16);
-    assert_eq!(load.send().sent, datagrams);
+    assert_eq!(Load::new(address, Amount::Count(datagrams)).overrunning().send().sent, datagrams);
 }
 
 #[test]
-fn what_the_kernel_drops_while_nobody_runs_is_in_the_next_ledger_and_in_the_log() {
+fn what_the_kernel_drops_while_no_daemon_runs_is_in_the_next_ledger_and_in_the_log() {
     for end in [Signal::SIGTERM, Signal::SIGKILL] {
         for lanes in [2, 1] {
             let (mut manager, address) = (Manager::new(), free_address());
-            let small = |lanes| {
-                let of_null = service(address, &format!("receive_buffer = \"64KiB\"\nlanes = {lanes}"));
-                of_null.replace("type = \"unix\"", "type = \"null\"").replace("path = \"@DIR@/out.sock\"", "")
-            };
-            manager.start(&small(2));
+            manager.start(&counting(address, 2));
             manager.end_by(end);
             flood(address, 5000);
             let dropped = drops(&manager, "in.0") + drops(&manager, "in.1");
             assert!(dropped > 1000, "{dropped}");
-            manager.start(&small(lanes));
-            let all = |ledger: &Value| count(&ledger["listeners"][0], "received") == 5000 - dropped;
-            manager.stats_when("what waited is received", all);
-            let ended = manager.end_by(Signal::SIGTERM);
-            let listener = &ended.ledger["listeners"][0];
+            manager.start(&counting(address, lanes));
+            let ended = manager.end_with(5000 - dropped);
+            let listener = ended.listener();
             assert_eq!(count(listener, "kernel_dropped_between"), dropped, "{end}, {lanes} lanes: {listener:#}");
-            assert_closed(&ended.ledger, 5000 - dropped);
-            let line = format!("the kernel dropped {dropped} at its sockets");
-            assert_eq!(ended.stderr.matches(&line).count(), 1, "{}", ended.stderr);
+            ended.assert_logged(&format!("the kernel dropped {dropped} at its sockets"), 1);
             // Each is said by one process.
-            manager.start(&small(lanes));
-            let ended = manager.end_by(Signal::SIGTERM);
-            assert_eq!(count(&ended.ledger["listeners"][0], "kernel_dropped_between"), 0);
-            assert!(!ended.stderr.contains("while no process looked"), "{}", ended.stderr);
+            manager.start(&counting(address, lanes));
+            let ended = manager.end(0);
+            assert_eq!(count(ended.listener(), "kernel_dropped_between"), 0);
+            ended.assert_logged("while no process looked", 0);
         }
     }
 }
 
 #[test]
-fn what_the_kernel_dropped_before_a_kill_is_in_the_next_ledger_however_long_nobody_had_looked() {
+fn what_the_kernel_dropped_before_a_kill_is_in_the_next_ledger_however_long_ago_the_last_look_was() {
     for lanes in [1, 2] {
         let (mut manager, address) = (Manager::new(), free_address());
-        let of_null = service(address, &format!("receive_buffer = \"64KiB\"\nlanes = {lanes}"));
-        let text = of_null.replace("type = \"unix\"", "type = \"null\"").replace("path = \"@DIR@/out.sock\"", "");
+        let text = counting(address, lanes);
         manager.start(&text);
         let (mut said, mut at_last) = (0, 0);
         for round in 0..3 {
-            // While it sleeps nobody reads, and a kill before it has looked again is one of the three.
+            // While it sleeps it reads nothing, and a kill before it has looked again is one of the three.
             let process = Pid::from_raw(manager.pid().cast_signed());
             kill(process, Signal::SIGSTOP).expect("it runs");
             flood(address, 5000);
@@ -211,7 +174,7 @@ fn what_the_kernel_dropped_before_a_kill_is_in_the_next_ledger_however_long_nobo
             let pid = manager.pid();
             manager.end_by(Signal::SIGKILL);
             manager.start(&text);
-            let ledger = manager.stats_when("it answers", |_| true);
+            let ledger = manager.stats();
             let (before, between) = (before(&ledger), count(&ledger["listeners"][0], "kernel_dropped_between"));
             assert_eq!((&before["pid"], &before["ended"], &before["dropped"]), (&json!(pid), &json!(false), &json!(0)));
             // What it says of the dead one, and of the time between.
@@ -221,36 +184,28 @@ fn what_the_kernel_dropped_before_a_kill_is_in_the_next_ledger_however_long_nobo
         let ended = manager.end_by(Signal::SIGTERM);
         assert!(at_last > 3000 && ended.stderr.contains("by its last look the kernel had dropped"), "{}", ended.stderr);
         manager.start(&text);
-        let ledger = manager.stats_when("it answers", |_| true);
+        let ledger = manager.stats();
         assert_eq!(count(before(&ledger), "kernel_dropped"), 0, "that one has written its ledger");
-        assert_ended(&manager.end_by(Signal::SIGTERM));
+        manager.end(0);
     }
 }
 
 #[test]
-fn a_record_that_nobody_can_read_is_told_and_made_anew() {
-    for wrong in [File::open("/dev/null").expect("every host has it").into(), OwnedFd::from(udp())] {
+fn a_record_that_cannot_be_read_is_told_and_made_anew() {
+    for wrong in [File::open("/dev/null").expect("every host has it").into(), OwnedFd::from(socket())] {
         let (mut manager, address) = (Manager::new(), free_address());
         let _out = destination(&manager);
         manager.start(&service(address, ""));
-        assert_ended(&manager.end_by(Signal::SIGTERM));
+        manager.end(0);
         manager.replace(RECORD, wrong);
         manager.start(&service(address, ""));
-        let ended = manager.end_by(Signal::SIGTERM);
-        assert!(ended.stderr.contains("cannot read what the process before this one has left"), "{}", ended.stderr);
+        let ended = manager.end(0);
+        ended.assert_logged("cannot read what the process before this one has left", 1);
         assert_eq!(*before(&ended.ledger), Value::Null);
         assert_eq!(manager.all_names(), ["in.0", RECORD], "there is one, which can be read");
         manager.start(&service(address, ""));
-        assert_eq!(before(&manager.end_by(Signal::SIGTERM).ledger)["ended"], json!(true));
+        assert_eq!(manager.end(0).before()["ended"], json!(true));
     }
-}
-
-fn udp() -> UdpSocket {
-    UdpSocket::bind("127.0.0.1:0").expect("a free port")
-}
-
-fn assert_ended(ended: &Finished) {
-    assert!(ended.status.success(), "{}", ended.stderr);
 }
 
 #[test]
@@ -259,8 +214,7 @@ fn a_store_with_room_for_the_sockets_alone_keeps_these_and_says_what_is_missing(
     let _out = destination(&manager);
     manager.keep_at_most(2);
     manager.start(&service(address, "lanes = 2"));
-    let ended = manager.end_by(Signal::SIGTERM);
-    assert_ended(&ended);
+    let ended = manager.end(0);
     assert_eq!(manager.all_names(), ["in.0", "in.1"]);
-    assert!(ended.stderr.contains("one for each lane: there is no place"), "{}", ended.stderr);
+    ended.assert_logged("one for each lane: there is no place", 1);
 }

@@ -1,16 +1,14 @@
 //! That the load generator can be believed: every claim about loss rests on it.
 
 use std::collections::HashSet;
-use std::net::UdpSocket;
-use std::time::Duration;
 
-use crate::util::load::{Amount, Load, LoadReport, Payload, read_text_header};
+use crate::util::load::Payload;
+use crate::util::*;
 
 /// Takes everything the load sends, on a socket that nothing can overflow while it is being read.
 fn receive_all(change: impl FnOnce(&mut Load)) -> (LoadReport, Vec<Vec<u8>>) {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("cannot bind");
-    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit above zero");
-    let mut load = Load::new(socket.local_addr().expect("bound"), Amount::Count(200));
+    let socket = socket();
+    let mut load = Load::new(address_of(&socket), Amount::Count(200));
     change(&mut load);
     let report = load.send();
     let mut buffer = vec![0_u8; 65_536];
@@ -82,7 +80,6 @@ fn a_rate_for_some_seconds_is_an_exact_count() {
 
 #[test]
 fn a_port_without_a_listener_is_not_an_end() {
-    let unheard = crate::util::daemon::free_address();
-    let report = Load::new(unheard, Amount::Count(500)).send();
+    let report = Load::new(free_address(), Amount::Count(500)).send();
     assert_eq!(report.sent, 500);
 }

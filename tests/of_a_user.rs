@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::util::daemon::free_address;
+use crate::util::*;
 
 /// No user of this host.
 const USER: u32 = 61_357;
@@ -74,7 +74,7 @@ fn stats(runtime: Option<&Path>) -> (Output, String) {
 #[test]
 fn without_a_runtime_directory_the_control_socket_is_where_clients_look_and_no_other_user_gets_in() {
     let runs = || command(&["--version"], None).output().is_ok_and(|output| output.status.success());
-    if !nix::unistd::geteuid().is_root() || !runs() {
+    if !is_root() || !runs() {
         return not_checked("another user: it takes root, setpriv, and a place from which that user can run udpd");
     }
     let (place, elsewhere) = (Place::new(), tempfile::tempdir().expect("a directory"));
@@ -112,9 +112,4 @@ fn without_a_runtime_directory_the_control_socket_is_where_clients_look_and_no_o
         end(daemon);
     }
     assert_eq!(fs::read_dir(elsewhere.path()).expect("readable").count(), 0, "nothing was made behind the link");
-}
-
-#[allow(clippy::print_stderr)]
-fn not_checked(what: &str) {
-    eprintln!("NOT CHECKED: {what}");
 }

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
-use crate::delivery::SCALE;
-use crate::util::daemon::{Daemon, free_address};
-use crate::util::engines::two_engines;
-use crate::util::ledger::{assert_closed, count};
-use crate::util::load::{Amount, Load, read_text_header};
+use crate::util::*;
+
+/// All that comes until the other end is closed.
+fn read_all(mut reader: impl Read) -> Vec<u8> {
+    let mut text = Vec::new();
+    reader.read_to_end(&mut text).expect("readable");
+    text
+}
 
 /// How often each policy is tried.
 const RUNS: usize = if cfg!(debug_assertions) { 2 } else { 20 };
@@ -38,45 +40,17 @@ fn assert_in_order(text: &[u8]) -> u64 {
 
 /// One run: a sink that takes nothing while the load is sent, and everything afterwards.
 fn stalled_sink(engine: &str, when_full: &str) {
-    let address = free_address();
-    let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    let daemon = Daemon::with_config_and_stdout(
-        &format!(
-            r#"
-            [[listener]]
-            name = "in"
-            address = "{address}"
-            {engine}
-            receive_buffer = "256KiB"
-            sinks = ["out"]
-            [sink.out]
-            type = "stdout"
-            queue_bytes = "64KiB"
-            when_full = "{when_full}"
-            "#
-        ),
-        Stdio::from(writer),
-    );
-    let mut load = Load::new(address, Amount::Seconds(0.3));
-    (load.rate_per_second, load.overruns) = (300_000 / SCALE, true);
-    load.payload_bytes = PAYLOAD_BYTES;
-    let sent = load.send().sent;
-    let drained = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        reader.read_to_end(&mut text).expect("readable");
-        text
-    });
-    daemon.stats_when("nothing is under way", |ledger| {
-        let listener = &ledger["listeners"][0];
-        count(listener, "arrived") == sent
-            && count(&listener["lanes"][0], "receive_buffer_used_bytes") == 0
-            && count(&listener["sinks"][0], "in_flight") == 0
-    });
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_closed(&ended.ledger, sent);
-    let listener = &ended.ledger["listeners"][0];
-    let sink = &listener["sinks"][0];
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let daemon = Setup::new()
+        .keys(format!("{engine}\nreceive_buffer = '256KiB'"))
+        .sink("out", "stdout", format!("queue_bytes = '64KiB'\nwhen_full = '{when_full}'"))
+        .start_with_stdout(writer);
+    let load = Load::new(daemon.address(), Amount::Seconds(0.3)).rate(300_000 / SCALE).bytes(PAYLOAD_BYTES);
+    let sent = load.overrunning().send().sent;
+    let drained = std::thread::spawn(move || read_all(reader));
+    let ended = daemon.end_after(sent);
+    let listener = ended.listener();
+    let sink = ended.sink();
     let lines = assert_in_order(&drained.join().expect("the reader ends"));
     assert_eq!(lines, count(sink, "delivered"), "delivered is what the reader got: {listener:#}");
     let full = count(&sink["dropped"], "queue_full");
@@ -112,66 +86,30 @@ fn a_stalled_sink_with_block_loses_only_what_the_kernel_counts() {
 
 #[test]
 fn a_stalled_sink_costs_the_other_sink_nothing() {
-    let address = free_address();
-    let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    let daemon = Daemon::with_config_and_stdout(
-        &format!(
-            r#"
-            [[listener]]
-            name = "in"
-            address = "{address}"
-            sinks = ["stalled", "archive"]
-            [sink.stalled]
-            type = "stdout"
-            queue_bytes = "64KiB"
-            [sink.archive]
-            type = "file"
-            rotate.every = "0s"
-            path = "@DIR@/in.log"
-            queue_bytes = "32MiB"
-            "#
-        ),
-        Stdio::from(writer),
-    );
-    let mut load = Load::new(address, Amount::Seconds(0.5));
-    load.rate_per_second = 100_000 / SCALE;
-    load.payload_bytes = PAYLOAD_BYTES;
-    let sent = load.send().sent;
-    let ledger = daemon.stats_when("the file has everything", |ledger| {
-        count(&ledger["listeners"][0]["sinks"][1], "delivered") == sent
-    });
-    assert!(count(&ledger["listeners"][0]["sinks"][0]["dropped"], "queue_full") > 0, "{ledger:#}");
-    let drained = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()).expect("readable"));
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, sent);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let daemon = Setup::new()
+        .sink("stalled", "stdout", "queue_bytes = '64KiB'")
+        .file("archive", "in.log")
+        .keys("queue_bytes = '32MiB'")
+        .start_with_stdout(writer);
+    let sent = Load::new(daemon.address(), Amount::Seconds(0.5)).rate(100_000 / SCALE).bytes(PAYLOAD_BYTES).send().sent;
+    let ledger = daemon.stats_when("the file has everything", |ledger| count(&sinks(ledger)[1], "delivered") == sent);
+    assert!(dropped(sink(&ledger), "queue_full") > 0, "{ledger:#}");
+    let drained = std::thread::spawn(move || read_all(reader));
+    daemon.end(sent);
     drained.join().expect("the reader ends");
 }
 
 /// A pipe that is read only when udpd has ended: what is in it counts as delivered, and nothing else does.
-fn given_up(kind: &str, stdout: Stdio, read_all: impl FnOnce() -> Vec<u8>) {
-    let address = free_address();
-    let text = format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        sinks = ["stalled"]
-        [sink.stalled]
-        type = "stdout"
-        queue_bytes = "32MiB"
-        "#
-    );
-    let daemon = Daemon::with_config_and_stdout(&text, stdout);
-    let mut load = Load::new(address, Amount::Count(20_000));
-    load.payload_bytes = PAYLOAD_BYTES;
-    let sent = load.send().sent;
-    daemon.stats_when("all is received", |ledger| count(&ledger["listeners"][0], "received") == sent);
+fn given_up(kind: &str, stdout: Stdio, reader: impl Read) {
+    let daemon = Setup::new().sink("stalled", "stdout", "queue_bytes = '32MiB'").start_with_stdout(stdout);
+    let sent = daemon.load(20_000).bytes(PAYLOAD_BYTES).send().sent;
+    daemon.until_received(sent);
     daemon.signal(Signal::SIGTERM);
     // The second does not wait for a sink.
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, sent);
-    let sink = &ended.ledger["listeners"][0]["sinks"][0];
-    let text = read_all();
+    let ended = daemon.end(sent);
+    let sink = ended.sink();
+    let text = read_all(reader);
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let lines = assert_in_order(&text[..whole]);
     assert!(lines > 0, "{kind}: it took something before it was full: {lines}");
@@ -184,86 +122,45 @@ fn given_up(kind: &str, stdout: Stdio, read_all: impl FnOnce() -> Vec<u8>) {
 
 #[test]
 fn what_a_pipe_took_before_its_sink_was_given_up_counts_as_delivered() {
-    let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    given_up("pipe", writer.into(), || {
-        let mut text = Vec::new();
-        reader.read_to_end(&mut text).expect("readable");
-        text
-    });
-    let (mut reader, writer) = UnixStream::pair().expect("sockets");
-    given_up("socket", OwnedFd::from(writer).into(), || {
-        let mut text = Vec::new();
-        reader.read_to_end(&mut text).expect("readable");
-        text
+    let pipe = std::io::pipe().expect("a pipe");
+    let pair = UnixStream::pair().expect("sockets");
+    std::thread::scope(|scope| {
+        scope.spawn(|| given_up("pipe", pipe.1.into(), pipe.0));
+        scope.spawn(|| given_up("socket", OwnedFd::from(pair.1).into(), pair.0));
     });
 }
 
 #[test]
 fn a_sink_that_never_takes_anything_again_is_given_up_and_the_ledger_still_closes() {
-    let address = free_address();
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    let daemon = Daemon::with_config_and_stdout(
-        &format!(
-            r#"
-            [[listener]]
-            name = "in"
-            address = "{address}"
-            sinks = ["stalled", "archive"]
-            [sink.stalled]
-            type = "stdout"
-            queue_bytes = "128KiB"
-            when_full = "block"
-            [sink.archive]
-            type = "file"
-            rotate.every = "0s"
-            path = "@DIR@/in.log"
-            queue_bytes = "32MiB"
-            "#
-        ),
-        Stdio::from(writer),
-    );
-    let mut load = Load::new(address, Amount::Count(20_000));
-    load.payload_bytes = PAYLOAD_BYTES;
-    let sent = load.send().sent;
-    daemon.stats_when("everything has arrived", |ledger| {
-        count(&ledger["listeners"][0], "arrived") == sent || count(&ledger["listeners"][0], "received") > 0
-    });
-    let ended = daemon.terminate();
+    let daemon = Setup::new()
+        .sink("stalled", "stdout", "queue_bytes = '128KiB'\nwhen_full = 'block'")
+        .file("archive", "in.log")
+        .keys("queue_bytes = '32MiB'")
+        .start_with_stdout(writer);
+    let sent = daemon.load(20_000).bytes(PAYLOAD_BYTES).send().sent;
+    daemon.stats_when("everything has arrived", |ledger| arrived(ledger) == sent || received(ledger) > 0);
+    let ended = daemon.end(sent);
     drop(reader);
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_closed(&ended.ledger, sent);
-    assert!(ended.stderr.contains("did not take in time"), "{}", ended.stderr);
+    assert!(ended.times("did not take in time") > 0, "{}", ended.stderr);
     // What the receiver had not handed over while it waited goes to the other sink in the end.
-    let archive = &ended.ledger["listeners"][0]["sinks"][1];
+    let archive = &sinks(&ended.ledger)[1];
     assert_eq!(count(archive, "delivered"), count(archive, "offered"), "{archive:#}");
-    let file = std::fs::read(ended.directory.path().join("in.log")).expect("the file is there");
+    let file = ended.read("in.log");
     assert_eq!(assert_in_order(&file), count(archive, "delivered"));
 }
 
 #[test]
 fn a_reader_that_goes_away_ends_the_daemon_with_a_closed_ledger() {
-    let address = free_address();
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    let daemon = Daemon::with_config_and_stdout(
-        &format!(
-            r#"
-            [[listener]]
-            name = "in"
-            address = "{address}"
-            sinks = ["out"]
-            [sink.out]
-            type = "stdout"
-            "#
-        ),
-        Stdio::from(writer),
-    );
-    let before = Load::new(address, Amount::Count(100)).send().sent;
-    daemon.stats_when("the reader has all", |ledger| count(&ledger["listeners"][0]["sinks"][0], "delivered") == before);
+    let daemon = Setup::new().sink("out", "stdout", "").start_with_stdout(writer);
+    let before = daemon.send(100);
+    daemon.until_delivered(before);
     drop(reader);
-    UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.send_to(b"for nobody", address)).expect("sent");
+    send(daemon.address(), b"for no reader", 1);
     let ended = daemon.wait_for_end();
     assert_eq!(ended.status.code(), Some(1));
     assert!(ended.stderr.contains("its reader has ended"), "{}", ended.stderr);
     assert_closed(&ended.ledger, before + 1);
-    assert_eq!(count(&ended.ledger["listeners"][0]["sinks"][0]["dropped"], "sink_error"), 1);
+    assert_eq!(dropped(ended.sink(), "sink_error"), 1);
 }

@@ -7,70 +7,30 @@ use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use mmsg::proxy::Prefix;
 use serde_json::Value;
 
-use crate::util::daemon::{Daemon, Ended, free_address};
-use crate::util::engines::engines;
-use crate::util::ledger::{assert_closed, count};
-use crate::util::load::{Amount, Load, LoadReport};
+use crate::util::*;
 
-/// Takes headers from 127.0.0.1 and nobody else, and writes records with the senders.
+/// Takes headers from 127.0.0.1 and no other host, and writes records with the senders.
 fn collector(address: SocketAddr, keys: &str) -> Daemon {
-    Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        proxy_protocol = "v2"
-        proxy_from = ["127.0.0.1/32"]
-        receive_buffer = "64MiB"
-        {keys}
-        sinks = ["archive"]
-        [sink.archive]
-        type = "file"
-        path = "@DIR@/archive"
-        format = "jsonl"
-        rotate = {{ bytes = 0, every = "0s" }}
-        when_full = "block"
-        "#
-    ))
+    Setup::at(address)
+        .keys(format!("proxy_protocol = 'v2'\nproxy_from = ['127.0.0.1/32']\nreceive_buffer = '64MiB'\n{keys}"))
+        .file("archive", "archive")
+        .keys("format = 'jsonl'\nrotate = { bytes = 0, every = '0s' }\nwhen_full = 'block'")
+        .start()
 }
 
 /// Sends what it gets to another with headers before it.
 fn relay(listening: SocketAddr, to: SocketAddr) -> Daemon {
-    Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{listening}"
-        receive_buffer = "64MiB"
-        sinks = ["relay"]
-        [sink.relay]
-        type = "udp"
-        destinations = ["{to}"]
-        keep_source = "proxy"
-        when_full = "block"
-        "#
-    ))
+    let setup = Setup::at(listening).keys("receive_buffer = '64MiB'").relay("relay", &[to]);
+    setup.keys("keep_source = 'proxy'\nwhen_full = 'block'").start()
 }
 
-/// Ends a daemon when so many have arrived and nothing is under way, and checks that its books close.
-fn end_after(daemon: Daemon, sent: u64) -> Ended {
-    daemon.stats_when("all has arrived and is decided", |ledger| {
-        let listener = &ledger["listeners"][0];
-        count(listener, "arrived") == sent && count(&listener["sinks"][0], "in_flight") == 0
-    });
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_closed(&ended.ledger, sent);
-    ended
-}
-
-fn dropped(ended: &Ended, reason: &str) -> u64 {
-    count(&ended.ledger["listeners"][0]["dropped"], reason)
+fn dropped_for(ended: &Ended, reason: &str) -> u64 {
+    dropped(ended.listener(), reason)
 }
 
 /// How many records there are of each address, and the payloads in order of each sender.
 fn by_sender(ended: &Ended) -> BTreeMap<SocketAddr, Vec<String>> {
-    let text = std::fs::read_to_string(ended.directory.path().join("archive")).expect("the file");
+    let text = ended.text("archive");
     let mut senders: BTreeMap<SocketAddr, Vec<String>> = BTreeMap::new();
     for line in text.lines() {
         let record: Value = serde_json::from_str(line).expect("a record");
@@ -95,9 +55,8 @@ fn assert_whole(senders: &BTreeMap<SocketAddr, Vec<String>>, from: &str, report:
 }
 
 fn load(to: SocketAddr, from: Option<&str>, segment: Option<u16>) -> LoadReport {
-    let mut load = Load::new(to, Amount::Count(1_000));
-    (load.from, load.flows, load.segment) = (from.map(|from| from.parse().expect("an address")), 4, segment);
-    load.rate_per_second = 20_000;
+    let mut load = Load::new(to, Amount::Count(1_000)).rate(20_000).flows(4);
+    (load.from, load.segment) = (from.map(|from| from.parse().expect("an address")), segment);
     load.send()
 }
 
@@ -115,15 +74,15 @@ fn what_is_relayed_with_headers_arrives_from_its_true_senders_on_every_engine() 
         let denied = load(outer, Some("127.0.0.4"), None);
         let six = load(v6, None, Some(10));
         let sent = two.sent + three.sent + denied.sent + six.sent;
-        let relayed = end_after(relay, sent);
-        assert_eq!(count(&relayed.ledger["listeners"][0]["sinks"][0], "delivered"), sent);
-        let ended = end_after(collector, sent);
-        assert_eq!(dropped(&ended, "denied"), denied.sent, "by its true sender; {keys}");
+        let relayed = relay.end_after(sent);
+        assert_eq!(delivered(&relayed.ledger), sent);
+        let ended = collector.end_after(sent);
+        assert_eq!(dropped_for(&ended, "denied"), denied.sent, "by its true sender; {keys}");
         let senders = by_sender(&ended);
         assert_whole(&senders, "127.0.0.2", &two);
         assert_whole(&senders, "127.0.0.3", &three);
         assert_whole(&senders, "::1", &six);
-        assert_eq!(senders.len(), 12, "and nobody else; {keys}");
+        assert_eq!(senders.len(), 12, "and no other; {keys}");
     }
 }
 
@@ -156,16 +115,16 @@ fn a_header_that_is_missing_or_malformed_or_of_a_stranger_is_dropped_and_counted
     ] {
         sender.send_to(&bytes, address).expect("loopback takes it");
     }
-    let ended = end_after(daemon, 11);
-    let reasons = ["proxy_missing", "proxy_malformed", "proxy_untrusted"].map(|reason| dropped(&ended, reason));
+    let ended = daemon.end_after(11);
+    let reasons = ["proxy_missing", "proxy_malformed", "proxy_untrusted"].map(|reason| dropped_for(&ended, reason));
     assert_eq!(reasons, [2, 2, 2], "{:#}", ended.ledger);
     let senders = by_sender(&ended);
     let of = |sender: SocketAddr| senders.get(&sender).cloned().unwrap_or_default();
     let heard = of("192.0.2.7:999".parse().expect("valid"));
     assert_eq!((heard.len(), &heard[..2]), (3, &["true".to_owned(), String::new()][..]));
     assert_eq!(heard[2], "not a text", "one header is taken off, not two");
-    assert_eq!(of(proxy.local_addr().expect("bound")), ["own"]);
-    assert_eq!(of(stranger.local_addr().expect("bound")), ["stranger"]);
+    assert_eq!(of(address_of(&proxy)), ["own"]);
+    assert_eq!(of(address_of(&stranger)), ["stranger"]);
     assert_eq!(senders.len(), 3);
 }
 
@@ -173,34 +132,23 @@ fn a_header_that_is_missing_or_malformed_or_of_a_stranger_is_dropped_and_counted
 fn true_senders_have_a_share_each_and_a_relay_sends_on_who_they_are() {
     let [first, second, third] = [free_address(), free_address(), free_address()];
     let last = collector(third, "");
-    let middle = Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{second}"
-        proxy_protocol = "v2"
-        proxy_from = ["127.0.0.0/8"]
-        rate_limit = {{ per_source = 1, burst = 10 }}
-        sinks = ["relay"]
-        [sink.relay]
-        type = "udp"
-        destinations = ["{third}"]
-        keep_source = "proxy"
-        "#
-    ));
+    let middle = Setup::at(second)
+        .keys("proxy_protocol = 'v2'\nproxy_from = ['127.0.0.0/8']\nrate_limit = { per_source = 1, burst = 10 }")
+        .sink("relay", "udp", format!("destinations = ['{third}']\nkeep_source = 'proxy'"))
+        .start();
     let outer = relay(first, second);
     let send = |from: &str, count: u64| {
         let socket = UdpSocket::bind((from, 0)).expect("a socket");
         for number in 0..count {
             socket.send_to(format!("{number}").as_bytes(), first).expect("loopback takes it");
         }
-        socket.local_addr().expect("bound")
+        address_of(&socket)
     };
     let (quiet, loud) = (send("127.0.0.5", 5), send("127.0.0.6", 100));
-    end_after(outer, 105);
-    let limited = end_after(middle, 105);
-    let passed = 105 - dropped(&limited, "rate_limited");
-    let ended = end_after(last, passed);
+    outer.end_after(105);
+    let limited = middle.end_after(105);
+    let passed = 105 - dropped_for(&limited, "rate_limited");
+    let ended = last.end_after(passed);
     let senders = by_sender(&ended);
     assert_eq!(senders[&quiet].len(), 5, "the share of another costs it nothing");
     assert_eq!(senders[&loud].len() as u64, passed - 5);

@@ -1,15 +1,11 @@
 //! A capture that udpd wrote, sent once more, is what was sent first.
 
 use std::io::Write;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::util::daemon::{Daemon, free_address, udpd};
-use crate::util::ledger::{assert_closed, count};
+use crate::util::*;
 
 /// Payloads of many lengths.
 fn payloads() -> Vec<Vec<u8>> {
@@ -22,51 +18,21 @@ fn payloads() -> Vec<Vec<u8>> {
 
 /// Sends the payloads to a daemon that writes them to a capture.
 fn captured(payloads: &[Vec<u8>], directory: &Path) -> String {
-    let address = free_address();
     let path = directory.join("sent.pcapng").display().to_string();
-    let daemon = Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        max_length = 65535
-        batch_size = 8
-        sinks = ["capture"]
-        [sink.capture]
-        type = "file"
-        rotate.every = "0s"
-        format = "pcapng"
-        path = "{path}"
-        "#
-    ));
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    for payload in payloads {
-        socket.send_to(payload, address).expect("sent");
-    }
-    daemon.stats_when("all are delivered", |ledger| {
-        count(&ledger["listeners"][0]["sinks"][0], "delivered") == payloads.len() as u64
-    });
-    assert_closed(&daemon.terminate().ledger, payloads.len() as u64);
+    let setup = Setup::new().keys("max_length = 65535\nbatch_size = 8");
+    let daemon = setup.file("capture", "sent.pcapng").keys("format = 'pcapng'").in_directory(directory).start();
+    let socket = socket();
+    payloads.iter().for_each(|payload| send_by(&socket, daemon.address(), payload, 1));
+    daemon.until_delivered(payloads.len() as u64);
+    daemon.end(payloads.len() as u64);
     path
-}
-
-fn receiver() -> (UdpSocket, SocketAddr) {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
-    let address = socket.local_addr().expect("bound");
-    (socket, address)
 }
 
 /// Checks that exactly these payloads arrived, in order.
 #[track_caller]
 fn assert_received(socket: &UdpSocket, payloads: &[Vec<u8>]) {
-    let mut buffer = vec![0; 65_536];
-    for payload in payloads {
-        let length = socket.recv(&mut buffer).expect("it arrives");
-        assert!(buffer[..length] == payload[..], "{length} bytes instead of {}", payload.len());
-    }
-    socket.set_nonblocking(true).expect("nonblocking");
-    assert!(socket.recv(&mut buffer).is_err(), "nothing else arrives");
+    let received = socket.take_all();
+    assert!(received == payloads, "{} of {} datagrams, or others", received.len(), payloads.len());
 }
 
 #[test]
@@ -75,11 +41,9 @@ fn a_capture_that_udpd_wrote_is_sent_as_it_came() {
     let payloads = payloads();
     let path = captured(&payloads, directory.path());
     for options in [&["--fast"][..], &["--speed", "100"], &[]] {
-        let (socket, address) = receiver();
-        let to = address.to_string();
-        let output = udpd(&[&["replay", &path, "--to", &to, "--json"], options].concat());
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let socket = socket();
+        let to = address_of(&socket).to_string();
+        let report = udpd(&[&["replay", &path, "--to", &to, "--json"], options].concat()).json();
         assert_eq!((count(&report, "sent"), count(&report, "failed")), (payloads.len() as u64, 0), "{report}");
         assert_eq!(count(&report, "skipped"), 0);
         assert_received(&socket, &payloads);
@@ -91,8 +55,8 @@ fn standard_input_counts_and_ports_are_as_told() {
     let directory = tempfile::tempdir().expect("a directory");
     let payloads = payloads();
     let bytes = std::fs::read(captured(&payloads, directory.path())).expect("the capture");
-    let (socket, address) = receiver();
-    let to = address.to_string();
+    let socket = socket();
+    let to = address_of(&socket).to_string();
     let mut child = Command::new(env!("CARGO_BIN_EXE_udpd"))
         .args(["replay", "-", "--to", &to, "--fast", "--count", "4"])
         .stdin(Stdio::piped())
@@ -106,8 +70,7 @@ fn standard_input_counts_and_ports_are_as_told() {
     assert!(text.starts_with(&format!("sent 4 datagrams to {to} in ")), "{text}");
     assert_received(&socket, &payloads[..4]);
     let path = directory.path().join("sent.pcapng").display().to_string();
-    let output = udpd(&["replay", &path, "--to", &to, "--fast", "--port", "1", "--json"]);
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report = udpd(&["replay", &path, "--to", &to, "--fast", "--port", "1", "--json"]).json();
     assert_eq!((count(&report, "sent"), count(&report, "skipped")), (0, payloads.len() as u64));
 }
 
@@ -123,9 +86,6 @@ fn what_cannot_be_replayed_says_why() {
         (vec!["replay", &path, "--to", "127.0.0.1:9", "--speed", "0"], 2, "is not a number above 0"),
         (vec!["replay", "-", "--to", "127.0.0.1:9", "--loop", "2"], 2, "standard input can be read once"),
     ] {
-        let output = udpd(&arguments);
-        let message = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
-        assert!(message.contains(words), "{arguments:?}: {message}");
+        udpd(&arguments).ends(code, &[words]);
     }
 }

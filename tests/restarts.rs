@@ -2,81 +2,32 @@
 //!
 //! The sender waits while the sockets fill up, so what is lost is lost by a restart and not by a slow machine.
 
-use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::util::daemon::free_address;
-use crate::util::engines::two_engines;
-use crate::util::ledger::{assert_closed, count, list};
-use crate::util::load::{Amount, Load, read_text_header};
-use crate::util::manager::{Finished, Manager};
+use crate::util::*;
 
 /// A listener with so many lanes, and a file for each of them.
-fn service(address: SocketAddr, lanes: usize, engine: &str) -> String {
-    format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        {engine}
-        lanes = {lanes}
-        receive_buffer = "64MiB"
-        sinks = ["archive"]
-        [sink.archive]
-        type = "file"
-        consumers = "per_lane"
-        rotate.every = "0s"
-        path = "@DIR@/in-{{consumer}}.log"
-        "#
-    )
+fn service(address: SocketAddr, lanes: usize, engine: &str) -> Setup {
+    Setup::at(address)
+        .keys(format!("{engine}\nlanes = {lanes}\nreceive_buffer = '64MiB'"))
+        .file("archive", "in-{consumer}.log")
+        .keys("consumers = 'per_lane'")
 }
 
-/// The numbers of each flow in all files of the service, sorted.
-fn numbers_in_files(manager: &Manager, flows: usize) -> Vec<Vec<u64>> {
-    let mut numbers = vec![Vec::new(); flows];
-    for entry in std::fs::read_dir(manager.directory()).expect("a directory").flatten() {
-        if entry.path().extension().is_some_and(|extension| extension == "log") {
-            let text = std::fs::read_to_string(entry.path()).expect("the load is text");
-            for line in text.lines() {
-                let (flow, number) = read_text_header(line).expect("a line of the load");
-                numbers[flow].push(number);
-            }
-        }
-    }
-    numbers.iter_mut().for_each(|numbers| numbers.sort_unstable());
-    numbers
+/// The lines in all files of the service.
+fn lines_in_files(manager: &Manager) -> u64 {
+    contents(manager.directory(), "in-").iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// Checks that every datagram is in a file, and none twice.
+/// Checks that a daemon has ended with a ledger that closes and has kept its socket; returns what it received.
 #[track_caller]
-fn assert_all_once(manager: &Manager, per_flow: &[u64], what: &str) {
-    for (flow, (found, &sent)) in numbers_in_files(manager, per_flow.len()).iter().zip(per_flow).enumerate() {
-        let (all, distinct) = (found.len() as u64, found.iter().collect::<BTreeSet<_>>().len() as u64);
-        assert_eq!((distinct, all), (sent, sent), "{what}: flow {flow} as (distinct, all) against what was sent");
-    }
-}
-
-/// Checks that a daemon has ended with books that are whole: what it received it delivered.
-#[track_caller]
-fn assert_ended_well(ended: &Finished) -> u64 {
-    assert!(ended.status.success(), "{}", ended.stderr);
-    let listener = &ended.ledger["listeners"][0];
-    assert_eq!(count(listener, "kernel_dropped"), 0, "{listener:#}");
-    assert_closed(&ended.ledger, count(listener, "received"));
-    assert!(ended.stderr.contains("its socket is kept for the next process"), "{}", ended.stderr);
-    count(listener, "received")
-}
-
-/// A load at a small rate that lasts over some restarts.
-fn load(address: SocketAddr, count: u64) -> Load {
-    let mut load = Load::new(address, Amount::Count(count));
-    load.rate_per_second = 20_000;
-    load.flows = 8;
-    load
+fn assert_ended_well(ended: &Ended) -> u64 {
+    assert!(ended.times("its socket is kept for the next process") > 0, "{}", ended.stderr);
+    ended.received()
 }
 
 #[test]
@@ -85,23 +36,17 @@ fn nothing_is_lost_and_nothing_comes_twice_over_five_restarts_under_load() {
         let (mut manager, address) = (Manager::new(), free_address());
         manager.start(&service(address, 2, engine));
         assert_eq!(manager.names(), ["in.0", "in.1"], "both sockets are kept");
-        let sender = load(address, 60_000).spawn();
+        let sender = Load::steady(address, 60_000).spawn();
         let mut received = 0;
         for _ in 0..5 {
             received += assert_ended_well(&manager.end_by(Signal::SIGTERM));
             manager.start(&service(address, 2, engine));
         }
         let report = sender.join().expect("it has sent");
-        received += assert_ended_well(&wait_and_end(&mut manager, report.sent - received));
+        received += assert_ended_well(&manager.end_with(report.sent - received));
         assert_eq!(received, report.sent, "{engine}: each ledger has what its process received");
-        assert_all_once(&manager, &report.per_flow, engine);
+        report.assert_each_once(&contents(manager.directory(), "in-"));
     }
-}
-
-/// Ends the daemon when it has received so much, which is all there is.
-fn wait_and_end(manager: &mut Manager, received: u64) -> Finished {
-    manager.stats_when("the rest has come", |ledger| count(&ledger["listeners"][0], "received") >= received);
-    manager.end_by(Signal::SIGTERM)
 }
 
 #[test]
@@ -109,19 +54,15 @@ fn a_process_that_is_killed_loses_what_it_held_and_nothing_that_waits_in_its_soc
     for engine in two_engines() {
         let (mut manager, address) = (Manager::new(), free_address());
         manager.start(&service(address, 2, engine));
-        let first = load(address, 2000).send();
-        manager.stats_when("all is delivered", |ledger| {
-            count(&ledger["listeners"][0]["sinks"][0], "delivered") == first.sent
-        });
+        let first = Load::steady(address, 2000).send();
+        manager.until_delivered(first.sent);
         manager.end_by(Signal::SIGKILL);
-        // Nobody reads now: what comes waits for the next process.
-        let second = load(address, 400).send();
+        // No daemon reads now: what comes waits for the next process.
+        let second = Load::steady(address, 400).send();
         manager.start(&service(address, 2, engine));
-        let ended = wait_and_end(&mut manager, second.sent);
+        let ended = manager.end_with(second.sent);
         assert_eq!(assert_ended_well(&ended), second.sent, "{engine}");
-        let twice: Vec<u64> = first.per_flow.iter().zip(&second.per_flow).map(|(one, other)| one + other).collect();
-        let found: Vec<u64> = numbers_in_files(&manager, 8).iter().map(|numbers| numbers.len() as u64).collect();
-        assert_eq!(found, twice, "{engine}");
+        assert_eq!(lines_in_files(&manager), first.sent + second.sent, "{engine}");
     }
 }
 
@@ -130,7 +71,7 @@ fn lanes_come_and_go_over_restarts_and_nothing_is_lost() {
     for engine in two_engines() {
         let (mut manager, address) = (Manager::new(), free_address());
         manager.start(&service(address, 2, engine));
-        let sender = load(address, 60_000).spawn();
+        let sender = Load::steady(address, 60_000).spawn();
         let mut received = 0;
         for lanes in [4, 1, 3, 2] {
             received += assert_ended_well(&manager.end_by(Signal::SIGTERM));
@@ -141,9 +82,9 @@ fn lanes_come_and_go_over_restarts_and_nothing_is_lost() {
             assert_eq!(kept, names, "{engine}: what is gone is not kept");
         }
         let report = sender.join().expect("it has sent");
-        received += assert_ended_well(&wait_and_end(&mut manager, report.sent - received));
+        received += assert_ended_well(&manager.end_with(report.sent - received));
         assert_eq!(received, report.sent, "{engine}");
-        assert_all_once(&manager, &report.per_flow, engine);
+        report.assert_each_once(&contents(manager.directory(), "in-"));
     }
 }
 
@@ -166,10 +107,10 @@ fn what_waits_for_a_listener_that_is_gone_is_counted_and_said() {
     let (mut manager, address, other) = (Manager::new(), free_address(), free_address());
     manager.start(&service(address, 1, ""));
     assert_ended_well(&manager.end_by(Signal::SIGTERM));
-    load(address, 100).send();
+    Load::steady(address, 100).send();
     manager.start(&service(other, 1, ""));
-    let sent = load(other, 100).send().sent;
-    let ended = wait_and_end(&mut manager, sent);
+    let sent = Load::steady(other, 100).send().sent;
+    let ended = manager.end_with(sent + 100);
     assert_eq!(assert_ended_well(&ended), sent + 100);
     assert_eq!(count(&ended.ledger["listeners"][0]["dropped"], "unread"), 100, "of the listener's other address");
     assert!(ended.stderr.contains("dropped 100 datagrams that waited in it"), "{}", ended.stderr);
@@ -181,26 +122,24 @@ fn a_socket_that_fits_no_more_is_counted_out_and_made_anew_at_the_same_address()
     let (mut manager, address) = (Manager::new(), free_address());
     manager.start(&service(address, 1, "gro = \"on\""));
     assert_ended_well(&manager.end_by(Signal::SIGTERM));
-    load(address, 100).send();
+    Load::steady(address, 100).send();
     manager.start(&service(address, 1, "gro = \"off\""));
     assert_eq!(manager.names(), ["in.0"], "the new one is kept");
-    let sent = load(address, 100).send().sent;
-    let ended = wait_and_end(&mut manager, sent + 100);
+    let sent = Load::steady(address, 100).send().sent;
+    let ended = manager.end_with(sent + 100);
     assert_eq!(assert_ended_well(&ended), sent + 100);
     assert_eq!(count(&ended.ledger["listeners"][0]["dropped"], "unread"), 100);
     assert!(ended.stderr.contains("gro on") && ended.stderr.contains("dropped 100 datagrams"), "{}", ended.stderr);
 }
 
 /// As [`service`], with buffers that are soon full.
-fn small(address: SocketAddr, lanes: usize, lines: &str) -> String {
+fn small(address: SocketAddr, lanes: usize, lines: &str) -> Setup {
     service(address, lanes, lines).replace("64MiB", "64KiB")
 }
 
 /// More than the sockets have room for, from several ports.
 fn flood(address: SocketAddr) -> u64 {
-    let mut load = load(address, 5_000);
-    (load.overruns, load.rate_per_second) = (true, 1_000_000);
-    load.send().sent
+    Load::steady(address, 5_000).rate(1_000_000).overrunning().send().sent
 }
 
 /// What the kernel has dropped at the sockets that are kept, asked without udpd.
@@ -220,14 +159,12 @@ fn what_the_kernel_dropped_at_a_socket_that_is_closed_is_in_the_next_ledger_and_
             let dropped = dropped_at(&manager);
             assert!(dropped > 1000, "{dropped} of {sent}");
             manager.start(&small(address, lanes, "gro = \"off\""));
-            let ended = wait_and_end(&mut manager, sent - dropped);
-            let listener = &ended.ledger["listeners"][0];
+            let ended = manager.end_with(sent - dropped);
+            let listener = ended.listener();
             assert_eq!(count(listener, "kernel_dropped_between"), dropped, "{end}: {listener:#}");
             assert_eq!(listener["kernel_dropped_unit"], "buffers", "trains may be among them");
             assert_eq!(count(&listener["dropped"], "unread"), sent - dropped, "{end}: {listener:#}");
-            assert_closed(&ended.ledger, sent - dropped);
-            let line = format!("the kernel dropped {dropped} at its sockets");
-            assert_eq!(ended.stderr.matches(&line).count(), 1, "{}", ended.stderr);
+            ended.assert_logged(&format!("the kernel dropped {dropped} at its sockets"), 1);
         }
     }
 }
@@ -240,7 +177,7 @@ fn what_the_kernel_dropped_for_a_listener_that_is_gone_is_in_the_next_ledger_und
     let sent = flood(address);
     let dropped = dropped_at(&manager);
     assert!(dropped > 1000, "{dropped} of {sent}");
-    manager.start(&small(other, 1, "").replace("name = \"in\"", "name = \"other\""));
+    manager.start(&small(other, 1, "").named("other"));
     let ended = manager.end_by(Signal::SIGTERM);
     let [now, gone] = list(&ended.ledger, "listeners") else { panic!("{:#}", ended.ledger) };
     assert_eq!((&now["name"], &gone["name"], &gone["removed"]), (&json!("other"), &json!("in"), &json!(true)));
@@ -255,49 +192,38 @@ fn a_socket_that_is_made_anew_under_load_leaves_no_moment_without_a_socket() {
     let (mut manager, address) = (Manager::new(), free_address());
     let wide = SocketAddr::from(([0, 0, 0, 0], address.port()));
     manager.start(&service(address, 2, "gro = \"on\""));
-    let sender = load(address, 60_000).spawn();
+    let sender = Load::steady(address, 60_000).spawn();
     let (mut received, mut unread, mut lanes) = (0, 0, 2);
     for (to, lines) in [(address, "gro = \"off\""), (wide, ""), (address, ""), (address, "gro = \"on\""), (wide, "")] {
         received += assert_ended_well(&manager.end_by(Signal::SIGTERM));
         lanes = 3 - lanes;
         manager.start(&service(to, lanes, lines));
-        let ledger = manager.stats_when("it answers", |_| true);
-        unread += count(&ledger["listeners"][0]["dropped"], "unread");
+        unread += dropped(listener(&manager.stats()), "unread");
     }
     let report = sender.join().expect("it has sent");
-    received += assert_ended_well(&wait_and_end(&mut manager, report.sent - received));
+    received += assert_ended_well(&manager.end_with(report.sent - received));
     assert_eq!(received, report.sent, "each datagram came to a socket");
-    let in_files: usize = numbers_in_files(&manager, report.per_flow.len()).iter().map(Vec::len).sum();
-    assert_eq!(in_files as u64 + unread, report.sent, "what waited in a socket that was closed is counted");
+    assert_eq!(lines_in_files(&manager) + unread, report.sent, "what waited in a socket that was closed is counted");
 }
 
 #[test]
 fn the_program_of_a_group_that_is_made_anew_numbers_its_lanes_in_order() {
-    let cores: Vec<usize> =
-        core_affinity::get_core_ids().expect("the cores of this process").into_iter().map(|core| core.id).collect();
-    let Some(cores) = cores.first_chunk::<2>().copied() else { return not_checked() };
+    let Some(cores) = two_cores() else { return };
     let (mut manager, address) = (Manager::new(), free_address());
-    let text = |lanes, gro| service(address, lanes, &format!("spread = \"cpu\"\ngro = \"{gro}\""));
+    let text = |lanes, gro| service(address, lanes, &format!("spread = 'cpu'\ngro = '{gro}'"));
     for before in [1, 2, 1] {
         manager.start(&text(before, "on"));
         manager.end_by(Signal::SIGTERM);
         manager.start(&text(2, "off"));
         for core in cores {
-            let mut load = load(address, 100);
-            load.cpu = Some(core);
-            assert_eq!(load.send().sent, 100);
+            assert_eq!(Load::steady(address, 100).on_core(core).send().sent, 100);
         }
-        let ended = wait_and_end(&mut manager, 200);
-        for lane in list(&ended.ledger["listeners"][0], "lanes") {
+        let ended = manager.end_with(200);
+        for lane in lanes(&ended.ledger) {
             let own = cores.iter().filter(|core| list(lane, "planned_cpus").contains(&json!(core))).count() as u64;
             assert_eq!(count(lane, "received"), own * 100, "after {before} lanes: {:#}", ended.ledger);
         }
     }
-}
-
-#[allow(clippy::print_stderr)]
-fn not_checked() {
-    eprintln!("NOT CHECKED: a sender on each of two cores needs two cores");
 }
 
 #[test]
@@ -305,14 +231,14 @@ fn a_configuration_that_is_wrong_leaves_the_sockets_to_the_next_that_is_right() 
     let (mut manager, address) = (Manager::new(), free_address());
     manager.start(&service(address, 2, ""));
     assert_ended_well(&manager.end_by(Signal::SIGTERM));
-    let report = load(address, 400).send();
+    let report = Load::steady(address, 400).send();
     let refused = manager.start_in_vain(&service(address, 2, "nonsense = 1"));
     assert_eq!(refused.status.code(), Some(78), "{}", refused.stderr);
     let refused = manager.start_in_vain(&service(address, 2, "").replace("@DIR@/in", "/proc/udpd/in"));
     assert!(!refused.status.success(), "{}", refused.stderr);
     manager.start(&service(address, 2, ""));
-    assert_eq!(assert_ended_well(&wait_and_end(&mut manager, report.sent)), report.sent);
-    assert_all_once(&manager, &report.per_flow, "after two starts in vain");
+    assert_eq!(assert_ended_well(&manager.end_with(report.sent)), report.sent);
+    report.assert_each_once(&contents(manager.directory(), "in-"));
 }
 
 #[test]
@@ -321,50 +247,41 @@ fn a_store_that_is_too_small_is_said_and_the_end_is_as_ever() {
     manager.keep_at_most(1);
     manager.start(&service(address, 2, ""));
     assert_eq!(manager.names(), [""; 0], "half of a group would be worse than none");
-    let sent = load(address, 500).send().sent;
-    let ended = manager.end_by(Signal::SIGTERM);
-    assert_closed(&ended.ledger, sent);
-    assert!(ended.stderr.contains("FileDescriptorStoreMax="), "{}", ended.stderr);
+    let sent = Load::steady(address, 500).send().sent;
+    let ended = manager.end(sent);
+    assert!(ended.times("FileDescriptorStoreMax=") > 0, "{}", ended.stderr);
 }
 
 #[test]
 fn sockets_that_change_their_names_or_places_stay_in_a_store_without_room_to_spare() {
     let [first, second] = [free_address(), free_address()];
-    let config = |name: &str, addresses: [SocketAddr; 2]| {
-        let addresses = addresses.map(|address| format!("\"{address}\"")).join(", ");
-        service(first, 1, "")
-            .replace(&format!("\"{first}\""), &format!("[{addresses}]"))
-            .replace("name = \"in\"", &format!("name = \"{name}\""))
-    };
+    let config = |name: &str, addresses: [SocketAddr; 2]| service(first, 1, "").named(name).listens_at_each(&addresses);
     let mut manager = Manager::new();
     // Two sockets and the record.
     manager.keep_at_most(3);
-    let assert_kept = |manager: &Manager, names: [&str; 2], addresses: [SocketAddr; 2]| {
+    let assert_kept = |manager: &Manager, name: &str, addresses: [SocketAddr; 2]| {
+        let names = [0, 1].map(|lane| format!("{name}.{lane}"));
         let mut kept = manager.names();
         kept.sort_unstable();
         assert_eq!(kept, names);
-        let address = |name| UdpSocket::from(manager.copy_of(name)).local_addr().expect("an address");
-        assert_eq!(names.map(address), addresses);
+        let address = |name: &String| address_of(&UdpSocket::from(manager.copy_of(name)));
+        assert_eq!(names.each_ref().map(address), addresses);
         assert_eq!(manager.all_names().len(), 3, "the record is kept as well");
     };
     manager.start(&config("in", [first, second]));
-    assert_kept(&manager, ["in.0", "in.1"], [first, second]);
-    for (name, addresses) in [("in", [second, first]), ("out", [second, first]), ("in", [first, second])] {
+    assert_kept(&manager, "in", [first, second]);
+    let changes = [("in", [second, first]), ("out", [second, first]), ("in", [first, second])];
+    for (name, addresses) in changes {
         assert_ended_well(&manager.end_by(Signal::SIGTERM));
         manager.start(&config(name, addresses));
-        let names = [format!("{name}.0"), format!("{name}.1")];
-        assert_kept(&manager, names.each_ref().map(String::as_str), addresses);
+        assert_kept(&manager, name, addresses);
     }
-    for (name, addresses) in [("in", [second, first]), ("out", [second, first]), ("in", [first, second])] {
-        manager.reload(&config(name, addresses));
-        let names = [format!("{name}.0"), format!("{name}.1")];
-        assert_kept(&manager, names.each_ref().map(String::as_str), addresses);
-        let sent = load(second, 100).send().sent;
-        manager.stats_when("all has come", |ledger| {
-            let of_name = |listener: &&serde_json::Value| listener["name"] == name && listener["removed"] != true;
-            let listener = list(ledger, "listeners").iter().find(of_name).expect("it is there").clone();
-            count(&listener, "received") >= sent
-        });
+    for (name, addresses) in changes {
+        manager.reload_and_hear(&config(name, addresses));
+        assert_kept(&manager, name, addresses);
+        let sent = Load::steady(second, 100).send().sent;
+        let of_name = |ledger: &serde_json::Value| count(listener_named(ledger, name), "received");
+        manager.stats_when("all has come", |ledger| of_name(ledger) >= sent);
     }
 }
 
@@ -375,15 +292,15 @@ fn a_socket_unit_is_gone_on_with_and_what_no_lane_can_use_is_refused() {
         let of_unit = UdpSocket::bind(address).expect("a free port");
         manager.hold("udpd.socket", OwnedFd::from(of_unit.try_clone().expect("a copy")));
         // What came before the daemon was started is the first that it gets.
-        let early = load(address, 50).send();
+        let early = Load::steady(address, 50).send();
         manager.start(&service(address, 1, engine));
-        let ended = wait_and_end(&mut manager, early.sent);
+        let ended = manager.end_with(early.sent);
         assert_eq!(assert_ended_well(&ended), early.sent, "{engine}");
         assert_eq!(manager.names(), ["udpd.socket"], "it is not kept a second time");
         // It is neither deaf nor at its end.
-        let later = load(address, 50).send();
+        let later = Load::steady(address, 50).send();
         manager.start(&service(address, 1, engine));
-        assert_eq!(assert_ended_well(&wait_and_end(&mut manager, later.sent)), later.sent, "{engine}");
+        assert_eq!(assert_ended_well(&manager.end_with(later.sent)), later.sent, "{engine}");
         let refused = manager.start_in_vain(&service(free_address(), 1, engine));
         assert_eq!(refused.status.code(), Some(78), "{}", refused.stderr);
         assert!(refused.stderr.contains("\"udpd.socket\"") && refused.stderr.contains("no listener has its address"));

@@ -1,10 +1,10 @@
 //! The sandbox inside: what the threads of a daemon that runs have given up, that everything they are there for still
-//! works, and what becomes of those who try more.
+//! works, and what becomes of threads that try more.
 
 use std::fs;
-use std::io::{IoSlice, Write as _};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::Command;
@@ -19,25 +19,18 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 
-use crate::util::daemon::{Daemon, free_address, udpd};
-use crate::util::ledger::{assert_closed, count};
-use crate::util::patience::until;
+use crate::util::*;
 
 /// A listener of each engine, a sink of every type, sequence numbers, and files that rotate by themselves.
-fn everything(first: SocketAddr, second: SocketAddr, relayed: SocketAddr) -> String {
-    format!(
-        "[daemon]\nsandbox = \"require\"\nmetrics_address = \"{}\"\nstats_on_exit = \"@DIR@/ledger.json\"\n\
-         [[listener]]\nname = \"first\"\naddress = \"{first}\"\nlanes = 2\nsequence = \"rtp\"\n\
-         sinks = [\"file\", \"relay\", \"messages\", \"stream\", \"null\"]\n\
-         [[listener]]\nname = \"second\"\naddress = \"{second}\"\nengine = \"io_uring\"\n\
-         sinks = [\"file\", \"relay\", \"messages\", \"stream\", \"null\"]\n\
-         [sink.file]\ntype = \"file\"\npath = \"@DIR@/out/%Y/{{listener}}.log\"\nrotate = {{ bytes = \"64KiB\" }}\n\
-         [sink.relay]\ntype = \"udp\"\ndestinations = [\"{relayed}\"]\n\
-         [sink.messages]\ntype = \"unix\"\npath = \"@DIR@/messages\"\n\
-         [sink.stream]\ntype = \"unix\"\npath = \"@DIR@/stream\"\nsocket = \"stream\"\n\
-         [sink.null]\ntype = \"null\"\n",
-        free_address()
-    )
+fn everything(relayed: SocketAddr) -> (Setup, [SocketAddr; 2]) {
+    let metrics = format!("metrics_address = '{}'\nsandbox = 'require'", free_address());
+    let setup = Setup::new().named("first").daemon(&metrics).keys("lanes = 2\nsequence = 'rtp'");
+    let setup = setup.file("file", "out/%Y/{listener}.log").keys("rotate.bytes = '64KiB'");
+    let setup = setup.relay("relay", &[relayed]).sink("messages", "unix", "path = '@DIR@/messages'");
+    let setup = setup.sink("stream", "unix", "path = '@DIR@/stream'\nsocket = 'stream'").null("null");
+    let (first, second) = (setup.address, free_address());
+    let sinks = ["file", "relay", "messages", "stream", "null"];
+    (setup.also("second", second, &sinks).more("engine = 'io_uring'"), [first, second])
 }
 
 /// What /proc says of every thread: its name, and the fields.
@@ -58,11 +51,10 @@ fn field<'s>(status: &'s str, name: &str) -> &'s str {
 
 /// Whether this machine has all parts; says so where it has not.
 pub(crate) fn is_whole() -> bool {
-    let output = udpd(&["check", "--sandbox", "-c", "config/udpd.toml"]);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = udpd(&["check", "--sandbox", "-c", "config/udpd.toml"]).stdout;
     let missing: Vec<&str> = text.lines().filter(|line| line.starts_with("missing: ")).collect();
     if !missing.is_empty() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: this kernel has no whole sandbox: {missing:?}");
+        not_checked(&format!("the sandbox: this kernel has no whole one: {missing:?}"));
     }
     missing.is_empty()
 }
@@ -91,10 +83,8 @@ fn every_thread_of_a_ready_daemon_has_given_up_its_rights() {
     if !is_whole() {
         return;
     }
-    let relayed = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    let addresses = [free_address(), free_address()];
-    let relayed_to = relayed.local_addr().expect("bound");
-    let daemon = Daemon::with_config(&everything(addresses[0], addresses[1], relayed_to));
+    let relayed = socket();
+    let daemon = everything(address_of(&relayed)).0.start();
     let threads = threads(daemon.pid());
     for wanted in ["udpd-log", "udpd-signal", "udpd-keeper", "udpd-control", "rx0-first", "rx2-second", "seq0-first"] {
         assert!(threads.iter().any(|(name, _)| name == wanted), "{wanted}: {threads:?}");
@@ -104,7 +94,7 @@ fn every_thread_of_a_ready_daemon_has_given_up_its_rights() {
             assert_eq!(field(status, set), "0000000000000000", "{name}: {set}");
         }
         // What root has can be taken from the bounding set; others have nothing to take it with.
-        let is_root = nix::unistd::geteuid().is_root();
+        let is_root = is_root();
         assert!(!is_root || field(status, "CapBnd") == "0000000000000000", "{name}");
         assert_eq!((field(status, "NoNewPrivs"), field(status, "Seccomp")), ("1", "2"), "{name}");
     }
@@ -119,17 +109,15 @@ fn inside_the_sandbox_every_sink_delivers_files_rotate_and_are_reopened_and_noth
 }
 
 fn work_inside(is_inline: bool) {
-    let relayed = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    let addresses = [free_address(), free_address()];
-    let relayed_to = relayed.local_addr().expect("bound");
-    let mut text = everything(addresses[0], addresses[1], relayed_to);
+    let relayed = socket();
+    let (mut setup, addresses) = everything(address_of(&relayed));
     if is_inline {
         // The two that connect, and one that has nothing to ask for.
-        for sink in ["type = \"udp\"\n", "/messages\"\n", "type = \"null\"\n"] {
-            text = text.replace(sink, &format!("{sink}inline = true\n"));
+        for sink in ["type = 'udp'\n", "/messages'\n", "type = 'null'\n"] {
+            setup = setup.replace(sink, &format!("{sink}inline = true\n"));
         }
     }
-    let daemon = Daemon::with_config(&text);
+    let daemon = setup.start();
     // They come only now, so the sinks have to connect inside.
     take_all(UnixDatagram::bind(daemon.directory().join("messages")).expect("bound"));
     let stream = UnixListener::bind(daemon.directory().join("stream")).expect("bound");
@@ -139,7 +127,7 @@ fn work_inside(is_inline: bool) {
         }
     });
     thread::spawn(move || while relayed.recv(&mut [0; 2048]).is_ok() {});
-    let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let sender = socket();
     let mut sent = 0;
     for round in 1..=3_u64 {
         for number in 0..400_u32 {
@@ -157,13 +145,10 @@ fn work_inside(is_inline: bool) {
         let newest = fs::read_dir(&moved).expect("years").flatten().next().expect("a year").path().join("first.log");
         let _ = fs::rename(&newest, newest.with_extension(format!("moved{round}")));
         let socket = daemon.control_socket();
-        let reopened = udpd(&["reopen", "--socket", socket.to_str().expect("UTF-8")]);
-        assert!(reopened.status.success(), "{}", String::from_utf8_lossy(&reopened.stderr));
+        udpd(&["reopen", "--socket", socket.to_str().expect("UTF-8")]).succeeds(&[]);
         daemon.signal(Signal::SIGHUP);
     }
-    let ended = daemon.terminate();
-    assert!(ended.status.success());
-    assert_closed(&ended.ledger, 2 * sent);
+    let ended = daemon.end(2 * sent);
     for words in
         ["ENOSYS", "not implemented", "not permitted", "Permission denied", "less of a sandbox", "ring is stuck"]
     {
@@ -172,38 +157,30 @@ fn work_inside(is_inline: bool) {
 }
 
 #[test]
-fn whoever_takes_over_a_thread_is_refused_everything() {
+fn code_that_takes_over_a_thread_is_refused_everything() {
     if !is_whole() {
         return;
     }
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("udpd.toml");
-    let text = everything(free_address(), free_address(), free_address());
-    fs::write(&file, text.replace("@DIR@", directory.path().to_str().expect("UTF-8"))).expect("written");
-    let output = udpd(&["check", "--sandbox", "-c", file.to_str().expect("UTF-8")]);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let checked = everything(free_address()).0.udpd("check", &["--sandbox"]);
+    let text = checked.succeeds(&[]).stdout;
     let through: Vec<&str> = text.lines().filter(|line| !line.ends_with("refused")).collect();
     let ring = "reload (io_uring)             make a ring of io_uring         granted";
     assert_eq!(through, [ring]);
     // All kinds of thread but those of a broker and of a relay that keeps sources; the warden where there is one.
     let kinds = 14 + usize::from(has_rights_over_sockets());
     assert_eq!(text.lines().count(), kinds * 13, "{text}");
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
 fn without_a_sandbox_nothing_is_given_up_and_the_log_says_so() {
-    let text = "[daemon]\nsandbox = \"off\"\n[[listener]]\nname = \"in\"\naddress = \"@ADDRESS@\"\nsinks = [\"n\"]\n\
-                [sink.n]\ntype = \"null\"\n";
-    let daemon = Daemon::with_config(&text.replace("@ADDRESS@", &free_address().to_string()));
+    let daemon = Setup::new().daemon("sandbox = 'off'").null("n").start();
     let own = fs::read_to_string("/proc/self/status").expect("readable");
     for (name, status) in threads(daemon.pid()) {
         for set in ["CapPrm", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp"] {
             assert_eq!(field(&status, set), field(&own, set), "{name}: {set}");
         }
     }
-    let ended = daemon.terminate();
-    assert!(ended.stderr.contains("sandbox = \"off\": udpd keeps all of its rights"), "{}", ended.stderr);
+    daemon.end(0).assert_logged("sandbox = \"off\": udpd keeps all of its rights", 1);
 }
 
 /// Hands a socket, or none, to a warden with these words, and returns the error number that it answers.
@@ -229,26 +206,18 @@ fn a_warden_that_is_killed_leaves_one_line_and_no_zombie() {
     if !is_whole() || !has_rights_over_sockets() {
         return;
     }
-    let address = free_address();
-    let text = format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nsinks = [\"null\"]\n\
-         [sink.null]\ntype = \"null\"\n"
-    );
-    let daemon = Daemon::with_config(&text);
+    let daemon = Setup::new().null("null").start();
     let warden = warden_of(daemon.pid()).expect("it has rights to keep");
     nix::sys::signal::kill(Pid::from_raw(warden.cast_signed()), Signal::SIGKILL).expect("it lives");
     until("nothing is left of it", || warden_of(daemon.pid()).is_none());
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("udpd-warden")).collect();
-    assert_eq!(lines.len(), 1, "{}", ended.stderr);
-    assert!(lines[0].contains("it has ended (signal: 9") && lines[0].contains("restart udpd"), "{}", lines[0]);
+    let ended = daemon.end(0);
+    let [line] = ended.lines("udpd-warden")[..] else { panic!("{}", ended.stderr) };
+    assert!(line.contains("it has ended (signal: 9") && line.contains("restart udpd"), "{line}");
 }
 
 #[test]
 fn the_warden_of_a_daemon_is_for_that_daemon_alone() {
-    let typed = udpd(&["warden"]);
-    assert_eq!(typed.status.code(), Some(2), "{}", String::from_utf8_lossy(&typed.stderr));
+    udpd(&["warden"]).ends(2, &[]);
     let (own, its) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("two ends");
     let mut warden = Command::new(env!("CARGO_BIN_EXE_udpd")).arg("warden").stdin(its).spawn().expect("it starts");

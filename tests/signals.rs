@@ -1,116 +1,76 @@
-//! Every signal that somebody can send, to a daemon that receives: it goes on with its books whole, or ends with them
-//! closed.
+//! Every signal that can be sent, to a daemon that receives: it goes on with its ledger whole, or ends with it closed.
 
-use std::net::SocketAddr;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use udpd_base::os::signals::{EFFECTS, Effect, effect_of, name_of};
 
-use crate::util::daemon::{Daemon, free_address};
-use crate::util::ledger::{assert_closed, count};
-use crate::util::load::{Amount, Load};
+use crate::util::*;
 
-fn to_file(address: SocketAddr) -> Daemon {
-    Daemon::with_config(&configuration(address))
+fn to_file() -> Setup {
+    Setup::new().file("archive", "in.log")
 }
 
-fn configuration(address: SocketAddr) -> String {
-    format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        sinks = ["archive"]
-        [sink.archive]
-        type = "file"
-        path = "@DIR@/in.log"
-        "#
-    )
-}
-
-fn lines(ended: &crate::util::daemon::Ended) -> u64 {
-    let files = std::fs::read_dir(ended.directory.path()).expect("readable").flatten();
-    let logs = files.filter(|entry| entry.file_name().to_string_lossy().starts_with("in.log"));
-    logs.map(|entry| std::fs::read_to_string(entry.path()).expect("text").lines().count() as u64).sum()
+fn lines(ended: &Ended) -> u64 {
+    contents(&ended.directory, "in.log").iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
 /// Those that leave the daemon as it is, the real-time ones included.
 #[test]
 fn no_signal_that_is_not_meant_to_end_it_ends_it_or_costs_a_datagram() {
-    let address = free_address();
-    let daemon = to_file(address);
-    let (mut sent, mut received) = (0, 0);
+    let daemon = to_file().start();
     let harmless = |&number: &i32| {
         !matches!(effect_of(number), Effect::End | Effect::EndForced | Effect::Default)
             || [17, 23, 28].contains(&number)
     };
     let numbers: Vec<i32> = (1..=64).filter(harmless).collect();
     assert!(numbers.len() > 40, "{numbers:?}");
+    let mut sent = 0;
     for number in &numbers {
-        let status =
-            std::process::Command::new("kill").arg(format!("-{number}")).arg(daemon.pid().to_string()).status();
-        assert!(status.expect("kill is there").success(), "{}", name_of(*number));
-        sent += Load::new(address, Amount::Count(10)).send().sent;
-        let ledger = daemon.stats_when(&format!("datagrams after {}", name_of(*number)), |ledger| {
-            count(&ledger["listeners"][0], "received") >= sent
-        });
-        received = count(&ledger["listeners"][0], "received");
+        Outcome::of(Command::new("kill").args([format!("-{number}"), daemon.pid().to_string()])).succeeds(&[]);
+        sent += daemon.send(10);
+        daemon.until_received(sent);
     }
-    assert_eq!(received, sent);
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_closed(&ended.ledger, sent);
+    let ended = daemon.end(sent);
     assert_eq!(lines(&ended), sent);
     for meaningless in numbers.iter().filter(|number| effect_of(**number) == Effect::Say) {
-        let said = format!("ignored the signal {}", name_of(*meaningless));
-        assert_eq!(ended.stderr.matches(&said).count(), 1, "{said}: {}", ended.stderr);
+        ended.assert_logged(&format!("ignored the signal {}", name_of(*meaningless)), 1);
     }
-    assert!(ended.stderr.contains("listener in: arrived "), "SIGUSR1 writes the ledger: {}", ended.stderr);
+    assert!(ended.times("listener in: arrived ") > 0, "SIGUSR1 writes the ledger: {}", ended.stderr);
 }
 
 #[test]
-fn every_signal_that_ends_it_closes_the_books_first() {
+fn every_signal_that_ends_it_closes_the_ledger_first() {
     for (number, effect) in EFFECTS.iter().filter(|(_, effect)| matches!(effect, Effect::End | Effect::EndForced)) {
-        let address = free_address();
-        let daemon = to_file(address);
-        let sent = Load::new(address, Amount::Count(2_000)).send().sent;
+        let daemon = to_file().start();
+        let sent = daemon.send(2_000);
         let ended = daemon.end_by(Signal::try_from(*number).expect("one of the first 31"));
-        assert_eq!(ended.status.success(), *effect == Effect::End, "{}: {}", name_of(*number), ended.stderr);
-        assert!(ended.stderr.contains(&name_of(*number)), "{}", ended.stderr);
+        let name = name_of(*number);
+        assert_eq!(ended.status.success(), *effect == Effect::End, "{name}: {}", ended.stderr);
+        assert!(ended.times(&name) > 0, "{}", ended.stderr);
         assert_closed(&ended.ledger, sent);
-        assert_eq!(lines(&ended), sent, "{}", name_of(*number));
+        assert_eq!(lines(&ended), sent, "{name}");
     }
 }
 
-/// `ulimit -f`, `LimitFSIZE=`: the write beyond it fails, and the signal that comes with it kills nobody.
+/// `ulimit -f`, `LimitFSIZE=`: the write beyond it fails, and the signal that comes with it ends nothing.
 #[test]
 fn a_limit_on_file_sizes_is_a_full_file_and_not_the_end() {
-    let address = free_address();
-    let daemon = to_file(address);
-    let limited = std::process::Command::new("prlimit")
-        .args(["--fsize=20000:unlimited", "--pid", &daemon.pid().to_string()])
-        .status();
-    assert!(limited.expect("prlimit is in util-linux, as kill is").success());
-    let mut load = Load::new(address, Amount::Count(5_000));
-    load.rate_per_second = 20_000;
-    let sent = load.send().sent;
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}: {}", ended.status, ended.stderr);
-    assert!(ended.stderr.contains("File too large"), "{}", ended.stderr);
-    assert_closed(&ended.ledger, sent);
-    let sink = &ended.ledger["listeners"][0]["sinks"][0];
-    assert!(count(&sink["dropped"], "sink_error") > 0, "{sink:#}");
-    assert_eq!(lines(&ended), count(sink, "delivered"));
+    let daemon = to_file().start();
+    let limit = ["--fsize=20000:unlimited", "--pid", &daemon.pid().to_string()];
+    Outcome::of(Command::new("prlimit").args(limit)).succeeds(&[]);
+    let sent = daemon.load(5_000).rate(20_000).send().sent;
+    let ended = daemon.end(sent);
+    assert!(ended.times("File too large") > 0, "{}", ended.stderr);
+    assert!(dropped(ended.sink(), "sink_error") > 0, "{:#}", ended.sink());
+    assert_eq!(lines(&ended), delivered(&ended.ledger));
 }
 
 /// A parent that blocks SIGTERM, as some supervisors do while they start a child, does not make a daemon that cannot be
 /// ended.
 #[test]
-fn a_signal_that_was_blocked_by_whoever_started_it_is_heard() {
-    let address = free_address();
-    let daemon = Daemon::with_config_by("env", &["--block-signal=TERM"], &configuration(address));
-    let sent = Load::new(address, Amount::Count(100)).send().sent;
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}: {}", ended.status, ended.stderr);
-    assert_closed(&ended.ledger, sent);
+fn a_signal_that_the_parent_has_blocked_is_heard() {
+    let daemon = to_file().start_by(&["env", "--block-signal=TERM"]);
+    let sent = daemon.send(100);
+    daemon.end(sent);
 }

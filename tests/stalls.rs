@@ -1,23 +1,13 @@
 //! A sink that takes nothing: as many datagrams wait as `udpd check` says, whatever their length and however they come.
 //!
-//! No clock is involved. `check` says how many datagrams may wait for a sink; here a sink stalls on a pipe that nobody
-//! reads, datagrams come until the ledger says that the queue was full for the first time, and then what is under way
+//! No clock is involved. `check` says how many datagrams may wait for a sink; here a sink stalls on a pipe that is not
+//! read, datagrams come until the ledger says that the queue was full for the first time, and then what is under way
 //! is what could wait. And it is said that the sink takes nothing, and that it does again.
 
-use std::net::UdpSocket;
 use std::os::unix::net::{UnixDatagram, UnixListener};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use serde_json::Value;
-
-use crate::util::daemon::{Daemon, free_address, udpd};
-use crate::util::engines::{engines, name_in};
-use crate::util::ledger::{assert_closed, count, list};
-use crate::util::load::{Amount, Load};
-
-/// Longer than any machine needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::util::*;
 
 /// What may wait, in MiB. The consumer holds a batch beside it, and the first one that came behind that, which together
 /// are less than a tenth of this; and what it gathers for one call of write.
@@ -37,10 +27,8 @@ const CHUNKS_OF_QUEUE: u64 = 8;
 
 /// What `check` says of the only listener and sink.
 fn promised(daemon: &Daemon) -> u64 {
-    let file = daemon.directory().join("udpd.toml");
-    let output = udpd(&["check", "--json", "-c", file.to_str().expect("temporary paths are UTF-8")]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let plan: Value = serde_json::from_slice(&output.stdout).expect("udpd check --json prints JSON");
+    let file = daemon.configuration();
+    let plan = udpd(&["check", "--json", "-c", file.to_str().expect("temporary paths are UTF-8")]).json();
     let [stall] = list(&plan, "stalls") else { panic!("one listener and one sink are one line: {plan:#}") };
     let datagrams = count(stall, "datagrams");
     let seconds = stall["stall_ms"].as_f64().expect("a time") / 1000.0;
@@ -51,47 +39,30 @@ fn promised(daemon: &Daemon) -> u64 {
 
 /// Stalls a sink and counts what can wait for it; `burst` datagrams come at once.
 fn stall(engine: &str, payload_bytes: usize, burst: usize) {
-    let address = free_address();
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    let (max_length, queue) = (payload_bytes.max(2048), queue_mebibytes(payload_bytes));
-    let daemon = Daemon::with_config_and_stdout(
-        &format!(
-            r#"
-            [[listener]]
-            name = "in"
-            address = "{address}"
-            {engine}
-            max_length = {max_length}
-            receive_buffer = "32MiB"
-            absorb = {{ rate = 10000, stall = "1s", size = {payload_bytes} }}
-            sinks = ["out"]
-            [sink.out]
-            type = "stdout"
-            queue_bytes = "{queue}MiB"
-            "#
-        ),
-        Stdio::from(writer),
-    );
+    let daemon = Setup::new()
+        .keys(format!("{engine}\nmax_length = {}\nreceive_buffer = '32MiB'", payload_bytes.max(2048)))
+        .keys(format!("absorb = {{ rate = 10000, stall = '1s', size = {payload_bytes} }}"))
+        .sink("out", "stdout", format!("queue_bytes = '{}MiB'", queue_mebibytes(payload_bytes)))
+        .start_with_stdout(writer);
     let promised = promised(&daemon);
     let mut sent = 0;
     let ledger = loop {
-        let mut load = Load::new(address, Amount::Count((promised / CHUNKS_OF_QUEUE).max(burst as u64)));
-        (load.payload_bytes, load.burst, load.flows) = (payload_bytes, burst, 1);
+        let mut load = daemon.load((promised / CHUNKS_OF_QUEUE).max(burst as u64)).bytes(payload_bytes).flows(1);
+        load.burst = burst;
         sent += load.send().sent;
         let ledger = daemon.stats_when("the receiver has taken it", |ledger| {
-            let listener = &ledger["listeners"][0];
-            count(listener, "arrived") == sent && count(&listener["lanes"][0], "receive_buffer_used_bytes") == 0
+            arrived(ledger) == sent && count(&lanes(ledger)[0], "receive_buffer_used_bytes") == 0
         });
-        if count(&ledger["listeners"][0]["sinks"][0]["dropped"], "queue_full") > 0 {
+        if dropped(sink(&ledger), "queue_full") > 0 {
             break ledger;
         }
         assert!(sent < promised * 2, "twice as many as promised wait, and nothing is full: {ledger:#}");
     };
-    let waiting = count(&ledger["listeners"][0]["sinks"][0], "in_flight");
+    let waiting = count(sink(&ledger), "in_flight");
     let case = format!("{} with {payload_bytes} bytes, {burst} at once", name_in(engine));
     let drained = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()).expect("readable"));
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, sent);
+    daemon.end(sent);
     drained.join().expect("the reader ends");
     assert!(waiting * 10 >= promised * 9, "{case}: {promised} promised, {waiting} could wait");
     let gathered = GATHERED_BYTES / (payload_bytes as u64 + 1);
@@ -142,32 +113,23 @@ fn told(manager: &UnixDatagram, status: &str) {
 
 #[test]
 fn a_sink_that_takes_nothing_is_said_in_the_log_once_and_in_the_status_until_it_takes_something_again() {
-    let address = free_address();
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("peer.sock");
     let peer = UnixListener::bind(&path).expect("a socket");
-    let text = format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nsinks = [\"stuck\"]\n\
-         [sink.stuck]\ntype = \"unix\"\nsocket = \"stream\"\npath = \"{}\"\n",
-        path.display()
-    );
-    let (daemon, manager) = Daemon::with_config_and_watchdog(&text, PATIENCE);
-    let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    let mut sent = 0;
+    let keys = format!("socket = 'stream'\npath = '{}'", path.display());
+    let (daemon, manager) = Setup::new().sink("stuck", "unix", keys).start_watched(PATIENCE);
     // Several times what the socket of its peer holds.
-    for _ in 0..10 {
-        (0..100).for_each(|_| assert_eq!(sender.send_to(&[b'x'; 1_000], address).expect("loopback takes it"), 1_000));
-        sent += 100;
-        daemon.stats_when("all are received", |stats| count(&stats["listeners"][0], "received") == sent);
+    for sent in (100..=1_000).step_by(100) {
+        send(daemon.address(), &[b'x'; 1_000], 100);
+        daemon.until_received(sent);
     }
     told(&manager, "sink stuck takes nothing for ");
     let (connection, _) = peer.accept().expect("a connection");
     let reading = std::thread::spawn(move || std::io::read_to_string(connection).expect("text").lines().count());
     told(&manager, "receives ");
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, sent);
-    assert_eq!(reading.join().expect("the reader") as u64, sent);
+    let ended = daemon.end(1_000);
+    assert_eq!(reading.join().expect("the reader"), 1_000);
     for said in ["sink stuck: has handed on nothing for ", "sink stuck: hands on again"] {
-        assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+        ended.assert_logged(said, 1);
     }
 }

@@ -9,7 +9,6 @@ mod util;
 mod tidy;
 mod tidy_docs;
 mod tidy_words;
-// That no two files of a library import each other.
 // And what it may depend on.
 mod tidy_dependencies;
 // That the load generator itself can be believed.
@@ -25,7 +24,6 @@ mod delivery;
 mod examples;
 mod files;
 mod files_by_source;
-mod files_by_source_trouble;
 mod files_of_others;
 mod gro_auto;
 mod inline;
@@ -33,11 +31,9 @@ mod jsonl_page;
 mod relay;
 mod replay;
 mod spill;
-mod spill_trouble;
 // One configuration takes the place of another while datagrams come.
-mod heirs;
-mod heirs_files;
 mod reload;
+mod reload_pipeline;
 // What cannot be taken is accounted for.
 mod overload;
 // And how much can wait.
@@ -59,12 +55,11 @@ mod sharing;
 mod bench;
 mod bench_ladder;
 mod bench_max;
-// And that it is done to nobody else.
+// And that it is done to nothing else.
 mod bench_private;
 // What it costs the host, also with a port for each customer.
 mod many_listeners;
 mod memory;
-mod memory_planned;
 // Which lane a datagram goes to, and on which core it came.
 mod steering;
 mod steering_lasts;
@@ -84,10 +79,8 @@ mod kept;
 mod killed;
 mod restarts;
 // Without a service manager, too.
-mod stranded;
 mod take_over;
 mod take_over_fails;
-mod take_over_managed;
 // What a service manager hears of the time between them.
 mod watchdog;
 mod watching;

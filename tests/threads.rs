@@ -1,6 +1,6 @@
 //! The end of a pipeline whose threads have died or hang: bounded, with every datagram in some term of the books.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,9 @@ use udpd_base::os::crew::{Crew, Event};
 use udpd_base::sink::{Sink, Supplied};
 use udpd_engine::config::{Arguments, Config, Sink as SinkSettings};
 use udpd_engine::pipeline::Pipeline;
+
+use crate::util::pipeline::never;
+use crate::util::send;
 
 /// Delivers until it has seen so many datagrams, and then does what is to go wrong.
 #[derive(Debug)]
@@ -53,7 +56,7 @@ fn running(sink: Doomed) -> Running {
     let mut config = Config::from_arguments(&arguments).expect("a configuration");
     config.listeners[0].addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     let sink = Mutex::new(Some(sink));
-    let take = move || sink.lock().expect("nobody panics here").take().expect("one consumer");
+    let take = move || sink.lock().expect("no thread panics here").take().expect("one consumer");
     config.sinks = vec![SinkSettings::new("doomed", Supplied(take))];
     let plan = udpd_engine::plan::make(&config, &Default::default()).expect("a plan");
     let (crew, events) = Crew::new();
@@ -62,20 +65,10 @@ fn running(sink: Doomed) -> Running {
     Running { pipeline, events, address }
 }
 
-fn send(to: SocketAddr, count: u64) {
-    let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    (0..count).for_each(|number| assert_eq!(sender.send_to(&number.to_le_bytes(), to).expect("loopback takes it"), 8));
-}
-
-fn never(wait: Duration) -> bool {
-    std::thread::sleep(wait);
-    false
-}
-
 #[test]
 fn a_sink_that_panics_is_heard_of_and_what_it_never_took_is_its_failure() {
     let Running { pipeline, events, address } = running(Doomed { left: 100, fate: Fate::Panics });
-    send(address, 500);
+    send(address, b"datagram", 500);
     assert_eq!(events.recv(), Ok(Event::ThreadPanicked("sink0-doomed".into())));
     let ledger = pipeline.stop(Duration::from_secs(20), never);
     let listener = &ledger.listeners[0];
@@ -86,10 +79,10 @@ fn a_sink_that_panics_is_heard_of_and_what_it_never_took_is_its_failure() {
 }
 
 #[test]
-fn a_sink_that_hangs_is_given_up_and_the_books_close_over_it() {
+fn a_sink_that_hangs_is_given_up_and_the_ledger_closes_over_it() {
     let (release, until) = mpsc::channel();
     let Running { pipeline, address, .. } = running(Doomed { left: 100, fate: Fate::Hangs(until) });
-    send(address, 500);
+    send(address, b"datagram", 500);
     // In a hurry at once, as after a second SIGTERM.
     let ledger = pipeline.stop(Duration::from_secs(20), |_| true);
     drop(release);

@@ -7,24 +7,11 @@ use mmsg::proxy::Prefix;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::util::daemon::{Daemon, free_address};
-use crate::util::engines::two_engines;
-use crate::util::ledger::{assert_closed, count};
+use crate::util::*;
 
 /// A daemon with one listener, whose datagrams have eight bytes of number behind four others.
 fn following(address: SocketAddr, keys: &str) -> Daemon {
-    Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        sequence = {{ offset = 4, bytes = 8 }}
-        {keys}
-        sinks = ["out"]
-        [sink.out]
-        type = "null"
-        "#
-    ))
+    Setup::at(address).keys(format!("sequence = {{ offset = 4, bytes = 8 }}\n{keys}")).null("out").start()
 }
 
 fn send(socket: &UdpSocket, to: SocketAddr, number: u64, length: usize) {
@@ -58,19 +45,18 @@ fn what_is_missing_is_exact_for_each_engine_and_counted_before_anything_is_dropp
             sent += 2;
             if sent % 100 == 0 {
                 // Nothing may be dropped here, however slow the machine is.
-                daemon.stats_when("these have arrived", |ledger| count(&ledger["listeners"][0], "received") == sent);
+                daemon.until_received(sent);
             }
         }
         send(&allowed, address, 0, 4 + 8);
-        daemon.stats_when("all has arrived", |ledger| count(&ledger["listeners"][0], "received") == sent + 1);
-        let ended = daemon.terminate();
-        assert_closed(&ended.ledger, sent + 1);
+        daemon.until_received(sent + 1);
+        let ended = daemon.end(sent + 1);
         let upstream = upstream(&ended.ledger);
         let expected = json!({
             "unit": "datagrams", "missing": 400, "missing_at_least": 400, "missing_at_most": 400, "late": 0,
             "duplicate": 0, "reordered": 0, "restarts": 0, "forgotten": 0, "streams": 2, "unseen": 0, "unnumbered": 0,
         });
-        // The last one is as far back as nobody remembers.
+        // The last one is as far back as is not remembered.
         let mut shown = upstream.clone();
         assert_eq!(count(&shown, "late") + count(&shown, "duplicate"), 1, "{keys}: {upstream:#}");
         (shown["late"], shown["duplicate"]) = (json!(0), json!(0));
@@ -89,9 +75,8 @@ fn what_came_without_a_header_of_its_proxy_is_not_charged_to_the_network() {
         let header = if number == 50 { &[][..] } else { header.as_bytes() };
         proxy.send_to(&[header, &payload].concat(), address).expect("loopback takes it");
     }
-    daemon.stats_when("all has arrived", |ledger| count(&ledger["listeners"][0], "received") == 100);
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, 100);
+    daemon.until_received(100);
+    let ended = daemon.end(100);
     assert_eq!(count(&ended.ledger["listeners"][0]["dropped"], "proxy_missing"), 1);
     let upstream = upstream(&ended.ledger);
     let bounds = ["missing_at_least", "missing_at_most", "streams"].map(|key| count(upstream, key));
@@ -106,25 +91,19 @@ fn what_the_kernel_dropped_here_is_not_charged_to_the_network() {
         let socket = sender("127.0.0.1");
         let mut sent = 0;
         for round in 0..5 {
-            // Nobody reads, and the buffer overflows. Meanwhile every tenth number is lost on the way.
+            // Nothing is read, and the buffer overflows. Meanwhile every tenth number is lost on the way.
             daemon.signal(Signal::SIGSTOP);
             for number in (1000 * round..1000 * (round + 1)).filter(|number| number % 10 != 5) {
                 send(&socket, address, number, 40);
                 sent += 1;
             }
             daemon.signal(Signal::SIGCONT);
-            let all = sent;
-            daemon.stats_when("all has arrived or is dropped", |ledger| {
-                count(&ledger["listeners"][0], "arrived") == all
-                    && count(&ledger["listeners"][0]["lanes"][0], "receive_buffer_used_bytes") == 0
-            });
+            daemon.until_settled(sent);
         }
         // What comes after the last drop shows its gap.
         send(&socket, address, 5000, 40);
-        daemon.stats_when("the last has arrived", |ledger| count(&ledger["listeners"][0], "arrived") == sent + 1);
-        let ended = daemon.terminate();
-        assert_closed(&ended.ledger, sent + 1);
-        let listener = &ended.ledger["listeners"][0];
+        let ended = daemon.end_after(sent + 1);
+        let listener = ended.listener();
         assert!(count(listener, "kernel_dropped") > 100, "the buffer was too large: {listener:#}");
         assert_eq!(upstream(&ended.ledger)["missing"], json!(500), "{engine}: {listener:#}");
     }
@@ -132,9 +111,6 @@ fn what_the_kernel_dropped_here_is_not_charged_to_the_network() {
 
 #[test]
 fn without_a_sequence_there_is_nothing_to_say() {
-    let daemon = Daemon::with_config(&format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{}\"\nsinks = [\"out\"]\n[sink.out]\ntype = \"null\"\n",
-        free_address()
-    ));
-    assert_eq!(upstream(&daemon.terminate().ledger), &Value::Null);
+    let daemon = Setup::new().null("out").start();
+    assert_eq!(upstream(&daemon.end(0).ledger), &Value::Null);
 }

@@ -5,16 +5,10 @@ use std::io::ErrorKind;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::time::Duration;
 
-use crate::util::daemon::{Daemon, free_address};
-use crate::util::engines::engines;
-use crate::util::ledger::{assert_closed, count};
-use crate::util::load::{Amount, Load};
+use crate::util::*;
 
 /// Within this time the manager wants to hear something, so the daemon looks at its threads every 100 ms.
 const LIMIT: Duration = Duration::from_millis(400);
-
-/// Longer than any machine needs; only a daemon that has fallen silent ever sees it.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits for so many signs of life and checks that nothing else was said meanwhile but the usual status.
 fn hear(manager: &UnixDatagram, signs: usize, when: &str) {
@@ -46,61 +40,37 @@ fn forget(manager: &UnixDatagram) {
     manager.set_nonblocking(false).expect("switched");
 }
 
+/// Signs of life of one engine.
+fn signs_of_life(engine: &str) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let stream = UnixListener::bind(directory.path().join("stream")).expect("bound");
+    let messages = UnixDatagram::bind(directory.path().join("messages")).expect("bound");
+    let peers = directory.path().display();
+    let unix = |kind: &str, name: &str| format!("socket = '{kind}'\npath = '{peers}/{name}'\nqueue_bytes = '64KiB'");
+    let (daemon, manager) = Setup::new()
+        .keys(format!("{engine}\nbatch_size = 16\nreceive_buffer = '64KiB'"))
+        .file("archive", "in.log")
+        .keys("queue_bytes = '64KiB'")
+        .sink("stream", "unix", unix("stream", "stream"))
+        .keys("format = 'lines'\nwhen_full = 'block'")
+        .sink("messages", "unix", unix("datagram", "messages"))
+        .start_watched(LIMIT);
+    forget(&manager);
+    hear(&manager, 12, &format!("{engine}, idle"));
+    // Nothing is read from either peer, so both consumers come to wait in their writes, and the receiver for one of
+    // them.
+    let sent = daemon.load(4_000).rate(20_000).bytes(1_000).overrunning().send().sent;
+    daemon.stats_when("the kernel drops, because the receiver waits", |ledger| {
+        count(listener(ledger), "kernel_dropped") > 0
+    });
+    forget(&manager);
+    hear(&manager, 12, &format!("{engine}, waiting"));
+    drop((stream, messages));
+    daemon.end(sent).assert_logged("watchdog:", 0);
+}
+
 #[test]
 fn signs_of_life_come_while_it_is_idle_and_while_its_sinks_and_receivers_wait() {
-    for engine in engines() {
-        let address = free_address();
-        let directory = tempfile::tempdir().expect("a directory");
-        let stream = UnixListener::bind(directory.path().join("stream")).expect("bound");
-        let messages = UnixDatagram::bind(directory.path().join("messages")).expect("bound");
-        let peers = directory.path().display();
-        let (daemon, manager) = Daemon::with_config_and_watchdog(
-            &format!(
-                r#"
-                [[listener]]
-                name = "in"
-                address = "{address}"
-                {engine}
-                batch_size = 16
-                receive_buffer = "64KiB"
-                sinks = ["archive", "stream", "messages"]
-                [sink.archive]
-                type = "file"
-                path = "@DIR@/in.log"
-                queue_bytes = "64KiB"
-                [sink.stream]
-                type = "unix"
-                socket = "stream"
-                format = "lines"
-                path = "{peers}/stream"
-                when_full = "block"
-                queue_bytes = "64KiB"
-                [sink.messages]
-                type = "unix"
-                socket = "datagram"
-                path = "{peers}/messages"
-                queue_bytes = "64KiB"
-                "#
-            ),
-            LIMIT,
-        );
-        forget(&manager);
-        hear(&manager, 12, &format!("{engine}, idle"));
-        // Nobody reads from either peer, so both consumers come to wait in their writes, and the receiver for one of
-        // them.
-        let mut load = Load::new(address, Amount::Count(4_000));
-        (load.rate_per_second, load.overruns) = (20_000, true);
-        load.payload_bytes = 1_000;
-        let report = load.send();
-        daemon.stats_when("the kernel drops, because the receiver waits", |ledger| {
-            count(&ledger["listeners"][0], "kernel_dropped") > 0
-        });
-        forget(&manager);
-        hear(&manager, 12, &format!("{engine}, waiting"));
-        drop((stream, messages));
-        let ended = daemon.terminate();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        assert!(!ended.stderr.contains("watchdog:"), "{}", ended.stderr);
-        assert_closed(&ended.ledger, report.sent);
-    }
+    // All at once: most of it is waiting.
+    std::thread::scope(|scope| engines().into_iter().for_each(|engine| drop(scope.spawn(|| signs_of_life(engine)))));
 }

@@ -5,23 +5,17 @@ use std::net::UdpSocket;
 
 use serde_json::Value;
 
-use crate::util::daemon::{Daemon, free_address};
-use crate::util::ledger::{assert_closed, count, list};
+use crate::util::*;
 
 #[test]
 fn the_first_datagram_already_has_a_residence_time_and_a_sender() {
     let address = free_address();
-    let daemon = Daemon::with_config(&format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nsinks = [\"archive\", \"nothing\"]\n\
-         [sink.archive]\ntype = \"file\"\nrotate.every = \"0s\"\npath = \"@DIR@/in.log\"\n\
-         [sink.nothing]\ntype = \"null\"\n"
-    ));
-    let residences = |ledger: &Value| -> Vec<Value> {
-        list(&ledger["listeners"][0], "sinks").iter().map(|sink| sink["residence"].clone()).collect()
-    };
+    let daemon = Setup::at(address).keys("lanes = 1").file("archive", "in.log").null("nothing").start();
+    let residences =
+        |ledger: &Value| -> Vec<Value> { sinks(ledger).iter().map(|sink| sink["residence"].clone()).collect() };
     let before = daemon.stats_when("it answers", |_| true);
     assert_eq!(residences(&before), [Value::Null, Value::Null], "nothing is measured yet, and null is not 0");
-    let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let sender = socket();
     sender.send_to(b"one", address).expect("loopback takes it");
     let ledger = daemon.stats_when("both sinks have measured it", |ledger| {
         residences(ledger).iter().all(|residence| residence["count"] == 1)
@@ -33,7 +27,7 @@ fn the_first_datagram_already_has_a_residence_time_and_a_sender() {
     let senders = list(&ledger["listeners"][0]["lanes"][0], "senders");
     assert_eq!(senders.len(), 1, "{senders:?}");
     assert_eq!((&senders[0]["address"], count(&senders[0], "datagrams")), (&"127.0.0.1".into(), 1));
-    assert_eq!(count(&senders[0], "port"), u64::from(sender.local_addr().expect("bound").port()));
+    assert_eq!(count(&senders[0], "port"), u64::from(address_of(&sender).port()));
 
     // Another one that sends more than it: named as soon as its batches are among the samples.
     let busy = UdpSocket::bind("127.0.0.2:0").expect("a free port");
@@ -47,7 +41,6 @@ fn the_first_datagram_already_has_a_residence_time_and_a_sender() {
             .first()
             .is_some_and(|sender| sender["address"] == "127.0.0.2" && sender["share"].as_f64() > Some(0.5))
     });
-    daemon.stats_when("all are read", |ledger| count(&ledger["listeners"][0], "arrived") == sent.get());
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, sent.get());
+    daemon.stats_when("all are read", |ledger| arrived(ledger) == sent.get());
+    daemon.end(sent.get());
 }

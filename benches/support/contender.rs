@@ -14,9 +14,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::machine::busy_ns;
-use crate::util::daemon::{Daemon, free_address};
 use crate::util::ledger::{count, list};
 use crate::util::load::{Amount, Load, LoadReport};
+use crate::util::{Daemon, free_address};
 
 /// The core of the sender and that of the receiver.
 pub(crate) const SENDER_CPU: usize = 0;

@@ -13,7 +13,7 @@ use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 
-use crate::util::patience::until;
+use crate::util::until;
 
 /// Only what never comes takes this long.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -92,7 +92,7 @@ impl Broker {
         set.expect("the broker answers")[0].as_ref().expect("it is set");
     }
 
-    /// Adds or removes a rule about who may do what, as kafka-acls does.
+    /// Adds or removes a rule about what a user may do, as kafka-acls does.
     #[cfg(feature = "kafka-tls")]
     pub(crate) fn rule(&self, arguments: &[&str]) {
         self.run(&[&["acls"], arguments].concat());

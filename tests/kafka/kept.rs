@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::broker::Broker;
 use crate::pipeline::{Running, settings};
-use crate::util::ledger::{assert_closed, count};
-use crate::util::load::{Amount, Load};
+use crate::util::*;
 use crate::{alone, datagrams, said, topic};
 
 /// The limit that is set on a topic, and the length of datagrams that are too long for it. Many small ones exceed it.
@@ -20,8 +19,8 @@ const TOO_LONG: usize = 25_000;
 fn keys(broker: &Broker, topic: &str, spill: &tempfile::TempDir) -> String {
     let (brokers, path) = (broker.address(), spill.path().display());
     format!(
-        "brokers = \"{brokers}\"\ntopic = \"{topic}\"\nspill = {{ path = \"{path}\", bytes = \"1GiB\" }}\n\
-         properties = {{ \"allow.auto.create.topics\" = false, \"topic.metadata.propagation.max.ms\" = 1000 }}"
+        "brokers = '{brokers}'\ntopic = '{topic}'\nspill = {{ path = '{path}', bytes = '1GiB' }}\n\
+         properties = {{ 'allow.auto.create.topics' = false, 'topic.metadata.propagation.max.ms' = 1000 }}"
     )
 }
 
@@ -53,7 +52,7 @@ fn through_restarts_an_absent_topic_and_a_lowered_limit_each_is_in_the_topic_onc
         false => (12_000, 1, Duration::ZERO),
     };
     let (topic, spill) = ("kept", tempfile::tempdir().expect("a directory"));
-    let running = Running::start_written(&keys(&broker, topic, &spill));
+    let running = Running::start(&keys(&broker, topic, &spill));
     let (share, begun) = (total / 4, Instant::now());
     // For as long as all of it lasts.
     let seconds = if is_long { 150 } else { 12 };
@@ -108,7 +107,7 @@ fn a_topic_that_is_deleted_in_mid_run_and_made_again_gets_everything_that_comes_
     broker.start();
     let (topic, spill) = ("deleted", tempfile::tempdir().expect("a directory"));
     broker.make_topic(topic, 4);
-    let running = Running::start_written(&keys(&broker, topic, &spill));
+    let running = Running::start(&keys(&broker, topic, &spill));
     let first = load(&running, 1, (2_000, 0), 107).join().expect("sent");
     running.wait("delivery", |sink| count(sink, "delivered") == first);
     topic::read(broker.address(), topic).assert_exactly_once_in_order(first);
@@ -136,7 +135,7 @@ fn what_a_topic_never_takes_for_what_it_is_is_counted_as_against_its_policy() {
     broker.start();
     let (topic, spill) = ("strict", tempfile::tempdir().expect("a directory"));
     broker.make_topic(topic, 2);
-    let running = Running::start_written(&(keys(&broker, topic, &spill) + "\nkey = \"none\""));
+    let running = Running::start(&(keys(&broker, topic, &spill) + "\nkey = \"none\""));
     let first = load(&running, 1, (500, 0), 107).join().expect("sent");
     running.wait("delivery", |sink| count(sink, "delivered") == first);
     // A compacted topic takes nothing without a key.
@@ -158,7 +157,7 @@ fn without_a_spill_too_a_batch_that_is_too_large_is_sent_again_in_parts_and_only
     let topic = "small-batches";
     broker.make_topic(topic, 4);
     broker.set(topic, "max.message.bytes", &LIMIT.to_string());
-    let running = Running::start(&settings(broker.address(), topic, &[]));
+    let running = Running::start_with_null(&settings(broker.address(), topic, &[]));
     let loads: Vec<_> = (1..=3).map(|sender| load(&running, sender, (2_000, 0), 107)).collect();
     let refused = load(&running, 4, (10, 0), TOO_LONG).join().expect("sent");
     let small: Vec<u64> = loads.into_iter().map(|load| load.join().expect("sent")).collect();

@@ -1,18 +1,13 @@
-//! A pipeline in this process whose listener feeds a Kafka sink and, beside it, a null sink.
+//! A pipeline in this process whose listener feeds a Kafka sink and, where a test wants it, a null sink beside it.
 
 use std::cell::Cell;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use udpd_base::os::crew::{Crew, Event};
-use udpd_engine::config::{Config, Host};
-use udpd_engine::pipeline::Pipeline;
-use udpd_engine::plan;
-use udpd_sinks::kafka::KafkaSettings;
 
-use crate::util::daemon::free_address;
+use crate::util::pipeline::Bed;
+use crate::util::*;
 
 /// What the daemon gives its sinks.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
@@ -20,116 +15,58 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// Only what never comes takes this long.
 const DEADLINE: Duration = Duration::from_secs(240);
 
-/// What a configuration file with defaults would say.
-pub(crate) fn settings(brokers: &str, topic: &str, properties: &[(&str, &str)]) -> KafkaSettings {
-    let properties = properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    KafkaSettings { properties, ..KafkaSettings::new(brokers, topic) }
+/// The keys of a Kafka sink with these properties of the library.
+pub(crate) fn settings(brokers: &str, topic: &str, properties: &[(&str, &str)]) -> String {
+    let properties: Vec<String> = properties.iter().map(|(key, value)| format!("'{key}' = '{value}'")).collect();
+    format!("brokers = '{brokers}'\ntopic = '{topic}'\nproperties = {{ {} }}", properties.join(", "))
 }
 
 /// An address at which no broker answers.
-pub(crate) fn nobody() -> String {
+pub(crate) fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").to_string()
 }
 
-/// One listener that feeds the Kafka sink and a null sink.
-fn configuration(address: SocketAddr, lanes: usize, settings: &KafkaSettings, queue_bytes: Option<usize>) -> Config {
-    let text = format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        lanes = {lanes}
-        receive_buffer = "8MiB"
-        max_length = "32KiB"
-        sinks = ["stream", "beside"]
-        [sink.stream]
-        type = "null"
-        [sink.beside]
-        type = "null"
-        "#
-    );
-    let mut config = Config::parse(&text, "test", &Host::default()).expect("a valid configuration");
-    config.sinks[0].settings = Arc::new(settings.clone());
-    config.sinks[0].queue_bytes = queue_bytes;
-    config
-}
-
-/// A listener that feeds nothing but a Kafka sink with these keys.
-pub(crate) fn written(address: SocketAddr, keys: &str) -> String {
-    format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"8MiB\"\n\
-         max_length = \"32KiB\"\nsinks = [\"stream\"]\n[sink.stream]\ntype = \"kafka\"\n{keys}\n"
-    )
-}
-
-/// The same, read.
-fn read(address: SocketAddr, keys: &str) -> Config {
-    Config::parse(&written(address, keys), "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"))
+/// A listener that feeds a Kafka sink with these keys.
+pub(crate) fn to_kafka(address: SocketAddr, lanes: usize, keys: &str) -> Setup {
+    let setup = Setup::at(address).keys(format!("lanes = {lanes}\nreceive_buffer = '8MiB'\nmax_length = '32KiB'"));
+    setup.sink("stream", "kafka", keys)
 }
 
 /// A running pipeline.
 pub(crate) struct Running {
-    pipeline: Pipeline,
-    crew: Crew,
-    address: SocketAddr,
+    bed: Bed,
     looks: Cell<u64>,
-    _events: crossbeam_channel::Receiver<Event>,
 }
 
 impl Running {
-    /// Starts one.
-    pub(crate) fn start(settings: &KafkaSettings) -> Self {
-        Self::start_with_queue(settings, None)
-    }
-
-    /// The same with a queue of so many bytes before the sink.
-    pub(crate) fn start_with_queue(settings: &KafkaSettings, queue_bytes: Option<usize>) -> Self {
-        let address = free_address();
-        Self::of(configuration(address, 1, settings, queue_bytes), address)
-    }
-
     /// Starts one whose Kafka sink, the only one, has these keys.
-    pub(crate) fn start_written(keys: &str) -> Self {
-        let address = free_address();
-        Self::of(read(address, keys), address)
+    pub(crate) fn start(keys: &str) -> Self {
+        Self { bed: Bed::start(&to_kafka(free_address(), 1, keys)), looks: Cell::new(0) }
     }
 
-    fn of(config: Config, address: SocketAddr) -> Self {
-        let (crew, inbox) = Crew::new();
-        let plan = plan::make(&config, &Default::default()).expect("a plan");
-        let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("the pipeline starts");
-        Self { pipeline, crew, address, looks: Cell::new(0), _events: inbox }
+    /// The same with a null sink beside it.
+    pub(crate) fn start_with_null(keys: &str) -> Self {
+        Self { bed: Bed::start(&to_kafka(free_address(), 1, keys).null("beside")), looks: Cell::new(0) }
     }
 
-    /// Goes on with these settings and so many lanes, as a reload does.
-    pub(crate) fn reload(self, settings: &KafkaSettings, lanes: usize) -> Self {
-        let config = configuration(self.address, lanes, settings, None);
-        self.go_on_with(config)
-    }
-
-    /// Goes on with these keys of the Kafka sink, which may be the same as before.
-    #[cfg(feature = "kafka-tls")]
-    pub(crate) fn reload_written(self, keys: &str) -> Self {
-        let config = read(self.address, keys);
-        self.go_on_with(config)
-    }
-
-    fn go_on_with(mut self, config: Config) -> Self {
-        let config = Arc::new(config);
-        let plan = Arc::new(plan::make(&config, &Default::default()).expect("a plan"));
-        let heir = self.pipeline.forerunner().make_heir(&config, &plan, &self.crew).expect("made");
-        self.pipeline = self.pipeline.hand_over_to(heir, |wait| {
-            std::thread::park_timeout(wait);
-            false
-        });
-        self.pipeline.wait_for_those_before(DEADLINE);
-        self
+    /// Goes on with these keys, which may be the same as before, and so many lanes, as a reload does.
+    pub(crate) fn reload(self, keys: &str, lanes: usize) -> Self {
+        let setup = to_kafka(self.address(), lanes, keys);
+        let has_null = list(&self.bed.stats()["listeners"][0], "sinks").len() == 2;
+        let mut bed = self.bed.reload(&if has_null { setup.null("beside") } else { setup });
+        bed.pipeline.wait_for_those_before(DEADLINE);
+        Self { bed, looks: self.looks }
     }
 
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.bed.address
+    }
+
+    /// A load of so many datagrams.
+    pub(crate) fn load(&self, datagrams: u64) -> Load {
+        Load::new(self.address(), Amount::Count(datagrams)).rate(10_000)
     }
 
     /// How often the ledger was looked at.
@@ -137,14 +74,13 @@ impl Running {
         self.looks.get()
     }
 
-    /// What the books of the Kafka sink say now.
+    /// What the ledger says of the Kafka sink now.
     pub(crate) fn look<T>(&self, read: impl FnOnce(&Value) -> T) -> T {
-        let snapshot = serde_json::to_value(self.pipeline.books().snapshot()).expect("a snapshot is JSON");
         self.looks.set(self.looks.get() + 1);
-        read(&snapshot["listeners"][0]["sinks"][0])
+        read(sink(&self.bed.stats()))
     }
 
-    /// Waits until the books of the Kafka sink say `enough`.
+    /// Waits until the ledger says `enough` of the Kafka sink.
     #[track_caller]
     pub(crate) fn wait(&self, what: &str, enough: impl Fn(&Value) -> bool) {
         self.look_every(Duration::from_millis(10), what, enough);
@@ -171,10 +107,6 @@ impl Running {
 
     /// Stops it as the daemon does; the final ledger.
     pub(crate) fn stop(self) -> Value {
-        let snapshot = self.pipeline.stop(DRAIN_LIMIT, |wait| {
-            std::thread::park_timeout(wait);
-            false
-        });
-        serde_json::to_value(snapshot).expect("a snapshot is JSON")
+        self.bed.stop_within(DRAIN_LIMIT).0
     }
 }

@@ -1,5 +1,4 @@
-//! What the program says in its log while a test runs, kept for the test and shown on stderr for whoever watches the
-//! rig.
+//! What the program says in its log while a test runs, kept for the test and shown on stderr.
 
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};

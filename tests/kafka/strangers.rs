@@ -7,20 +7,18 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::broker::Broker;
-use crate::pipeline::{Running, written};
-use crate::util::daemon::{Daemon, free_address, udpd};
-use crate::util::ledger::{assert_closed, count, list};
-use crate::util::load::{Amount, Load};
+use crate::pipeline::{Running, to_kafka};
+use crate::util::*;
 use crate::{alone, datagrams, past_two_restarts, said, topic};
 
 /// What waits for a broker that does not let udpd in.
 const FEW: u64 = 300;
 
 fn send(address: SocketAddr, datagrams: u64) -> u64 {
-    Load { rate_per_second: 10_000, ..Load::new(address, Amount::Count(datagrams)) }.send().sent
+    Load::new(address, Amount::Count(datagrams)).rate(10_000).send().sent
 }
 
-/// Writes a token that nobody has signed, which the rig's broker takes, for so many seconds from now on.
+/// Writes a token without a signature, which the rig's broker takes, for so many seconds from now on.
 fn write_token(path: &Path, subject: &str, seconds: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
     let expires = i64::try_from(now).expect("a time") + seconds;
@@ -52,13 +50,8 @@ fn with_certificate(broker: &Broker, certificate: &Path) -> String {
     format!("tls_certificate_file = \"{}\"\ntls_key_file = \"{}\"", certificate.display(), key.display())
 }
 
-/// A daemon of one listener and a Kafka sink with these keys.
-fn daemon(address: SocketAddr, keys: &str) -> Daemon {
-    Daemon::with_config(&written(address, keys))
-}
-
 #[test]
-fn whoever_can_say_who_he_is_delivers_everything_once_in_every_compression_and_shows_no_secret() {
+fn a_sink_that_can_prove_who_it_is_delivers_everything_once_in_every_compression_and_shows_no_secret() {
     let _alone = alone();
     let Some(broker) = Broker::of_the_rig() else { return };
     broker.start();
@@ -109,7 +102,7 @@ fn a_broker_behind_tls_that_is_restarted_twice_gets_everything_once() {
     let Some(broker) = Broker::of_the_rig() else { return };
     broker.start();
     let who = with_password("SCRAM-SHA-512", &broker.file("password"));
-    let running = Running::start_written(&tls(&broker, "SECRET", "behind-tls", &who));
+    let running = Running::start(&tls(&broker, "SECRET", "behind-tls", &who));
     past_two_restarts(&broker, running, "behind-tls", datagrams());
 }
 
@@ -125,8 +118,8 @@ fn a_wrong_password_and_an_old_token_are_named_once_and_a_new_token_is_taken_wit
     let of_token = format!("sasl = \"OAUTHBEARER\"\ntoken_file = \"{}\"", token.display());
     let brief = "\n[sink.stream.properties]\n\"message.timeout.ms\" = 6000";
     let stranger = with_password("SCRAM-SHA-256", &password) + brief;
-    let stranger = Running::start_written(&tls(&broker, "SECRET", "stranger", &stranger));
-    let late = Running::start_written(&tls(&broker, "SECRET", "late-token", &of_token));
+    let stranger = Running::start(&tls(&broker, "SECRET", "stranger", &stranger));
+    let late = Running::start(&tls(&broker, "SECRET", "late-token", &of_token));
     let sent = send(stranger.address(), FEW);
     let sent_late = send(late.address(), FEW);
     stranger.wait("the first cause", |_| said::count("do not let udpd in: sasl_ssl://") == 1);
@@ -151,7 +144,7 @@ fn a_brokers_certificate_that_has_expired_is_named_as_such_and_all_goes_through_
     let _alone = alone();
     let Some(broker) = Broker::of_the_rig() else { return };
     broker.start();
-    let running = Running::start_written(&tls(&broker, "RENEWABLE", "renewed", ""));
+    let running = Running::start(&tls(&broker, "RENEWABLE", "renewed", ""));
     let sent = send(running.address(), FEW);
     running.wait("the cause", |_| said::count("is refused: certificate has expired (it is of \"broker\"") == 1);
     running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
@@ -175,14 +168,14 @@ fn a_certificate_of_ours_that_has_expired_is_named_and_a_reload_takes_the_renewe
     std::fs::copy(broker.file("udpd-expired.pem"), &own).expect("copied");
     let keys = tls(&broker, "MUTUAL", "own", &with_certificate(&broker, &own));
 
-    let running = Running::start_written(&keys);
+    let running = Running::start(&keys);
     let waiting = send(running.address(), FEW);
     running.wait("the cause", |_| said::count("refuse the certificate of udpd: ") == 1);
     running.wait("all of it to wait", |sink| count(sink, "in_flight") == waiting);
     assert_eq!(said::count(" has expired: it was valid until Feb  1 00:00:00 2020 GMT; check it"), 1);
 
     std::fs::copy(broker.file("udpd.pem"), &own).expect("renewed");
-    let running = running.reload_written(&keys);
+    let running = running.reload(&keys, 1);
     let after = send(running.address(), FEW);
     running.wait("what came after", |sink| count(sink, "delivered") == after);
     // What waited for brokers that do not let udpd in is failed by a reload, and counted.
@@ -195,13 +188,8 @@ fn a_certificate_of_ours_that_has_expired_is_named_and_a_reload_takes_the_renewe
 #[test]
 fn a_certificate_of_ours_that_has_expired_is_a_warning_of_check() {
     let Some(broker) = Broker::of_the_rig() else { return };
-    let directory = tempfile::tempdir().expect("a directory");
     let keys = tls(&broker, "MUTUAL", "own", &with_certificate(&broker, &broker.file("udpd-expired.pem")));
-    let file = directory.path().join("udpd.toml");
-    std::fs::write(&file, written(free_address(), &keys)).expect("written");
-    let check = udpd(&["check", "-c", file.to_str().expect("text")]);
-    let said = String::from_utf8_lossy(&check.stdout) + String::from_utf8_lossy(&check.stderr);
-    assert!(check.status.success(), "{said}");
+    let said = to_kafka(free_address(), 1, &keys).check().succeeds(&[]).text();
     let warning = "sink.stream.tls_certificate_file: the certificate of \"udpd\"";
     assert_eq!(said.matches(warning).count(), 1, "{said}");
 }
@@ -217,15 +205,10 @@ fn a_password_that_is_put_right_is_taken_by_a_reload() {
     std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o644)).expect("set");
     let keys = tls(&broker, "SECRET", "put-right", &with_password("PLAIN", &password));
     let address = free_address();
-    let daemon = daemon(address, &keys);
-    let socket = daemon.control_socket();
-    let reload = || {
-        let output = udpd(&["reload", "--socket", socket.to_str().expect("text")]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
+    let daemon = to_kafka(address, 1, &keys).start();
+    let reload = || daemon.command("reload").succeeds(&[]).stdout;
     let same = reload();
-    // As everybody replaces a file: another one takes its name.
+    // As a file is usually replaced: another one takes its name.
     let right = directory.path().join("right");
     std::fs::copy(broker.file("password"), &right).expect("copied");
     std::fs::rename(&right, &password).expect("put right");
@@ -248,7 +231,7 @@ fn a_topic_that_udpd_may_not_write_to_takes_what_waited_on_the_disk_when_it_may_
     let rule = ["--deny-principal", "User:udpd", "--operation", "Write", "--topic", topic, "--force"];
     let who = with_password("PLAIN", &broker.file("password"));
     let kept = format!("spill = {{ path = \"{}\", bytes = \"64MiB\" }}\n{who}", spill.path().display());
-    let running = Running::start_written(&tls(&broker, "SECRET", topic, &kept));
+    let running = Running::start(&tls(&broker, "SECRET", topic, &kept));
     let delivered = send(running.address(), FEW);
     running.wait("the first delivery", |sink| count(sink, "delivered") == delivered);
     broker.rule(&[&["--add"], &rule[..]].concat());

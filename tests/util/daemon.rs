@@ -3,10 +3,11 @@
 //! Readiness is the daemon's own word (`READY=1` on the notify socket), so no test sleeps or polls a port. Whatever
 //! happens, only this child is signalled, by its own id.
 
+use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
@@ -14,10 +15,17 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
 
-/// Longer than any machine needs; only a daemon that hangs ever sees it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::ask::Ask;
+use super::ended::{Ended, last_ledger};
+use super::load::{Amount, Load};
+use super::setup::{complete, in_directory};
+use super::wait::PATIENCE;
+
+/// A debug build receives at a tenth of the speed and is asked for a tenth of it.
+pub(crate) const SCALE: u64 = if cfg!(debug_assertions) { 10 } else { 1 };
+
+const UDPD: &str = env!("CARGO_BIN_EXE_udpd");
 
 /// A running daemon.
 #[derive(Debug)]
@@ -25,133 +33,100 @@ pub(crate) struct Daemon {
     child: Child,
     directory: tempfile::TempDir,
     stderr: Option<JoinHandle<String>>,
+    /// Where tests send to.
+    address: Option<SocketAddr>,
 }
 
-/// How a daemon ended.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    /// Its exit status.
-    pub(crate) status: ExitStatus,
-    /// All it wrote to stderr.
-    pub(crate) stderr: String,
-    /// All it wrote to stdout.
-    pub(crate) stdout: Vec<u8>,
-    /// From the signal to the exit.
-    pub(crate) elapsed: Duration,
-    /// What it left in `stats_on_exit`; null when it wrote none.
-    pub(crate) ledger: Value,
-    /// Its directory, with the files it wrote.
-    pub(crate) directory: tempfile::TempDir,
+impl Ask for Daemon {
+    fn directory(&self) -> &Path {
+        self.directory.path()
+    }
 }
 
 impl Daemon {
-    /// Starts `udpd run -c FILE` and waits until it is ready.
-    ///
-    /// `@DIR@` in the text stands for a directory of its own. The keys of `[daemon]` that a test needs (control socket,
-    /// no metrics, `stats_on_exit`) are added unless the text has them.
+    /// Starts `udpd run -c FILE` and waits until it is ready. `@DIR@` stands for a directory of its own, and the keys
+    /// of `[daemon]` that a test needs are added unless the text has them.
+    #[track_caller]
     pub(crate) fn with_config(text: &str) -> Self {
-        let (directory, arguments) = written(text);
-        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
-        Self::start(directory, &arguments, stdout.into())
-    }
-
-    /// The same by a program that is given the daemon's command line behind its own.
-    pub(crate) fn with_config_by(program: &str, arguments: &[&str], text: &str) -> Self {
-        let (directory, own) = written(text);
-        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
-        let mut command = Command::new(program);
-        command.args(arguments).arg(env!("CARGO_BIN_EXE_udpd"));
-        Self::start_by(command, directory, &own, stdout.into())
+        Self::with_config_by(&[], text)
     }
 
     /// The same with another udpd than the one just built.
+    #[track_caller]
     pub(crate) fn with_config_of(program: &str, text: &str) -> Self {
         let (directory, arguments) = written(text);
-        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
-        Self::start_by(Command::new(program), directory, &arguments, stdout.into())
+        Self::start(Command::new(program), directory, &arguments, None).0
     }
 
-    /// The same without the rights to load a BPF program. Who does not have them anyway starts it as ever.
-    pub(crate) fn with_config_and_without_bpf(text: &str) -> Self {
-        if !nix::unistd::geteuid().is_root() {
-            return Self::with_config(text);
-        }
-        // setpriv is in util-linux, as taskset is.
-        Self::with_config_by("setpriv", &["--bounding-set=-bpf,-sys_admin"], text)
-    }
-
-    /// The same as the last arguments of another command, which takes the place of itself with it: `prlimit
-    /// --fsize=1000`.
-    pub(crate) fn with_config_under(command: &[&str], text: &str) -> Self {
+    /// The same by a program that is given the daemon's command line behind these arguments.
+    #[track_caller]
+    pub(crate) fn with_config_by(command: &[&str], text: &str) -> Self {
         let (directory, arguments) = written(text);
-        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
-        let mut under = Command::new(command[0]);
-        under.args(&command[1..]).arg(env!("CARGO_BIN_EXE_udpd"));
-        Self::start_by(under, directory, &arguments, stdout.into())
+        let mut whole = command.iter().chain(&[UDPD]);
+        let mut command = Command::new(whole.next().expect("udpd at least"));
+        command.args(whole);
+        Self::start(command, directory, &arguments, None).0
     }
 
-    /// The same with its standard output in the hands of the test, which decides when, and whether, anybody reads it.
+    /// The same with its standard output in the hands of the test, which decides when, and whether, it is read.
+    #[track_caller]
     pub(crate) fn with_config_and_stdout(text: &str, stdout: Stdio) -> Self {
         let (directory, arguments) = written(text);
-        Self::start(directory, &arguments, stdout)
+        Self::start(Command::new(UDPD), directory, &arguments, Some(stdout)).0
     }
 
-    /// The same with a service manager that wants a sign of life within `limit`, and where that manager hears
-    /// everything.
+    /// The same below a service manager that wants a sign of life within `limit`; its end of the notify socket.
+    #[track_caller]
     pub(crate) fn with_config_and_watchdog(text: &str, limit: Duration) -> (Self, UnixDatagram) {
         let (directory, arguments) = written(text);
-        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_udpd"));
+        let mut command = Command::new(UDPD);
         command.env("WATCHDOG_USEC", limit.as_micros().to_string());
-        Self::start_under_manager(command, directory, &arguments, stdout.into())
+        Self::start(command, directory, &arguments, None)
     }
 
-    /// Starts `udpd run` with these arguments, and `--stats-on-exit`, and waits until it is ready; `@DIR@` as above.
-    pub(crate) fn with_arguments(arguments: &[&str]) -> Self {
-        let (directory, all) = called(arguments);
-        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
-        Self::start(directory, &all, stdout.into())
+    /// Starts `udpd run --listen ADDRESS` at a free address with these arguments behind, and waits until it is ready.
+    #[track_caller]
+    pub(crate) fn listening(arguments: &[&str]) -> Self {
+        Self::listening_with_stdout(arguments, None)
     }
 
     /// The same with its standard output in the hands of the test.
-    pub(crate) fn with_arguments_and_stdout(arguments: &[&str], stdout: Stdio) -> Self {
-        let (directory, all) = called(arguments);
-        Self::start(directory, &all, stdout)
+    #[track_caller]
+    pub(crate) fn listening_with_stdout(arguments: &[&str], stdout: Option<Stdio>) -> Self {
+        let address = free_address();
+        let all = ["run", "--listen", &address.to_string(), "--stats-on-exit", "@DIR@/ledger.json"];
+        Self::of_command_with_stdout(&[&all, arguments].concat(), stdout).at(address)
     }
 
-    /// Starts another command that says when it is ready, and waits until it does; `@DIR@` as above.
+    /// Starts another command of udpd that says when it is ready, and waits until it does.
+    #[track_caller]
     pub(crate) fn of_command(arguments: &[&str]) -> Self {
-        let directory = tempfile::tempdir().expect("cannot make a directory for the command");
+        Self::of_command_with_stdout(arguments, None)
+    }
+
+    fn of_command_with_stdout(arguments: &[&str], stdout: Option<Stdio>) -> Self {
+        let directory = tempfile::tempdir().expect("cannot make a directory for the daemon");
         let all: Vec<String> = arguments.iter().map(|argument| in_directory(argument, directory.path())).collect();
-        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
-        Self::start(directory, &all, stdout.into())
+        Self::start(Command::new(UDPD), directory, &all, stdout).0
     }
 
     /// The same with a configuration of its own.
+    #[track_caller]
     pub(crate) fn of_command_with(arguments: &[&str], text: &str) -> Self {
         let (directory, run) = written(text);
         let mut all: Vec<String> = arguments.iter().map(|argument| in_directory(argument, directory.path())).collect();
         all.extend_from_slice(&run[1..]);
-        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
-        Self::start(directory, &all, stdout.into())
+        Self::start(Command::new(UDPD), directory, &all, None).0
     }
 
-    fn start(directory: tempfile::TempDir, arguments: &[String], stdout: Stdio) -> Self {
-        Self::start_by(Command::new(env!("CARGO_BIN_EXE_udpd")), directory, arguments, stdout)
-    }
-
-    /// Starts `command` with the arguments of udpd behind its own.
-    fn start_by(command: Command, directory: tempfile::TempDir, arguments: &[String], stdout: Stdio) -> Self {
-        Self::start_under_manager(command, directory, arguments, stdout).0
-    }
-
-    /// The same, and the socket on which it says how far it is.
-    fn start_under_manager(
+    /// Starts `command` with the arguments of udpd behind its own; the socket on which the daemon says how far it is.
+    fn start(
         mut command: Command,
         directory: tempfile::TempDir,
         arguments: &[String],
-        stdout: Stdio,
+        stdout: Option<Stdio>,
     ) -> (Self, UnixDatagram) {
+        let to_file = || File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
         let notify_path = directory.path().join("notify.sock");
         let notify = UnixDatagram::bind(&notify_path).expect("cannot bind the notify socket");
         let mut child = command
@@ -160,14 +135,14 @@ impl Daemon {
             .env("NOTIFY_SOCKET", &notify_path)
             .env("XDG_RUNTIME_DIR", directory.path())
             .stdin(Stdio::null())
-            .stdout(stdout)
+            .stdout(stdout.unwrap_or_else(|| to_file().into()))
             .stderr(Stdio::piped())
             .spawn()
             .expect("cannot start udpd");
         let pipe = child.stderr.take().expect("stderr is piped");
         // Read all along: a full pipe would make the daemon lose log lines.
         let stderr = std::thread::spawn(move || std::io::read_to_string(pipe).expect("udpd's stderr is UTF-8"));
-        let mut daemon = Self { child, directory, stderr: Some(stderr) };
+        let mut daemon = Self { child, directory, stderr: Some(stderr), address: None };
         daemon.wait_until_ready(&notify);
         (daemon, notify)
     }
@@ -193,19 +168,36 @@ impl Daemon {
         }
     }
 
+    /// The same daemon, where tests send to this address.
+    pub(crate) fn at(mut self, address: SocketAddr) -> Self {
+        self.address = Some(address);
+        self
+    }
+
+    /// Where tests send to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address.expect("a daemon whose address the test has not chosen")
+    }
+
+    /// A load of so many datagrams for it.
+    pub(crate) fn load(&self, datagrams: u64) -> Load {
+        Load::new(self.address(), Amount::Count(datagrams))
+    }
+
+    /// Sends so many numbered datagrams, and returns how many.
+    pub(crate) fn send(&self, datagrams: u64) -> u64 {
+        self.load(datagrams).send().sent
+    }
+
     /// The process id, for /proc.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its directory, which `@DIR@` stands for.
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
-    }
-
-    /// Where `udpd stats` finds it when it was started with a file.
-    pub(crate) fn control_socket(&self) -> PathBuf {
-        self.directory.path().join("control.sock")
+    /// What it has open, by the names that those have now.
+    pub(crate) fn open_files(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").flatten();
+        entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
     }
 
     /// What it has in memory. The sum that `status` shows would be off by up to 64 pages for each core, because the
@@ -216,46 +208,40 @@ impl Daemon {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
-    /// The ledger now, as a user would get it.
-    pub(crate) fn stats(&self) -> Value {
-        let socket = self.control_socket();
-        let output = udpd(&["stats", "--json", "--socket", socket.to_str().expect("temporary paths are UTF-8")]);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "udpd stats ended with {}: {stderr}", output.status);
-        serde_json::from_slice(&output.stdout).expect("udpd stats --json prints JSON")
-    }
-
-    /// Asks for the ledger until `enough` of it holds, and returns that one. Each question is answered by the daemon,
-    /// so this waits for an event and not for a time; it panics when the event never comes.
-    pub(crate) fn stats_when(&self, what: &str, mut enough: impl FnMut(&Value) -> bool) -> Value {
-        let started = Instant::now();
-        loop {
-            let ledger = self.stats();
-            if enough(&ledger) {
-                return ledger;
-            }
-            assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}; the ledger is {ledger:#}");
-        }
-    }
-
     /// Sends a signal to this child only.
+    #[track_caller]
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a process id fits i32"));
-        kill(pid, signal).expect("cannot signal udpd: it has already ended");
+        kill(Pid::from_raw(self.pid().cast_signed()), signal).expect("cannot signal udpd: it has already ended");
     }
 
     /// SIGTERM, and how it ended.
+    #[track_caller]
     pub(crate) fn terminate(self) -> Ended {
         self.end_by(Signal::SIGTERM)
     }
 
+    /// SIGTERM, which it must obey with success and with a ledger that closes over `sent`.
+    #[track_caller]
+    pub(crate) fn end(self, sent: u64) -> Ended {
+        self.terminate().closed(sent)
+    }
+
+    /// The same when all has arrived and nothing is under way.
+    #[track_caller]
+    pub(crate) fn end_after(self, sent: u64) -> Ended {
+        self.until_settled(sent);
+        self.end(sent)
+    }
+
     /// Any signal that ends it, and how it ended.
+    #[track_caller]
     pub(crate) fn end_by(self, signal: Signal) -> Ended {
         self.signal(signal);
         self.wait_for_end()
     }
 
     /// Waits until it ends by itself, and how it ended.
+    #[track_caller]
     pub(crate) fn wait_for_end(mut self) -> Ended {
         let started = Instant::now();
         let status = self.wait();
@@ -263,19 +249,17 @@ impl Daemon {
         let stderr = self.collected_stderr();
         // What Drop would clean up is done: the child has ended. The directory goes on to the caller.
         let placeholder = tempfile::tempdir().expect("cannot make a directory");
-        let directory = std::mem::replace(&mut self.directory, placeholder);
-        let ledger = match std::fs::read(directory.path().join("ledger.json")) {
-            Ok(json) => serde_json::from_slice(&json).expect("stats_on_exit is JSON"),
-            Err(_) => Value::Null,
-        };
-        let stdout = std::fs::read(directory.path().join("stdout")).unwrap_or_default();
-        Ended { status, stderr, stdout, elapsed, ledger, directory }
+        let owner = std::mem::replace(&mut self.directory, placeholder);
+        let directory = owner.path().to_owned();
+        let stdout = std::fs::read(directory.join("stdout")).unwrap_or_default();
+        let ledger = last_ledger(&directory.join("ledger.json"));
+        Ended { status, stderr, stdout, elapsed, ledger, directory, owner: Some(owner) }
     }
 
     /// Waits for the exit; a daemon that does not end is killed, and its status then says so.
     fn wait(&mut self) -> ExitStatus {
         let (ended, watch) = channel::<()>();
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a process id fits i32"));
+        let pid = Pid::from_raw(self.pid().cast_signed());
         let watchdog = std::thread::spawn(move || {
             if watch.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 let _ = kill(pid, Signal::SIGKILL);
@@ -291,14 +275,6 @@ impl Daemon {
     fn collected_stderr(&mut self) -> String {
         self.stderr.take().map_or_else(String::new, |reader| reader.join().expect("the stderr reader panicked"))
     }
-}
-
-/// A directory, and the arguments of `udpd run` with these and `--stats-on-exit`.
-fn called(arguments: &[&str]) -> (tempfile::TempDir, Vec<String>) {
-    let directory = tempfile::tempdir().expect("cannot make a directory for the daemon");
-    let all = ["run"].iter().chain(arguments).chain(&["--stats-on-exit", "@DIR@/ledger.json"]);
-    let all = all.map(|argument| in_directory(argument, directory.path())).collect();
-    (directory, all)
 }
 
 /// A directory with the configuration in it, and the arguments that name it.
@@ -318,18 +294,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Runs udpd to its end with these arguments, without a daemon around it.
-pub(crate) fn udpd(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_udpd"))
-        .args(arguments)
-        .stdin(Stdio::null())
-        .env_remove("NOTIFY_SOCKET")
-        .output()
-        .expect("cannot start udpd")
-}
-
-/// A loopback address nobody is bound to: below the range that the kernel hands out by itself, so that no sender takes
-/// it between here and the daemon's start, and never the same twice in one test process.
+/// A free loopback address: below the range that the kernel hands out by itself, so that no sender takes it between
+/// here and the daemon's start, and never the same twice in one test process.
 pub(crate) fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const FIRST: u16 = 20_000;
@@ -343,23 +309,4 @@ pub(crate) fn free_address() -> SocketAddr {
         }
     }
     panic!("no UDP port is free from {FIRST} on")
-}
-
-fn in_directory(text: &str, directory: &Path) -> String {
-    text.replace("@DIR@", directory.to_str().expect("temporary paths are UTF-8"))
-}
-
-/// The text with the keys that a test needs in its `[daemon]`.
-pub(crate) fn complete(text: &str, directory: &Path) -> String {
-    let wanted = [
-        ("control_socket", "\"@DIR@/control.sock\""),
-        ("metrics_address", "\"\""),
-        ("stats_on_exit", "\"@DIR@/ledger.json\""),
-    ];
-    let mut head = "[daemon]\n".to_owned();
-    for (key, value) in wanted.iter().filter(|(key, _)| !text.contains(key)) {
-        head.push_str(&format!("{key} = {value}\n"));
-    }
-    let whole = if text.contains("[daemon]\n") { text.replace("[daemon]\n", &head) } else { head + text };
-    in_directory(&whole, directory)
 }

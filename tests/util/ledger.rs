@@ -52,6 +52,71 @@ fn assert_listener_closed(listener: &Value) {
     }
 }
 
+/// The first listener.
+pub(crate) fn listener(ledger: &Value) -> &Value {
+    &ledger["listeners"][0]
+}
+
+/// The sinks of the first listener.
+#[track_caller]
+pub(crate) fn sinks(ledger: &Value) -> &[Value] {
+    list(listener(ledger), "sinks")
+}
+
+/// The first sink of the first listener.
+pub(crate) fn sink(ledger: &Value) -> &Value {
+    &listener(ledger)["sinks"][0]
+}
+
+/// The listener of this name.
+#[track_caller]
+pub(crate) fn listener_named<'a>(ledger: &'a Value, name: &str) -> &'a Value {
+    named(list(ledger, "listeners"), name)
+}
+
+/// The sink of this name of the first listener.
+#[track_caller]
+pub(crate) fn sink_named<'a>(ledger: &'a Value, name: &str) -> &'a Value {
+    named(sinks(ledger), name)
+}
+
+/// The one of this name that a reload has not removed, or else the one that it has.
+#[track_caller]
+pub(crate) fn named<'a>(list: &'a [Value], name: &str) -> &'a Value {
+    let own = || list.iter().filter(|one| one["name"] == name);
+    own().find(|one| one["removed"] != true).or(own().next()).unwrap_or_else(|| panic!("no {name} in {list:#?}"))
+}
+
+/// The lanes of the first listener.
+#[track_caller]
+pub(crate) fn lanes(ledger: &Value) -> &[Value] {
+    list(listener(ledger), "lanes")
+}
+
+/// What the first listener has received.
+#[track_caller]
+pub(crate) fn received(ledger: &Value) -> u64 {
+    count(listener(ledger), "received")
+}
+
+/// What has come to the sockets of the first listener.
+#[track_caller]
+pub(crate) fn arrived(ledger: &Value) -> u64 {
+    count(listener(ledger), "arrived")
+}
+
+/// What the first sink of the first listener has delivered.
+#[track_caller]
+pub(crate) fn delivered(ledger: &Value) -> u64 {
+    count(sink(ledger), "delivered")
+}
+
+/// What a listener or a sink has dropped for this reason.
+#[track_caller]
+pub(crate) fn dropped(of: &Value, reason: &str) -> u64 {
+    count(&of["dropped"], reason)
+}
+
 /// The number under `key`; a missing one is a failure, never a zero.
 #[track_caller]
 pub(crate) fn count(object: &Value, key: &str) -> u64 {

@@ -6,9 +6,10 @@
 //! of silently offering less.
 //!
 //! A rate is the most it sends. No test may depend on how fast its machine is, so a load waits while the receiving
-//! socket is filling up, and what is lost then is somebody's fault. A test of what happens when the receiver falls
-//! behind says so with `overruns`.
+//! socket is filling up, and what is lost then is a fault of what is tested. A test of what happens when the receiver
+//! falls behind says so with `overruns`.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{IoSlice, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -108,6 +109,53 @@ impl Load {
         }
     }
 
+    /// So many at a small rate from 8 ports, which lasts over some restarts.
+    pub(crate) fn steady(to: SocketAddr, datagrams: u64) -> Self {
+        Self::new(to, Amount::Count(datagrams)).rate(20_000).flows(8)
+    }
+
+    /// At most so many a second.
+    pub(crate) fn rate(mut self, datagrams: u64) -> Self {
+        self.rate_per_second = datagrams;
+        self
+    }
+
+    /// From so many ports.
+    pub(crate) fn flows(mut self, flows: usize) -> Self {
+        self.flows = flows;
+        self
+    }
+
+    /// Datagrams of this length.
+    pub(crate) fn bytes(mut self, payload_bytes: usize) -> Self {
+        self.payload_bytes = payload_bytes;
+        self
+    }
+
+    /// From this address of loopback.
+    pub(crate) fn from(mut self, address: impl Into<IpAddr>) -> Self {
+        self.from = Some(address.into());
+        self
+    }
+
+    /// In trains of so many.
+    pub(crate) fn trains(mut self, datagrams: u16) -> Self {
+        self.segment = Some(datagrams);
+        self
+    }
+
+    /// From this core.
+    pub(crate) fn on_core(mut self, cpu: usize) -> Self {
+        self.cpu = Some(cpu);
+        self
+    }
+
+    /// Whatever waits in the receiving socket already.
+    pub(crate) fn overrunning(mut self) -> Self {
+        self.overruns = true;
+        self
+    }
+
     /// Sends it all and returns when that is done.
     pub(crate) fn send(self) -> LoadReport {
         self.spawn().join().expect("the sending thread panicked, see above")
@@ -191,6 +239,20 @@ impl Load {
             turn += 1;
         }
         LoadReport { sent, seconds: start.elapsed().as_secs_f64(), per_flow }
+    }
+}
+
+impl LoadReport {
+    /// Checks that the lines hold each number of each flow exactly once, and nothing else.
+    #[track_caller]
+    pub(crate) fn assert_each_once(&self, text: &[u8]) {
+        let mut missing: Vec<BTreeSet<u64>> = self.per_flow.iter().map(|&count| (0..count).collect()).collect();
+        for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+            let line = std::str::from_utf8(line).expect("the load is text");
+            let (flow, number) = read_text_header(line).unwrap_or_else(|| panic!("not a line of the load: {line:?}"));
+            assert!(missing[flow].remove(&number), "flow {flow}: number {number} is there twice, or was never sent");
+        }
+        assert!(missing.iter().all(BTreeSet::is_empty), "missing: {missing:?}");
     }
 }
 
@@ -299,7 +361,7 @@ impl Sender {
             let rest = &messages[done..];
             match sendmmsg(socket.as_raw_fd(), &mut self.headers, rest, &addresses, &control, MsgFlags::empty()) {
                 Ok(results) => done += results.count(),
-                // Refused is the answer to an earlier datagram, heard when nobody was listening; this one was not sent.
+                // Refused is the answer to an earlier datagram that met no socket; this one was not sent.
                 Err(Errno::ECONNREFUSED | Errno::EINTR | Errno::ENOBUFS | Errno::EAGAIN) => {}
                 Err(error) => panic!("sendmmsg of {} messages to {:?}: {error}", rest.len(), socket.peer_addr()),
             }

@@ -5,8 +5,8 @@ use std::io::{ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,11 @@ use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use serde_json::Value;
 
-use super::daemon::{complete, udpd};
-
-/// Longer than any machine needs; only a daemon that hangs ever sees it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::ask::Ask;
+use super::ended::{Ended, last_ledger};
+use super::ledger::received;
+use super::wait::PATIENCE;
 
 /// What udpd keeps beside its sockets.
 pub(crate) const RECORD: &str = "udpd-record";
@@ -35,12 +34,10 @@ pub(crate) struct Manager {
     running: Option<(Child, JoinHandle<String>)>,
 }
 
-/// How one of the daemons ended.
-pub(crate) struct Finished {
-    pub(crate) status: ExitStatus,
-    pub(crate) stderr: String,
-    /// What it left in `stats_on_exit`; null when it wrote none.
-    pub(crate) ledger: Value,
+impl Ask for Manager {
+    fn directory(&self) -> &Path {
+        self.directory.path()
+    }
 }
 
 impl Manager {
@@ -49,11 +46,6 @@ impl Manager {
         let notify = UnixDatagram::bind(directory.path().join("notify.sock")).expect("cannot bind the notify socket");
         notify.set_read_timeout(Some(Duration::from_millis(100))).expect("a time limit above zero");
         Self { directory, notify, store: Vec::new(), limit: 64, running: None }
-    }
-
-    /// The directory of the service, which `@DIR@` stands for.
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
     }
 
     /// The names of the sockets that it keeps.
@@ -88,8 +80,8 @@ impl Manager {
     }
 
     /// Starts the daemon with this configuration and everything that is kept, and waits until it is ready.
-    pub(crate) fn start(&mut self, text: &str) {
-        self.launch(text);
+    pub(crate) fn start(&mut self, text: impl Into<String>) {
+        self.launch(text.into());
         let started = Instant::now();
         while !self.hear().is_some_and(|message| message.lines().any(|line| line == "READY=1")) {
             let (child, _) = self.running.as_mut().expect("just started");
@@ -101,24 +93,22 @@ impl Manager {
     }
 
     /// Starts a daemon that is to end by itself.
-    pub(crate) fn start_in_vain(&mut self, text: &str) -> Finished {
-        self.launch(text);
+    pub(crate) fn start_in_vain(&mut self, text: impl Into<String>) -> Ended {
+        self.launch(text.into());
         self.finished()
     }
 
     /// Has the daemon go over to this configuration.
-    pub(crate) fn reload(&mut self, text: &str) {
-        self.write(text);
-        let socket = self.directory().join("control.sock");
-        let output = udpd(&["reload", "--socket", socket.to_str().expect("temporary paths are UTF-8")]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    #[track_caller]
+    pub(crate) fn reload_and_hear(&mut self, text: impl Into<String>) {
+        Ask::reload(self, text).succeeds(&[]);
         while self.hear().is_some() {}
     }
 
     /// The same by SIGHUP, as systemd does it with Type=notify-reload; returns what it is told until that is done.
-    pub(crate) fn reload_by_signal(&mut self, text: &str) -> Vec<String> {
-        while self.hear().is_some() {}
-        self.write(text);
+    pub(crate) fn reload_by_signal(&mut self, text: impl Into<String>) -> Vec<String> {
+        self.hear_what_waits();
+        self.write(&text.into());
         let own = Pid::from_raw(self.pid().cast_signed());
         kill(own, Signal::SIGHUP).expect("it runs");
         let (mut told, begun) = (Vec::new(), Instant::now());
@@ -129,16 +119,10 @@ impl Manager {
         told
     }
 
-    /// Writes the configuration.
-    fn write(&self, text: &str) -> PathBuf {
-        let file = self.directory().join("udpd.toml");
-        std::fs::write(&file, complete(text, self.directory())).expect("cannot write the configuration");
-        file
-    }
-
-    fn launch(&mut self, text: &str) {
+    fn launch(&mut self, text: String) {
         assert!(self.running.is_none(), "one at a time");
-        let file = self.write(text);
+        self.write(&text);
+        let file = self.configuration();
         let _ = std::fs::remove_file(self.directory().join("ledger.json"));
         // The number of the process is known to the process alone before it begins.
         let mut command = Command::new("sh");
@@ -164,35 +148,46 @@ impl Manager {
         self.running.as_ref().expect("a daemon runs").0.id()
     }
 
-    /// Asks for the ledger until `enough` of it holds, and panics when that never comes.
-    pub(crate) fn stats_when(&self, what: &str, enough: impl Fn(&Value) -> bool) -> Value {
-        let (started, socket) = (Instant::now(), self.directory().join("control.sock"));
-        loop {
-            let output = udpd(&["stats", "--json", "--socket", socket.to_str().expect("temporary paths are UTF-8")]);
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "udpd stats ended with {}: {stderr}", output.status);
-            let ledger = serde_json::from_slice(&output.stdout).expect("udpd stats --json prints JSON");
-            if enough(&ledger) {
-                return ledger;
-            }
-            assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}; the ledger is {ledger:#}");
-        }
-    }
-
     /// Ends the daemon by a signal, and keeps what it has been given.
-    pub(crate) fn end_by(&mut self, signal: Signal) -> Finished {
-        let pid = i32::try_from(self.pid()).expect("a process id fits i32");
-        kill(Pid::from_raw(pid), signal).expect("it runs");
+    pub(crate) fn end_by(&mut self, signal: Signal) -> Ended {
+        kill(Pid::from_raw(self.pid().cast_signed()), signal).expect("it runs");
         self.finished()
     }
 
-    fn finished(&mut self) -> Finished {
+    /// SIGTERM, which the daemon must obey with success and with a ledger that closes over `sent`.
+    #[track_caller]
+    pub(crate) fn end(&mut self, sent: u64) -> Ended {
+        self.end_by(Signal::SIGTERM).closed(sent)
+    }
+
+    /// The same when it has received so many, which are all that there are.
+    #[track_caller]
+    pub(crate) fn end_with(&mut self, sent: u64) -> Ended {
+        self.stats_when("all is received", |ledger| received(ledger) >= sent);
+        self.end(sent)
+    }
+
+    fn finished(&mut self) -> Ended {
         let (mut child, stderr) = self.running.take().expect("a daemon runs");
+        let begun = Instant::now();
         let status = child.wait().expect("a child");
+        self.hear_what_waits();
+        Ended {
+            status,
+            stderr: stderr.join().expect("the reader of stderr does not panic"),
+            stdout: Vec::new(),
+            elapsed: begun.elapsed(),
+            ledger: last_ledger(&self.directory().join("ledger.json")),
+            directory: self.directory().to_owned(),
+            owner: None,
+        }
+    }
+
+    /// Hears all that was said so far, as of a daemon that has ended.
+    fn hear_what_waits(&mut self) {
+        self.notify.set_nonblocking(true).expect("switched");
         while self.hear().is_some() {}
-        let ledger = std::fs::read(self.directory().join("ledger.json"));
-        let ledger = ledger.map_or(Value::Null, |json| serde_json::from_slice(&json).expect("the ledger is JSON"));
-        Finished { status, stderr: stderr.join().expect("the reader of stderr does not panic"), ledger }
+        self.notify.set_nonblocking(false).expect("switched");
     }
 
     /// Hears one message and does what it says about descriptors; `None` when none comes for a while.

@@ -118,7 +118,11 @@ fn one_that_hangs_is_named_within_its_limit_and_the_others_are_asked_all_the_sam
     let mute = UnixListener::bind(place.path("udpd-2.sock")).unwrap();
     let server = serve(&place.path("udpd-3.sock"));
     place.list(&["udpd-1.sock", "udpd-2.sock", "udpd-3.sock"]);
-    let taking = thread::spawn(move || mute.accept().map(|(client, _)| io::read_to_string(client)));
+    // Commands elsewhere on this host look at each socket with such a name, too, and hang up without a question.
+    let taking = thread::spawn(move || {
+        let mut asked = mute.incoming().map(|client| client.and_then(io::read_to_string));
+        asked.find(|asked| asked.as_ref().is_ok_and(|asked| !asked.is_empty()))
+    });
     let only_the_last_answers =
         |path: &Path, _| if path.ends_with("udpd-3.sock") { Duration::from_secs(60) } else { SHORT };
     let found = place.ask_within(&only_the_last_answers, &[]);

@@ -1,26 +1,26 @@
-//! Daemons that take over from each other in one directory, as somebody starts them by hand: no service manager, and
-//! whether one is ready stands in its log.
+//! Daemons that take over from each other in one directory, as an operator starts them by hand: without a service
+//! manager, and whether one is ready stands in its log.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
 
-use super::daemon::{complete, udpd};
-
-/// Longer than any machine needs; only a daemon that hangs ever sees it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::ask::Ask;
+use super::ended::{Ended, last_ledger};
+use super::ledger::received;
+use super::setup::complete;
+use super::wait::PATIENCE;
 
 /// What a daemon says when it receives.
 const READY: &str = "ready: ";
 
 /// Where they run.
-pub(crate) struct Succession {
+pub(crate) struct Site {
     directory: tempfile::TempDir,
     /// How many were started.
     started: u32,
@@ -32,56 +32,54 @@ pub(crate) struct Running {
     lines: Receiver<String>,
     /// Those that were read so far.
     said: Vec<String>,
+    directory: PathBuf,
     ledger: PathBuf,
 }
 
-/// How it ended.
-pub(crate) struct Finished {
-    pub(crate) status: ExitStatus,
-    pub(crate) stderr: String,
-    /// Null when it wrote none.
-    pub(crate) ledger: Value,
+impl Ask for Site {
+    fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// That of the first daemon.
+    fn configuration(&self) -> PathBuf {
+        self.directory().join("udpd-1.toml")
+    }
 }
 
-impl Succession {
+impl Site {
     pub(crate) fn new() -> Self {
         Self { directory: tempfile::tempdir().expect("cannot make a directory"), started: 0 }
     }
 
-    /// The directory, which `@DIR@` stands for.
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
-    }
-
-    pub(crate) fn control_socket(&self) -> PathBuf {
-        self.directory().join("control.sock")
-    }
-
     /// Starts the first, and waits until it receives.
-    pub(crate) fn start(&mut self, text: &str) -> Running {
+    #[track_caller]
+    pub(crate) fn start(&mut self, text: impl Into<String>) -> Running {
         let mut first = self.launch(text, &[], &[]);
         first.await_line(READY);
         first
     }
 
-    /// Starts one that takes over, and does not wait for anything.
-    pub(crate) fn challenge(&mut self, text: &str) -> Running {
+    /// Starts one that is to take over, and does not wait for anything.
+    pub(crate) fn challenge(&mut self, text: impl Into<String>) -> Running {
         self.launch(text, &[], &["--take-over"])
     }
 
     /// Starts one that takes over, waits until it does and until the one before has ended, and returns both.
-    pub(crate) fn succeed(&mut self, before: Running, text: &str) -> (Running, Finished) {
+    #[track_caller]
+    pub(crate) fn succeed(&mut self, before: Running, text: impl Into<String>) -> (Running, Ended) {
         let mut next = self.challenge(text);
         next.await_line(READY);
         (next, before.wait())
     }
 
-    /// The same by a command that starts udpd with what is behind it.
-    pub(crate) fn launch(&mut self, text: &str, by: &[&str], arguments: &[&str]) -> Running {
+    /// Starts one by a command that starts udpd with what is behind it.
+    pub(crate) fn launch(&mut self, text: impl Into<String>, by: &[&str], arguments: &[&str]) -> Running {
         self.started += 1;
         let ledger = self.directory().join(format!("ledger-{}.json", self.started));
         let head = format!("[daemon]\nstats_on_exit = \"{}\"\n", ledger.display());
-        let text = if text.contains("[daemon]\n") { text.replace("[daemon]\n", &head) } else { head + text };
+        let text = text.into();
+        let text = if text.contains("[daemon]\n") { text.replace("[daemon]\n", &head) } else { head + &text };
         let file = self.directory().join(format!("udpd-{}.toml", self.started));
         std::fs::write(&file, complete(&text, self.directory())).expect("cannot write the configuration");
         let mut whole: Vec<&str> = by.to_vec();
@@ -95,22 +93,14 @@ impl Succession {
         std::thread::spawn(move || {
             pipe.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)).unwrap_or_default();
         });
-        Running { child, lines, said: Vec::new(), ledger }
+        Running { child, lines, said: Vec::new(), directory: self.directory().to_owned(), ledger }
     }
 
-    /// Asks for the ledger until `enough` of it holds, and panics when that never comes.
-    pub(crate) fn stats_when(&self, what: &str, enough: impl Fn(&Value) -> bool) -> Value {
-        let (started, socket) = (Instant::now(), self.control_socket());
-        loop {
-            let output = udpd(&["stats", "--json", "--socket", socket.to_str().expect("temporary paths are UTF-8")]);
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "udpd stats ended with {}: {stderr}", output.status);
-            let ledger = serde_json::from_slice(&output.stdout).expect("udpd stats --json prints JSON");
-            if enough(&ledger) {
-                return ledger;
-            }
-            assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}; the ledger is {ledger:#}");
-        }
+    /// Ends the last one when it has received so many, which are all that there are; returns how many it received.
+    #[track_caller]
+    pub(crate) fn end_with(&self, last: Running, datagrams: u64) -> u64 {
+        self.stats_when("all is received", |ledger| received(ledger) >= datagrams);
+        last.terminate().received()
     }
 }
 
@@ -143,18 +133,23 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.pid()).expect("a process id fits i32")), signal).expect("it runs");
+        kill(Pid::from_raw(self.pid().cast_signed()), signal).expect("it runs");
     }
 
-    pub(crate) fn end_by(self, signal: Signal) -> Finished {
+    pub(crate) fn end_by(self, signal: Signal) -> Ended {
         self.signal(signal);
         self.wait()
     }
 
+    pub(crate) fn terminate(self) -> Ended {
+        self.end_by(Signal::SIGTERM)
+    }
+
     /// Waits until it ends by itself.
-    pub(crate) fn wait(mut self) -> Finished {
+    pub(crate) fn wait(mut self) -> Ended {
         // Its end closes the pipe, so that is waited for with a limit.
-        let deadline = Instant::now() + PATIENCE;
+        let begun = Instant::now();
+        let deadline = begun + PATIENCE;
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => self.said.push(line),
@@ -162,10 +157,15 @@ impl Running {
                 Err(RecvTimeoutError::Timeout) => panic!("udpd does not end:\n{}", self.said.join("\n")),
             }
         }
-        let status = self.child.wait().expect("a child");
-        let ledger = std::fs::read(&self.ledger);
-        let ledger = ledger.map_or(Value::Null, |json| serde_json::from_slice(&json).expect("the ledger is JSON"));
-        Finished { status, stderr: std::mem::take(&mut self.said).join("\n"), ledger }
+        Ended {
+            status: self.child.wait().expect("a child"),
+            stderr: std::mem::take(&mut self.said).join("\n"),
+            stdout: Vec::new(),
+            elapsed: begun.elapsed(),
+            ledger: last_ledger(&self.ledger),
+            directory: self.directory.clone(),
+            owner: None,
+        }
     }
 }
 
