@@ -2,9 +2,9 @@
 //!
 //! Applying goes in two steps. Queues, rings, table and hash come first, because drivers ask for new interrupts when
 //! they change; then the host is read and planned anew, and interrupts are set for the queues that there are now.
-//! Before the first change everything that any of it could disturb is saved, and before the second step what the first
-//! brought; nothing is changed of which it is not known what it was. A setting that is right already is not
-//! written, so applying twice writes nothing the second time.
+//! Before the first change everything that any change could disturb is saved, and before the second step the settings
+//! that the first step brought. A setting whose value is not known is not changed. A setting that is right already is
+//! not written, so applying twice writes nothing the second time.
 
 use crate::change::{ApplyError, ApplyFailure, Change, Refused};
 use crate::corelist::format_core_list;
@@ -35,7 +35,7 @@ pub struct Steering<'a> {
 impl Steering<'_> {
     /// Reads the host and plans for it.
     pub fn plan(&self, interfaces: &[String]) -> Result<(Host, Plan), ApplyError> {
-        // Who is named twice is one all the same.
+        // An interface that is named twice is planned once.
         let mut once: Vec<String> = Vec::new();
         for interface in interfaces {
             if !once.contains(interface) {
@@ -50,8 +50,7 @@ impl Steering<'_> {
         Ok((host, plan))
     }
 
-    /// What the plan would change of the host as it is now. Interrupts of queues that do not exist yet are not among
-    /// it.
+    /// What the plan would change of the host as it is now, without the interrupts of queues that do not exist yet.
     pub fn changes(&self, host: &Host, plan: &Plan) -> Result<Vec<Change>, ApplyError> {
         let mut changes = Vec::new();
         for (interface, part) in host.interfaces.iter().zip(&plan.interfaces) {
@@ -60,7 +59,7 @@ impl Steering<'_> {
         Ok(changes)
     }
 
-    /// Applies the plan, telling of each change after it was made. Returns what was changed; so does the failure.
+    /// Applies the plan, and calls `progress` after each change. Returns what was changed; so does the failure.
     pub fn apply(
         &self,
         interfaces: &[String],
@@ -137,7 +136,7 @@ impl Steering<'_> {
         journal.save(&saved).map_err(ApplyError::Journal)
     }
 
-    /// Saves what these changes could disturb. Nothing is changed of which it is not known what it was.
+    /// Saves what these changes could disturb.
     fn save(&self, host: &Host, changes: &[Change], journal: &mut LockedJournal) -> Result<(), ApplyError> {
         for interface in &host.interfaces {
             let changes: Vec<&Change> = changes.iter().filter(|change| change.interface == interface.name).collect();
@@ -159,7 +158,7 @@ impl Steering<'_> {
         Ok(())
     }
 
-    /// What is saved for an interface, or would be; true when it is not saved yet.
+    /// What is saved for an interface, or what is to be saved; true when it is not saved yet.
     fn saved(&self, interface: &Interface, journal: &LockedJournal) -> Result<(Saved, bool), ApplyError> {
         Ok(match self.found(interface, journal)? {
             Some(saved) => (saved, false),
@@ -209,7 +208,7 @@ impl Steering<'_> {
         Change { disruption, ..Change::planned(interface, setting, from, to, wanted.why.clone(), command) }
     }
 
-    /// Whether this is what the driver made of that value before.
+    /// Whether the driver made this value of that one before.
     pub(crate) fn is_rounded(&self, interface: &str, setting: &Setting, from: &str, to: &str) -> bool {
         let is_it = |change: &&Change| (change.interface.as_str(), &change.setting) == (interface, setting);
         self.rounded
@@ -241,7 +240,7 @@ impl Steering<'_> {
             return Err(ApplyError::Permission(what));
         }
         for change in changes {
-            // Any other error may be gone by then: an interrupt of the driver's old queues goes with them.
+            // Any other error may be gone when the setting is written: interrupts go with the old queues of a driver.
             if let Err(SettingError::Permission(what)) = self.reader.check_writable(&change.interface, &change.setting)
             {
                 return Err(ApplyError::Permission(what));
@@ -250,8 +249,8 @@ impl Steering<'_> {
         Ok(())
     }
 
-    /// Everything that changing any of it could disturb, as it is. What the driver would not tell when the host was
-    /// read is left out: no plan asks for it, and a driver that never tells must not keep the rest from being set.
+    /// Reads everything that any change could disturb. What the driver did not tell when the host was read is left out:
+    /// no plan asks for it, and a driver that never tells it must not keep the rest from being set.
     fn snapshot(&self, interface: &Interface, identity: Identity) -> Result<Saved, ApplyError> {
         let told = [
             (Setting::Channels, interface.channels.get().is_some()),
@@ -295,8 +294,8 @@ impl Steering<'_> {
         made(change, outcome, progress)
     }
 
-    /// The interface of a change, when it is still the one that was planned for. Otherwise applying ends: whatever is
-    /// planned for it would be set on another card, or on none.
+    /// The interface of a change, when it is still the one that was planned for. Otherwise applying ends,
+    /// because its settings would be written to another card.
     pub(crate) fn still_there<'h>(&self, host: &'h Host, change: &Change) -> Result<&'h Interface, ApplyError> {
         let planned = host.interfaces.iter().find(|interface| interface.name == change.interface);
         planned.filter(|planned| self.reader.is_still(&planned.name, planned.index)).ok_or_else(|| {
@@ -391,7 +390,8 @@ impl Steering<'_> {
         Ok(changes)
     }
 
-    /// A driver that is just resetting does not answer, and a plan without its answer has no rules, wanted as they are.
+    /// True when rules are asked for and the driver does not answer, as one that is resetting: then the plan has no
+    /// rules, although they are wanted.
     fn is_unknown_what_is_wanted(&self, interface: &Interface) -> bool {
         let is_asked = self.request.dedicated.iter().any(|asked| asked.is_for(&interface.name));
         let is_unknown = matches!(interface.sorting, Known::Unknown(_)) || matches!(interface.rss, Known::Unknown(_));
@@ -456,7 +456,7 @@ impl Steering<'_> {
         Ok(of_setting.and_then(|(_, value)| Added::parse(value)))
     }
 
-    /// Writes into the journal what belongs to a rule now.
+    /// Writes into the journal what is known of a rule of ours now.
     fn note(
         &self,
         interface: &Interface,

@@ -195,7 +195,7 @@ impl Refused {
         }
     }
 
-    /// A table that leaves queues out is of no use where not one rule was taken that sends anything there.
+    /// A table that leaves queues out is of no use where every rule that would send something there was refused.
     pub(crate) fn makes_pointless(&self, change: &Change, done: &[Change]) -> bool {
         let is_rule = |other: &Change| matches!(other.setting, Setting::Rule { .. });
         let is_here = |other: &Change| other.interface == change.interface;
@@ -217,7 +217,7 @@ impl Refused {
     }
 }
 
-/// What a plan is good without.
+/// The settings without which the rest of a plan is still good.
 fn is_spared(setting: &Setting) -> bool {
     matches!(setting, Setting::Coalescing | Setting::Ntuple | Setting::Rule { .. })
 }

@@ -111,7 +111,7 @@ impl Device {
         self.line("address")
     }
 
-    /// The hardware address of its own, which a member of a bond lays aside.
+    /// Its permanent hardware address, which a member of a bond does not use.
     pub(crate) fn own_address(&self) -> io::Result<Option<String>> {
         Ok(self.line("bonding_slave/perm_hwaddr")?.or(self.address()?))
     }
@@ -194,7 +194,7 @@ fn cannot_read(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))
 }
 
-/// An error is no answer: `exists` would call it "no".
+/// Unlike `exists`, this does not take an error for "no".
 fn is_there(path: &Path) -> io::Result<bool> {
     path.try_exists().map_err(|error| cannot_read(path, &error))
 }

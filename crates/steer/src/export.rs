@@ -1,10 +1,10 @@
-//! A plan as a file for those who do not want a daemon to set it: a `.link` file for systemd, a rule for udev, or a
-//! shell script.
+//! A plan as a file, for an administrator who does not want a daemon to set it: a `.link` file for systemd, a rule for
+//! udev, or a shell script.
 //!
 //! None of them holds the whole plan at every moment, and each says in its comments what it leaves out: systemd knows
 //! queues and rings, udev runs before most drivers have asked for their interrupts, and nothing but
 //! [`Steering::apply`] keeps what was before. Numbers of interrupts change with every boot, so they are found by their
-//! names. Whatever a shell or udev would take for its own is refused rather than quoted.
+//! names. A name that a shell or udev would interpret is refused rather than quoted.
 
 use std::fmt;
 use std::fs;
@@ -72,7 +72,7 @@ enum MatchKey {
     Name,
 }
 
-/// What a shell and udev take as it is.
+/// A text that a shell and udev do not interpret.
 fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-@:,".contains(&byte))
 }

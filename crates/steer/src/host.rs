@@ -1,5 +1,5 @@
-//! Reads a host: from the interfaces that are asked for, over their queues and interrupts, to the cores where datagrams
-//! are processed. Needs no privileges and changes nothing.
+//! Reads a host: interfaces, their queues and interrupts, and the cores where datagrams are processed. Needs no
+//! privileges and changes nothing.
 
 use std::collections::BTreeSet;
 use std::path::Path;

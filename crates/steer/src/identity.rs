@@ -17,7 +17,7 @@ use crate::host::Reader;
 use crate::host::pause;
 use crate::netdev::Link;
 
-/// Interfaces come and go while they are listed; so often both lists are read until they agree.
+/// How often both lists are read until they agree: interfaces come and go while they are listed.
 const READINGS: usize = 5;
 
 /// The length of a hardware address of six bytes as a text.
@@ -66,14 +66,14 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Whether an interface that was is still there.
+/// Whether an interface that was saved is still there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Whereabouts {
-    /// It is, under this name.
+    /// It is there, under this name.
     Here(String),
-    /// It is not, for certain.
+    /// It is certainly gone.
     Gone,
-    /// It cannot be told, or not from here; why.
+    /// It cannot be told, or not from this namespace: why.
     Unclear(String),
 }
 
@@ -145,7 +145,7 @@ impl Reader<'_> {
         device.is_some_and(|device| device.index().is_ok_and(|now| now == index))
     }
 
-    /// Where the interface is that was.
+    /// Looks for an interface that was saved.
     pub(crate) fn whereabouts(&self, was: &Identity) -> Whereabouts {
         self.look_for(was).unwrap_or_else(|error| {
             Whereabouts::Unclear(format!("cannot tell whether {} is still there: {error}", was.name))

@@ -1,4 +1,4 @@
-//! From a receive queue to its interrupt, by the best source that answers, or to the reason why it is unknown.
+//! Finds the interrupt of a receive queue by the best source that answers, or tells why it is unknown.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -15,7 +15,7 @@ struct Vector {
     name: String,
 }
 
-/// Where interrupts describe themselves.
+/// The trees in which the kernel describes interrupts.
 pub(crate) struct Roots<'a> {
     pub(crate) sys: &'a Path,
     pub(crate) proc: &'a Path,
@@ -134,7 +134,7 @@ fn why_unknown(driver: Option<&str>, queue: usize, vectors: usize) -> String {
 // device's own vectors are read, and of those only the part that the driver itself composes. A driver that is not in
 // the table is not guessed at.
 
-/// What a name says.
+/// What the name of an interrupt says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Named {
     /// The interrupt of this receive queue.

@@ -20,10 +20,10 @@ use nix::unistd::geteuid;
 
 use crate::topology::{read_if_any, try_numbered};
 
-/// It answers at once; this only keeps a surprise, as one that was stopped, from becoming a hang.
+/// irqbalance answers at once; the limit is for one that was stopped (SIGSTOP).
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// More than the answer for any machine.
+/// A bound on an answer: more than that of any machine.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// The room for an abstract name in `sun_path`, behind its first zero.
@@ -38,7 +38,7 @@ const LIST_BYTES_MAX: usize = 500 - BAN.len();
 /// More options than this are too many to write down by hand.
 const OPTIONS_MAX: usize = 16;
 
-/// A shorter beginning of a name than this may be that of other devices too.
+/// A shorter common beginning of names may belong to other devices too.
 const NAME_BYTES_MIN: usize = 4;
 
 /// Why irqbalance could not be kept off.
@@ -151,8 +151,8 @@ impl Irqbalance {
         Err(io::Error::other(text))
     }
 
-    /// Makes it leave these alone and nothing else. It does not say whether it obeyed, so it is asked what it leaves
-    /// alone now.
+    /// Makes it leave exactly these alone, and asks what it leaves alone now, because it does not say whether it
+    /// obeyed.
     fn replace(&self, interrupts: &[u32]) -> io::Result<Vec<u32>> {
         let list = list(interrupts);
         if list.len() > LIST_BYTES_MAX {
@@ -194,7 +194,7 @@ impl Irqbalance {
     fn ask(&self, command: &str) -> io::Result<String> {
         let stream = self.connect()?;
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
-        // irqbalance checks who asks; the kernel vouches for these credentials.
+        // irqbalance checks the user of the client; the kernel vouches for these credentials.
         let credentials = UnixCredentials::new();
         let message = [IoSlice::new(command.as_bytes())];
         let control = [ControlMessage::ScmCredentials(&credentials)];

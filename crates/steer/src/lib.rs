@@ -1,10 +1,9 @@
-//! From a network card's receive queue to the core where its datagrams are processed: read, planned, set, checked,
-//! undone.
+//! Decides which core handles each receive queue of a network card, sets that, checks that it stays so, and undoes it.
 //!
-//! Tools that move interrupts are many. What they leave open is whether it stayed so, how to go back, and where the
-//! program that receives should sit. This crate goes the whole way and knows nothing of datagrams.
+//! Many tools move interrupts. They do not check later, they do not put anything back, and they do not say on which
+//! core the program that receives should run. This crate does all of it, and knows nothing of datagrams.
 //!
-//! Terms, used alike everywhere:
+//! Terms, with one meaning everywhere:
 //!
 //! - a **queue** is one receive queue of a network interface;
 //! - a **core** is what the kernel calls a CPU, by its number;
@@ -17,8 +16,9 @@
 //! as a table. [`Steering`] compares, applies and restores; a [`Journal`] keeps what was before. The roots of sysfs and
 //! procfs, the driver ([`ethtool::Ethtool`]) and what the kernel says of queues ([`Netdev`]) are parameters, so that
 //! machines that are not at hand can be described by a test. Beside that, [`place`] deals out cores where there is no
-//! interface to plan for, and [`pin_current_thread`] puts a thread onto one. What is read of a card and what is written
-//! to it, and with which rights, stands in the [README](https://docs.rs/crate/nic-steer).
+//! interface to plan for, and [`pin_current_thread`] puts a thread onto one. The
+//! [README](https://docs.rs/crate/nic-steer) lists what is read of a card, what is written to it, and which rights that
+//! takes.
 //!
 //! ```
 //! use nic_steer::{Netlink, Reader, ethtool::Ioctl, plan::{Plan, Request}};

@@ -1,14 +1,14 @@
 //! What is read of a host before anything is decided: plain data, without any I/O.
 //!
 //! The reader fills these from sysfs, procfs, netlink and ethtool; the planner, the checker and the printer only read
-//! them. Whatever could not be learned says why, because a guess here becomes an interrupt on the wrong core later.
+//! them. What could not be read has its reason, because a guess here becomes an interrupt on the wrong core later.
 
 use std::fmt;
 
 use crate::ethtool::{Channels, Coalescing, DriverInfo, Feature, FlowHash, Rings, Rss, Rules};
 use crate::topology::Topology;
 
-/// What was asked, or why there is no answer.
+/// A value that was read, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known<T> {
     /// The value that was read.
@@ -166,11 +166,11 @@ pub struct Interrupt {
     pub effective: Vec<usize>,
     /// False when the kernel manages it and refuses changes.
     pub is_settable: bool,
-    /// Who said that it belongs to this queue.
+    /// The source that says that it belongs to this queue.
     pub source: Source,
 }
 
-/// Who said which interrupt belongs to a queue, best first.
+/// The source that says which interrupt belongs to a queue, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Source {
@@ -182,7 +182,7 @@ pub enum Source {
     OnlyOne,
 }
 
-/// Who processes the datagrams of a queue, and on which cores.
+/// What processes the datagrams of a queue, and on which cores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Work {
     /// What decides where.

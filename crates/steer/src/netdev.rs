@@ -1,8 +1,9 @@
-//! What the kernel itself says of queues and their polling contexts: the `netdev` family of generic netlink, from Linux
-//! 6.8 on.
+//! What the kernel says of interfaces, of their queues and of the polling contexts of those: the `netdev` family of
+//! generic netlink, from Linux 6.8 on.
 //!
-//! Kernels without the family, drivers that tell it nothing, and devices that are down are all ordinary: the answer is
-//! then empty, and the names of interrupts are looked at instead.
+//! A kernel without the family, a driver that tells it nothing, and a device that is down are no errors: the answer is
+//! then empty, and the names of interrupts are read instead. sysfs shows the interfaces of the network namespace in
+//! which it was mounted, which need not be this one: so the list of the kernel is compared with that of sysfs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -77,7 +78,7 @@ impl Netdev for Netlink {
     }
 }
 
-/// Brings queues and their contexts together.
+/// Joins queues with their contexts.
 fn join(queues: &[Vec<u8>], contexts: &[Vec<u8>]) -> Vec<NetdevQueue> {
     let contexts = contexts.iter().map(|context| Attributes::new(context));
     let contexts: BTreeMap<u32, Attributes<'_>> =

@@ -1,11 +1,11 @@
-//! Makes a host again what it was before it was steered.
+//! Puts the settings of a host back to what they were before it was steered.
 //!
-//! What was saved is kept for as long as it may be needed: where it cannot be told whether an interface is still there,
-//! or where anything of it could not be put back. Nothing is written before it is certain that the interface is the one
-//! that was saved. One file that is of no use does not keep the others from being restored.
+//! A file stays as long as it may be needed: while it cannot be told whether its interface is still there, and while
+//! any setting in it could not be put back. Nothing is written before it is certain that the interface is the one that
+//! was saved. A file that is unusable does not keep the others from being restored.
 //!
-//! What belongs to a queue or to an interrupt that is gone for good is told and does not count: there is nothing to put
-//! it back to.
+//! A setting of a queue or an interrupt that is gone for good is reported and is no failure, because there is nothing
+//! left to put it back to.
 
 use crate::apply::Steering;
 use crate::change::{Change, Restored};
@@ -16,11 +16,11 @@ use crate::journal::{Entry, JournalError, LockedJournal, Saved};
 use crate::rules::{Added, rules_while_off, value_saved};
 use crate::setting::{Setting, SettingError, is_same, parse_coalescing, parse_table};
 
-/// What is to be restored, and how.
+/// Which interfaces to restore, and how.
 pub struct RestoreOptions<'a> {
     /// The interfaces, by their names then or now; all of them when none is named.
     pub interfaces: &'a [String],
-    /// What cannot be put back of them is forgotten.
+    /// Removes the file also where something could not be put back.
     pub forget: bool,
     /// Lets irqbalance have these interrupts again.
     pub unban: &'a mut dyn FnMut(&[u32]) -> Result<(), String>,
@@ -164,7 +164,7 @@ impl Steering<'_> {
         let (from, by_hand) = match setting {
             Setting::Rule { .. } => {
                 let Some(ours) = Added::parse(saved) else { return Ok(()) };
-                // One that is gone by itself is as it was.
+                // There was no rule before, so one that is gone needs nothing.
                 let Some(ours) = self.reader.added_rule(interface, setting, ours)? else { return Ok(()) };
                 (ours.show_rule(), ours.show())
             }

@@ -9,7 +9,7 @@ use crate::irqbalance::Irqbalance;
 use crate::irqbalance::Presence;
 use crate::setting::Setting;
 
-/// Who is likely to have changed a setting.
+/// What is likely to have changed a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rival {
@@ -38,7 +38,7 @@ pub enum Rival {
         /// The line that sets it.
         line: String,
     },
-    /// The driver, or an administrator: the host shows no one else.
+    /// The driver, or an administrator: the host shows no other program.
     Driver {
         /// When drivers do that.
         habit: &'static str,
@@ -90,7 +90,7 @@ const LINK_KEYS: [&str; 5] = ["RxChannels", "CombinedChannels", "RxBufferSize", 
 const IRQ_AFFINITY: &str = "IRQAffinity";
 
 impl Rivals {
-    /// Looks for them below `root`, which is `/` on a live machine.
+    /// Looks for these programs below `root`, which is `/` on a live machine.
     pub fn find(root: &Path) -> Self {
         let files = LINK_FOLDERS.iter().filter_map(|folder| fs::read_dir(root.join(folder)).ok());
         let link_files = files.flat_map(Iterator::flatten).flat_map(|entry| {
@@ -111,7 +111,7 @@ impl Rivals {
         Some(Rival::LinkFile { path, line })
     }
 
-    /// Who is likely to have changed a setting.
+    /// What is likely to have changed a setting.
     pub(crate) fn of(&self, setting: &Setting) -> Option<Rival> {
         let reset = Rival::Driver { habit: "a reset of the driver changes it, or an administrator did" };
         match setting {

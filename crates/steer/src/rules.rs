@@ -1,7 +1,8 @@
 //! Rules by which a device sorts, as settings: found by what they compare, added, and removed again.
 //!
-//! A table of rules has many owners. A rule is ours only if there was none for the same datagrams when we came, and the
-//! journal says at which place ours was put. What is at another place, or compares anything else, is never touched.
+//! Several programs may add rules to the table of a device. A rule is ours only if the table had none for the same
+//! datagrams before, and the journal has the place of ours. A rule at another place, or one that compares anything
+//! else, is never touched.
 
 use std::net::IpAddr;
 
@@ -45,8 +46,7 @@ impl Added {
     }
 }
 
-/// What the journal says of sorting that was off although others had rules: drivers that keep rules apart from it have
-/// those still when it is turned off again.
+/// The text in the journal for sorting that was off although others had rules: some drivers keep rules while it is off.
 pub(crate) fn off_with_rules(count: usize) -> String {
     format!("off; rules of others {count}")
 }

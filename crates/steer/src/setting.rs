@@ -289,7 +289,7 @@ impl Reader<'_> {
             .map_err(|error| write_error(setting, &path, "a core list", &error))
     }
 
-    /// The file of a setting that is one. An interrupt is where its name is: drivers that reset ask for new numbers.
+    /// The file of a setting that is one. An interrupt is found by its name: drivers that reset ask for new numbers.
     fn path(&self, interface: &str, setting: &Setting) -> Result<PathBuf, SettingError> {
         let folder = self.sys_root.join("class/net").join(interface);
         let queues = folder.join("queues");
@@ -312,9 +312,9 @@ impl Reader<'_> {
         })
     }
 
-    /// Searched among the device's own, because a name that a rename left behind can be that of another device by now.
-    /// A line that several devices share has several names, and a setting has one of them or all. One that the driver
-    /// has let go of has none, and is still the device's own.
+    /// Finds the interrupt of a setting by its name, among those of the device: an old name can belong to another
+    /// device by now. A line that several devices share has several names, and a setting has one of them or all. An
+    /// interrupt that the driver has released has no name, and still belongs to the device.
     fn find_interrupt(&self, interface: &str, number: u32, name: &str) -> io::Result<Option<u32>> {
         let is_named = |actions: &str| actions.split(',').any(|action| name.split(',').any(|name| name == action));
         let named: Vec<(u32, String)> = self.all_interrupts(interface)?;
@@ -339,7 +339,7 @@ fn write_error(setting: &Setting, path: &std::path::Path, value: &str, error: &i
     match error.raw_os_error() {
         Some(libc::EACCES) => SettingError::Permission(format!("{text}; root is needed")),
         Some(libc::EROFS) => SettingError::Permission(format!("{text}; in a container, apply on the host instead")),
-        // How kernels say it of an interrupt that they manage themselves: the older ones with EIO.
+        // What kernels answer about an interrupt that they manage themselves; older ones answer EIO.
         Some(libc::EPERM | libc::EIO) if is_interrupt => {
             SettingError::Failed(format!("{text}; the kernel manages this interrupt itself"))
         }

@@ -1,8 +1,8 @@
 //! What the kernel counts of interfaces and of their receive queues: the standard counters of every interface
 //! (rtnetlink), and those of a queue where its driver tells the kernel (the `netdev` family, from Linux 6.9 on).
 //!
-//! Made to be asked once a second: the sockets stay open, one buffer serves all answers, and one question is about all
-//! interfaces of the network namespace.
+//! Made to be asked once a second: the sockets and their buffers stay, and one question is about all interfaces of the
+//! network namespace.
 
 use std::io;
 

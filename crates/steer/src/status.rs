@@ -2,7 +2,7 @@
 //!
 //! Steering is undone silently: irqbalance moves an interrupt minutes later, a driver forgets every affinity when its
 //! queues change, a link flap resets a ring. So the comparison names the setting, the value found, the value wanted,
-//! and the rival, as far as the host shows one. What could not be read is named too, and never called "as planned".
+//! and the program that probably changed it. What could not be read is named too, and never called "as planned".
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub struct Drift {
     pub change: Change,
     /// The number of the queue, when the setting belongs to one.
     pub queue: Option<usize>,
-    /// Who is likely to have changed it.
+    /// What is likely to have changed it.
     pub rival: Option<Rival>,
 }
 
@@ -79,7 +79,7 @@ impl Comparison {
     }
 }
 
-/// So often an interrupt has to fire after it was looked at until it counts as one that does not move.
+/// How often an interrupt must fire elsewhere after it was read before it counts as one that does not move.
 const FIRINGS: u64 = 3;
 
 impl Steering<'_> {
@@ -101,7 +101,7 @@ impl Steering<'_> {
         comparison
     }
 
-    /// The setting that lets every program poll, which none of them needs a right for.
+    /// The setting that lets every program poll the queues, without any right.
     fn polled_by_anybody(&self, interface: &Interface) -> Vec<Unknown> {
         let unknown = |why: String, cure: String| Unknown::new(&interface.name, None, WHERE_PROCESSED, why, cure);
         match self.reader.busy_polling() {
@@ -144,7 +144,7 @@ impl Steering<'_> {
         }
     }
 
-    /// An interrupt that moves at this moment shows where it was: it differs only if it still does a little later.
+    /// An interrupt that is just moving shows its old cores: it differs only if it still does a little later.
     fn look_again(&self, comparison: &mut Comparison) {
         for _ in 1..LOOKS {
             let moves = |drift: &Drift| matches!(drift.change.setting, Setting::Interrupt { .. });
@@ -162,8 +162,8 @@ impl Steering<'_> {
         }
     }
 
-    /// Interrupts whose affinity is as planned and that fire elsewhere all the same. One that has not fired since is
-    /// none of them: it moves when it does.
+    /// Finds interrupts whose affinity is as planned and that fire elsewhere all the same. One that has not fired since
+    /// does not count: it moves when it fires.
     fn look_where_they_fire(&self, host: &Host, plan: &Plan, comparison: &mut Comparison) {
         let mut strays: Vec<StrayInterrupt> = Vec::new();
         for (interface, part) in with_plans(host, plan) {
@@ -362,7 +362,7 @@ impl UnknownOf<'_> {
         self.found.push(Unknown::new(&self.interface.name, queue, what, why, cure));
     }
 
-    /// What a driver did not tell is unknown whether it was asked for or not; what it does not have is a doubt only
+    /// What a driver did not tell is unknown whether it was asked for or not; what it does not have counts only
     /// where it was asked for.
     fn of_answer<T>(&mut self, answer: &Known<T>, what: &str, asked: Option<&str>) {
         match (answer, asked) {

@@ -36,11 +36,24 @@ impl Ioctl {
         sys::ethtool(self.socket.as_fd(), interface, request).map_err(|cause| explain(cause, doing))
     }
 
-    /// One question with a fixed length.
-    pub(super) fn ask(&self, interface: &str, command: u32, bytes: usize, what: &str) -> Answer<Guarded> {
+    /// One request, with what `fill` writes into it.
+    fn request(
+        &self,
+        interface: &str,
+        command: u32,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+        doing: impl FnOnce() -> String,
+    ) -> Answer<Guarded> {
         let mut request = new_request(command, bytes)?;
-        self.call(interface, &mut request, || format!("read {what} of {interface}"))?;
+        fill(request.bytes_mut());
+        self.call(interface, &mut request, doing)?;
         Ok(request)
+    }
+
+    /// One question with a fixed length.
+    fn ask(&self, interface: &str, command: u32, bytes: usize, what: &str) -> Answer<Guarded> {
+        self.request(interface, command, bytes, |_| {}, || format!("read {what} of {interface}"))
     }
 
     /// Writes a changed answer back under another command.
@@ -52,20 +65,17 @@ impl Ioctl {
     fn set_rss(&self, interface: &str, table: Option<&[u32]>, table_size: u32, key: &[u8]) -> Answer<()> {
         let entries = table.map_or(0, <[u32]>::len);
         let write = |transform: u8| {
-            let mut request = new_request(command::SET_RSS, wire::RSS_HEADER_BYTES + 4 * entries + key.len())?;
-            let bytes = request.bytes_mut();
-            wire::put_u32(bytes, wire::RSS_TABLE_SIZE_AT, table_size);
-            wire::put_u32(bytes, wire::RSS_KEY_SIZE_AT, u32::try_from(key.len()).unwrap_or(u32::MAX));
-            bytes[wire::RSS_TRANSFORM_AT] = transform;
-            for (number, queue) in table.unwrap_or_default().iter().enumerate() {
-                wire::put_u32(bytes, wire::RSS_HEADER_BYTES + 4 * number, *queue);
-            }
-            bytes[wire::RSS_HEADER_BYTES + 4 * entries..][..key.len()].copy_from_slice(key);
-            sys::ethtool(self.socket.as_fd(), interface, &mut request).map_err(|cause| {
-                explain(cause, || {
-                    format!("set the hash spreading of {interface} ({entries} entries, {} bytes of key)", key.len())
-                })
-            })
+            let fill = |bytes: &mut [u8]| {
+                wire::put_u32(bytes, wire::RSS_TABLE_SIZE_AT, table_size);
+                wire::put_u32(bytes, wire::RSS_KEY_SIZE_AT, u32::try_from(key.len()).unwrap_or(u32::MAX));
+                bytes[wire::RSS_TRANSFORM_AT] = transform;
+                wire::put_table(bytes, wire::RSS_HEADER_BYTES, table.unwrap_or_default());
+                bytes[wire::RSS_HEADER_BYTES + 4 * entries..][..key.len()].copy_from_slice(key);
+            };
+            let bytes = wire::RSS_HEADER_BYTES + 4 * entries + key.len();
+            let doing =
+                || format!("set the hash spreading of {interface} ({entries} entries, {} bytes of key)", key.len());
+            self.request(interface, command::SET_RSS, bytes, fill, doing).map(drop)
         };
         // Older kernels refuse the value that newer ones take for "leave the symmetric hash as it is", and some newer
         // ones refuse it for drivers without a symmetric hash, where 0 changes nothing.
@@ -95,8 +105,8 @@ pub(super) fn explain(cause: io::Error, doing: impl FnOnce() -> String) -> Ethto
     }
 }
 
-/// What is asked for its length first can have another one when it is asked for itself: the driver then refuses the
-/// length, or a kernel that goes by its own writes past our end (EFAULT). So both are asked for again.
+/// The length of an answer is asked for first, and may have changed when the answer is asked for: the driver then
+/// refuses the length, or the kernel writes past our end (EFAULT). So both are asked for again.
 fn with_the_size_of_now<T>(mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
     let has_changed = |error: &EthtoolError| match error {
         EthtoolError::Failed { cause, .. } => matches!(cause.raw_os_error(), Some(libc::EINVAL | libc::EFAULT)),
@@ -164,14 +174,13 @@ impl Ethtool for Ioctl {
         let size = table.map_or(0, |table| u32::try_from(table.len()).unwrap_or(u32::MAX));
         match self.set_rss(interface, table, size, &[]) {
             Err(EthtoolError::NotSupported) => {
-                let mut request =
-                    new_request(command::SET_INDIRECTION, wire::INDIRECTION_HEADER_BYTES + 4 * size as usize)?;
-                wire::put_u32(request.bytes_mut(), wire::INDIRECTION_SIZE_AT, size);
-                for (number, queue) in table.unwrap_or_default().iter().enumerate() {
-                    wire::put_u32(request.bytes_mut(), wire::INDIRECTION_HEADER_BYTES + 4 * number, *queue);
-                }
+                let fill = |bytes: &mut [u8]| {
+                    wire::put_u32(bytes, wire::INDIRECTION_SIZE_AT, size);
+                    wire::put_table(bytes, wire::INDIRECTION_HEADER_BYTES, table.unwrap_or_default());
+                };
+                let bytes = wire::INDIRECTION_HEADER_BYTES + 4 * size as usize;
                 let doing = || format!("set the indirection table of {interface} to {size} entries");
-                self.call(interface, &mut request, doing)
+                self.request(interface, command::SET_INDIRECTION, bytes, fill, doing).map(drop)
             }
             result => result,
         }
@@ -182,24 +191,24 @@ impl Ethtool for Ioctl {
     }
 
     fn flow_hash(&self, interface: &str, family: Family) -> Answer<FlowHash> {
-        let mut request = new_request(command::GET_FLOW_HASH, wire::RXNFC_BYTES)?;
-        wire::put_u32(request.bytes_mut(), wire::FLOW_TYPE_AT, wire::flow_type(family));
-        match self.call(interface, &mut request, || format!("read what {interface} hashes of UDP over {family}")) {
-            // So some drivers say that they know no such flows, instead of EOPNOTSUPP.
+        let fill = |bytes: &mut [u8]| wire::put_u32(bytes, wire::FLOW_TYPE_AT, wire::flow_type(family));
+        let doing = || format!("read what {interface} hashes of UDP over {family}");
+        match self.request(interface, command::GET_FLOW_HASH, wire::RXNFC_BYTES, fill, doing) {
+            // Some drivers answer EINVAL for flows that they do not know, instead of EOPNOTSUPP.
             Err(EthtoolError::Failed { cause, .. }) if cause.raw_os_error() == Some(libc::EINVAL) => {
-                return Err(EthtoolError::NotSupported);
+                Err(EthtoolError::NotSupported)
             }
-            answer => answer?,
+            answer => Ok(FlowHash(wire::u64_at(answer?.bytes(), wire::DATA_AT))),
         }
-        Ok(FlowHash(wire::u64_at(request.bytes(), wire::DATA_AT)))
     }
 
     fn set_flow_hash(&self, interface: &str, family: Family, hash: FlowHash) -> Answer<()> {
-        let mut request = new_request(command::SET_FLOW_HASH, wire::RXNFC_BYTES)?;
-        wire::put_u32(request.bytes_mut(), wire::FLOW_TYPE_AT, wire::flow_type(family));
-        wire::put_u64(request.bytes_mut(), wire::DATA_AT, hash.0);
+        let fill = |bytes: &mut [u8]| {
+            wire::put_u32(bytes, wire::FLOW_TYPE_AT, wire::flow_type(family));
+            wire::put_u64(bytes, wire::DATA_AT, hash.0);
+        };
         let doing = || format!("let {interface} hash {:?} of UDP over {family}", hash.letters());
-        self.call(interface, &mut request, doing)
+        self.request(interface, command::SET_FLOW_HASH, wire::RXNFC_BYTES, fill, doing).map(drop)
     }
 
     fn coalescing(&self, interface: &str) -> Answer<Coalescing> {
@@ -220,16 +229,17 @@ impl Ethtool for Ioctl {
     fn rules(&self, interface: &str) -> Answer<Rules> {
         'listing: for _ in 0..LISTINGS {
             let counted = self.ask(interface, command::COUNT_RULES, wire::RXNFC_BYTES, "the number of rules")?;
-            let count = bounded(wire::rule_count(counted.bytes()), wire::RULES_MAX, "rules", interface)?;
+            let count =
+                bounded(wire::u32_at(counted.bytes(), wire::RULE_COUNT_AT), wire::RULES_MAX, "rules", interface)?;
             let bytes = (wire::PLACES_AT + 4 * count as usize).max(wire::RXNFC_BYTES);
             let mut request = new_request(command::LIST_RULES, bytes)?;
-            wire::put_rule_count(request.bytes_mut(), count);
+            wire::put_u32(request.bytes_mut(), wire::RULE_COUNT_AT, count);
             match sys::ethtool(self.socket().as_fd(), interface, &mut request) {
                 // More rules than there is room for: one came in between.
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => continue,
                 result => result.map_err(|cause| explain(cause, || format!("list the rules of {interface}")))?,
             }
-            let listed = wire::rule_count(request.bytes()).min(count) as usize;
+            let listed = wire::u32_at(request.bytes(), wire::RULE_COUNT_AT).min(count) as usize;
             let mut taken = Vec::with_capacity(listed);
             for place in wire::table(request.bytes(), wire::PLACES_AT, listed) {
                 match self.rule_at(interface, place)? {
@@ -252,40 +262,40 @@ impl Ethtool for Ioctl {
     }
 
     fn insert_rule(&self, interface: &str, rule: &Rule, place: Option<u32>) -> Answer<u32> {
-        let mut request = new_request(command::INSERT_RULE, wire::RXNFC_BYTES)?;
-        wire::put_rule(request.bytes_mut(), rule, place);
+        let fill = |bytes: &mut [u8]| wire::put_rule(bytes, rule, place);
         let doing = || {
             let Rule { family, port, queue, .. } = rule;
             format!("let {interface} send UDP over {family} to port {port} to queue {queue}")
         };
-        self.call(interface, &mut request, doing)?;
-        Ok(wire::place(request.bytes()))
+        let answer = self.request(interface, command::INSERT_RULE, wire::RXNFC_BYTES, fill, doing)?;
+        Ok(wire::u32_at(answer.bytes(), wire::PLACE_AT))
     }
 
     fn delete_rule(&self, interface: &str, place: u32) -> Answer<()> {
-        let mut request = new_request(command::DELETE_RULE, wire::RXNFC_BYTES)?;
-        wire::put_place(request.bytes_mut(), place);
-        self.call(interface, &mut request, || format!("delete the rule at place {place} of {interface}"))
+        let fill = |bytes: &mut [u8]| wire::put_u32(bytes, wire::PLACE_AT, place);
+        let doing = || format!("delete the rule at place {place} of {interface}");
+        self.request(interface, command::DELETE_RULE, wire::RXNFC_BYTES, fill, doing).map(drop)
     }
 
     fn feature(&self, interface: &str, name: &str) -> Answer<Feature> {
         let (bit, words) = self.find_feature(interface, name)?;
         let bytes = wire::FEATURES_HEADER_BYTES + wire::GET_BLOCK_BYTES * words;
-        let mut request = new_request(command::GET_FEATURES, bytes)?;
-        wire::put_feature_words(request.bytes_mut(), words);
-        self.call(interface, &mut request, || format!("read the features of {interface}"))?;
-        Ok(wire::feature(request.bytes(), bit))
+        let fill = |bytes: &mut [u8]| wire::put_feature_words(bytes, words);
+        let doing = || format!("read the features of {interface}");
+        let answer = self.request(interface, command::GET_FEATURES, bytes, fill, doing)?;
+        Ok(wire::feature(answer.bytes(), bit))
     }
 
     fn set_feature(&self, interface: &str, name: &str, on: bool) -> Answer<()> {
         let (bit, words) = self.find_feature(interface, name)?;
         let bytes = wire::FEATURES_HEADER_BYTES + wire::SET_BLOCK_BYTES * words;
-        let mut request = new_request(command::SET_FEATURES, bytes)?;
-        wire::put_feature_words(request.bytes_mut(), words);
-        wire::put_feature(request.bytes_mut(), bit, on);
+        let fill = |request: &mut [u8]| {
+            wire::put_feature_words(request, words);
+            wire::put_feature(request, bit, on);
+        };
         let doing = || format!("turn {name} of {interface} {}", if on { "on" } else { "off" });
         // The kernel answers a request that the driver does not follow with a flag and no error; reading it back tells.
-        self.call(interface, &mut request, doing)
+        self.request(interface, command::SET_FEATURES, bytes, fill, doing).map(drop)
     }
 }
 
@@ -305,11 +315,14 @@ impl Ioctl {
             return self.indirection_only(interface);
         }
         let (entries, key_bytes) = (entries as usize, key_bytes as usize);
-        let mut request = new_request(command::GET_RSS, wire::RSS_HEADER_BYTES + 4 * entries + key_bytes)?;
-        wire::put_u32(request.bytes_mut(), wire::RSS_TABLE_SIZE_AT, entries as u32);
-        wire::put_u32(request.bytes_mut(), wire::RSS_KEY_SIZE_AT, key_bytes as u32);
-        self.call(interface, &mut request, || format!("read the hash spreading of {interface}"))?;
-        let bytes = request.bytes();
+        let fill = |bytes: &mut [u8]| {
+            wire::put_u32(bytes, wire::RSS_TABLE_SIZE_AT, entries as u32);
+            wire::put_u32(bytes, wire::RSS_KEY_SIZE_AT, key_bytes as u32);
+        };
+        let bytes = wire::RSS_HEADER_BYTES + 4 * entries + key_bytes;
+        let doing = || format!("read the hash spreading of {interface}");
+        let answer = self.request(interface, command::GET_RSS, bytes, fill, doing)?;
+        let bytes = answer.bytes();
         let key_at = wire::RSS_HEADER_BYTES + 4 * entries;
         Ok(Rss {
             indirection: wire::table(bytes, wire::RSS_HEADER_BYTES, entries),
@@ -329,13 +342,12 @@ impl Ioctl {
         if entries == 0 {
             return Err(EthtoolError::NotSupported);
         }
-        let mut request = new_request(command::GET_INDIRECTION, wire::INDIRECTION_HEADER_BYTES + 4 * entries as usize)?;
-        wire::put_u32(request.bytes_mut(), wire::INDIRECTION_SIZE_AT, entries);
-        self.call(interface, &mut request, || format!("read the indirection table of {interface}"))?;
-        Ok(Rss {
-            indirection: wire::table(request.bytes(), wire::INDIRECTION_HEADER_BYTES, entries as usize),
-            ..Rss::default()
-        })
+        let fill = |bytes: &mut [u8]| wire::put_u32(bytes, wire::INDIRECTION_SIZE_AT, entries);
+        let bytes = wire::INDIRECTION_HEADER_BYTES + 4 * entries as usize;
+        let doing = || format!("read the indirection table of {interface}");
+        let answer = self.request(interface, command::GET_INDIRECTION, bytes, fill, doing)?;
+        let indirection = wire::table(answer.bytes(), wire::INDIRECTION_HEADER_BYTES, entries as usize);
+        Ok(Rss { indirection, key: Vec::new() })
     }
 }
 
@@ -346,18 +358,18 @@ impl Ioctl {
 const LISTINGS: usize = 5;
 
 impl Ioctl {
-    /// What is at a place: `None` when nothing is any more, `Some(None)` when a [`Rule`] cannot express it. Drivers say
-    /// either of two things of a place where nothing is: ixgbe that the question is wrong.
+    /// The rule at a place: `None` when the place is empty by now, `Some(None)` when a [`Rule`] cannot express it. Of
+    /// an empty place most drivers answer ENOENT, and ixgbe EINVAL.
     fn rule_at(&self, interface: &str, place: u32) -> Answer<Option<Option<Rule>>> {
-        let mut request = new_request(command::GET_RULE, wire::RXNFC_BYTES)?;
-        wire::put_place(request.bytes_mut(), place);
-        match self.call(interface, &mut request, || format!("read the rule at place {place} of {interface}")) {
+        let fill = |bytes: &mut [u8]| wire::put_u32(bytes, wire::PLACE_AT, place);
+        let doing = || format!("read the rule at place {place} of {interface}");
+        match self.request(interface, command::GET_RULE, wire::RXNFC_BYTES, fill, doing) {
             Err(EthtoolError::Failed { cause, .. })
                 if matches!(cause.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) =>
             {
                 Ok(None)
             }
-            result => result.map(|()| Some(wire::rule(request.bytes()))),
+            answer => Ok(Some(wire::rule(answer?.bytes()))),
         }
     }
 
@@ -370,13 +382,13 @@ impl Ioctl {
 
     /// The names of a set, as the driver answers them, and how many they are.
     pub(super) fn names(&self, interface: &str, set: u32, most: u32, what: &str) -> Answer<(Guarded, u32)> {
-        let mut sets = new_request(command::COUNT_STRINGS, wire::STRING_COUNT_BYTES)?;
-        wire::put_string_set(sets.bytes_mut(), set);
-        self.call(interface, &mut sets, || format!("count the {what} of {interface}"))?;
+        let fill = |bytes: &mut [u8]| wire::put_u64(bytes, wire::STRING_SETS_AT, 1 << set);
+        let doing = || format!("count the {what} of {interface}");
+        let sets = self.request(interface, command::COUNT_STRINGS, wire::STRING_COUNT_BYTES, fill, doing)?;
         let count = bounded(wire::string_count(sets.bytes(), set), most, what, interface)?;
-        let mut names = new_request(command::GET_STRINGS, wire::names_bytes(count))?;
-        wire::put_name_count(names.bytes_mut(), set, count);
-        self.call(interface, &mut names, || format!("read the names of the {what} of {interface}"))?;
+        let fill = |bytes: &mut [u8]| wire::put_name_count(bytes, set, count);
+        let doing = || format!("read the names of the {what} of {interface}");
+        let names = self.request(interface, command::GET_STRINGS, wire::names_bytes(count), fill, doing)?;
         Ok((names, count))
     }
 }

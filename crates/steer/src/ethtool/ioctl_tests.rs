@@ -170,9 +170,9 @@ fn driver_that_loses_a_rule(reading: usize, errno: i32) -> seam::Driver {
     let (mut readings, mut is_there) = (0, true);
     Box::new(move |request| {
         match wire::u32_at(request, wire::COMMAND_AT) {
-            command::COUNT_RULES => wire::put_rule_count(request, if is_there { 2 } else { 1 }),
+            command::COUNT_RULES => wire::put_u32(request, wire::RULE_COUNT_AT, if is_there { 2 } else { 1 }),
             command::LIST_RULES => {
-                wire::put_rule_count(request, if is_there { 2 } else { 1 });
+                wire::put_u32(request, wire::RULE_COUNT_AT, if is_there { 2 } else { 1 });
                 wire::put_u32(request, wire::PLACES_AT, 3);
                 if is_there {
                     wire::put_u32(request, wire::PLACES_AT + 4, 5);
@@ -181,7 +181,7 @@ fn driver_that_loses_a_rule(reading: usize, errno: i32) -> seam::Driver {
             command::GET_RULE => {
                 readings += 1;
                 is_there &= readings != reading;
-                if wire::place(request) == 5 && readings >= reading {
+                if wire::u32_at(request, wire::PLACE_AT) == 5 && readings >= reading {
                     return Err(io::Error::from_raw_os_error(errno));
                 }
             }

@@ -1,7 +1,7 @@
 //! Drivers, asked and told through ethtool.
 //!
-//! The trait [`Ethtool`] is the seam. Behind it are the ioctls of the running kernel ([`Ioctl`]) or, in tests, a device
-//! that exists only in memory.
+//! The trait [`Ethtool`] has two implementations: the ioctls of the running kernel ([`Ioctl`]) and, for tests, a device
+//! in memory.
 
 pub(crate) mod command;
 mod driver;

@@ -10,29 +10,29 @@ use super::{Channels, Coalescing, DriverInfo, Family, Feature, Rings, Rule};
 
 /// Commands of the ioctl, each with its name in linux/ethtool.h.
 pub(super) mod command {
-    pub(in super::super) const GET_DRIVER: u32 = 0x03; // ETHTOOL_GDRVINFO
-    pub(in super::super) const GET_COALESCING: u32 = 0x0e; // ETHTOOL_GCOALESCE
-    pub(in super::super) const SET_COALESCING: u32 = 0x0f; // ETHTOOL_SCOALESCE
-    pub(in super::super) const GET_RINGS: u32 = 0x10; // ETHTOOL_GRINGPARAM
-    pub(in super::super) const SET_RINGS: u32 = 0x11; // ETHTOOL_SRINGPARAM
-    pub(in super::super) const GET_STRINGS: u32 = 0x1b; // ETHTOOL_GSTRINGS
-    pub(in super::super) const GET_STATISTICS: u32 = 0x1d; // ETHTOOL_GSTATS
-    pub(in super::super) const GET_FLOW_HASH: u32 = 0x29; // ETHTOOL_GRXFH
-    pub(in super::super) const SET_FLOW_HASH: u32 = 0x2a; // ETHTOOL_SRXFH
-    pub(in super::super) const COUNT_RULES: u32 = 0x2e; // ETHTOOL_GRXCLSRLCNT
-    pub(in super::super) const GET_RULE: u32 = 0x2f; // ETHTOOL_GRXCLSRULE
-    pub(in super::super) const LIST_RULES: u32 = 0x30; // ETHTOOL_GRXCLSRLALL
-    pub(in super::super) const DELETE_RULE: u32 = 0x31; // ETHTOOL_SRXCLSRLDEL
-    pub(in super::super) const INSERT_RULE: u32 = 0x32; // ETHTOOL_SRXCLSRLINS
-    pub(in super::super) const COUNT_STRINGS: u32 = 0x37; // ETHTOOL_GSSET_INFO
-    pub(in super::super) const GET_INDIRECTION: u32 = 0x38; // ETHTOOL_GRXFHINDIR
-    pub(in super::super) const SET_INDIRECTION: u32 = 0x39; // ETHTOOL_SRXFHINDIR
-    pub(in super::super) const GET_FEATURES: u32 = 0x3a; // ETHTOOL_GFEATURES
-    pub(in super::super) const SET_FEATURES: u32 = 0x3b; // ETHTOOL_SFEATURES
-    pub(in super::super) const GET_CHANNELS: u32 = 0x3c; // ETHTOOL_GCHANNELS
-    pub(in super::super) const SET_CHANNELS: u32 = 0x3d; // ETHTOOL_SCHANNELS
-    pub(in super::super) const GET_RSS: u32 = 0x46; // ETHTOOL_GRSSH
-    pub(in super::super) const SET_RSS: u32 = 0x47; // ETHTOOL_SRSSH
+    pub(crate) const GET_DRIVER: u32 = 0x03; // ETHTOOL_GDRVINFO
+    pub(crate) const GET_COALESCING: u32 = 0x0e; // ETHTOOL_GCOALESCE
+    pub(crate) const SET_COALESCING: u32 = 0x0f; // ETHTOOL_SCOALESCE
+    pub(crate) const GET_RINGS: u32 = 0x10; // ETHTOOL_GRINGPARAM
+    pub(crate) const SET_RINGS: u32 = 0x11; // ETHTOOL_SRINGPARAM
+    pub(crate) const GET_STRINGS: u32 = 0x1b; // ETHTOOL_GSTRINGS
+    pub(crate) const GET_STATISTICS: u32 = 0x1d; // ETHTOOL_GSTATS
+    pub(crate) const GET_FLOW_HASH: u32 = 0x29; // ETHTOOL_GRXFH
+    pub(crate) const SET_FLOW_HASH: u32 = 0x2a; // ETHTOOL_SRXFH
+    pub(crate) const COUNT_RULES: u32 = 0x2e; // ETHTOOL_GRXCLSRLCNT
+    pub(crate) const GET_RULE: u32 = 0x2f; // ETHTOOL_GRXCLSRULE
+    pub(crate) const LIST_RULES: u32 = 0x30; // ETHTOOL_GRXCLSRLALL
+    pub(crate) const DELETE_RULE: u32 = 0x31; // ETHTOOL_SRXCLSRLDEL
+    pub(crate) const INSERT_RULE: u32 = 0x32; // ETHTOOL_SRXCLSRLINS
+    pub(crate) const COUNT_STRINGS: u32 = 0x37; // ETHTOOL_GSSET_INFO
+    pub(crate) const GET_INDIRECTION: u32 = 0x38; // ETHTOOL_GRXFHINDIR
+    pub(crate) const SET_INDIRECTION: u32 = 0x39; // ETHTOOL_SRXFHINDIR
+    pub(crate) const GET_FEATURES: u32 = 0x3a; // ETHTOOL_GFEATURES
+    pub(crate) const SET_FEATURES: u32 = 0x3b; // ETHTOOL_SFEATURES
+    pub(crate) const GET_CHANNELS: u32 = 0x3c; // ETHTOOL_GCHANNELS
+    pub(crate) const SET_CHANNELS: u32 = 0x3d; // ETHTOOL_SCHANNELS
+    pub(crate) const GET_RSS: u32 = 0x46; // ETHTOOL_GRSSH
+    pub(crate) const SET_RSS: u32 = 0x47; // ETHTOOL_SRSSH
 }
 
 /// More entries than any indirection table has.
@@ -208,8 +208,8 @@ const FURTHER_MASKS_AT: usize = FLOW_MASKS_AT + 52; // fs.m_ext
 const FURTHER_MASKS_BYTES: usize = 20;
 const HAS_FURTHER_FIELDS: u32 = 0x8000_0000; // FLOW_EXT
 const RING_COOKIE_AT: usize = RXNFC.ring_cookie_at; // fs.ring_cookie
-const PLACE_AT: usize = RXNFC.place_at; // fs.location
-const RULE_COUNT_AT: usize = RXNFC.rule_count_at; // rule_cnt
+pub(super) const PLACE_AT: usize = RXNFC.place_at; // fs.location
+pub(super) const RULE_COUNT_AT: usize = RXNFC.rule_count_at; // rule_cnt
 pub(super) const PLACES_AT: usize = RXNFC.places_at; // rule_locs
 /// In the answers about the whole table: the driver takes [`ANY_PLACE`]. The other bits are how many places there are.
 pub(super) const DRIVER_CHOOSES: u64 = 0x8000_0000; // RX_CLS_LOC_SPECIAL
@@ -217,7 +217,7 @@ const ANY_PLACE: u32 = 0xffff_ffff; // RX_CLS_LOC_ANY
 
 // struct ethtool_sset_info, ethtool_gstrings, ethtool_gfeatures and ethtool_sfeatures.
 pub(super) const STRING_COUNT_BYTES: usize = 24; // struct ethtool_sset_info with one number behind it
-const STRING_SETS_AT: usize = 8; // sset_mask
+pub(super) const STRING_SETS_AT: usize = 8; // sset_mask
 const STRING_COUNT_AT: usize = 16; // data
 pub(super) const STRINGS_HEADER_BYTES: usize = 12; // struct ethtool_gstrings before data
 const STRING_SET_AT: usize = 4; // string_set
@@ -264,7 +264,7 @@ pub(super) fn put_rule(bytes: &mut [u8], rule: &Rule, place: Option<u32>) {
     bytes[FLOW_VALUES_AT + fields.port_at..][..2].copy_from_slice(&rule.port.to_be_bytes());
     bytes[FLOW_MASKS_AT + fields.port_at..][..2].fill(0xff);
     put_u64(bytes, RING_COOKIE_AT, u64::from(rule.queue));
-    put_place(bytes, place.unwrap_or(ANY_PLACE));
+    put_u32(bytes, PLACE_AT, place.unwrap_or(ANY_PLACE));
 }
 
 /// Reads a rule. `None` when it is about something else than UDP, compares what [`Rule`] has no field for, or sends
@@ -304,31 +304,6 @@ fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
         return Some(Ipv4Addr::from(octets).into());
     }
     <[u8; 16]>::try_from(bytes).ok().map(|octets| Ipv6Addr::from(octets).into())
-}
-
-/// Where the driver put a rule that was inserted.
-pub(super) fn place(bytes: &[u8]) -> u32 {
-    u32_at(bytes, PLACE_AT)
-}
-
-/// Names the place of a rule that is asked for or deleted.
-pub(super) fn put_place(bytes: &mut [u8], place: u32) {
-    put_u32(bytes, PLACE_AT, place);
-}
-
-/// How many rules there are.
-pub(super) fn rule_count(bytes: &[u8]) -> u32 {
-    u32_at(bytes, RULE_COUNT_AT)
-}
-
-/// Says for how many places there is room in the request.
-pub(super) fn put_rule_count(bytes: &mut [u8], count: u32) {
-    put_u32(bytes, RULE_COUNT_AT, count);
-}
-
-/// Asks how many names are in a set.
-pub(super) fn put_string_set(bytes: &mut [u8], set: u32) {
-    put_u64(bytes, STRING_SETS_AT, 1 << set);
 }
 
 /// How many are; 0 where the kernel does not know that set.
@@ -379,6 +354,13 @@ pub(super) fn put_feature(bytes: &mut [u8], bit: usize, on: bool) {
     let block = FEATURES_HEADER_BYTES + SET_BLOCK_BYTES * (bit / BITS);
     put_u32(bytes, block, 1 << (bit % BITS));
     put_u32(bytes, block + 4, u32::from(on) << (bit % BITS));
+}
+
+/// Writes the numbers of an indirection table at `at`.
+pub(super) fn put_table(bytes: &mut [u8], at: usize, table: &[u32]) {
+    for (number, queue) in table.iter().enumerate() {
+        put_u32(bytes, at + 4 * number, *queue);
+    }
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ fn a_rule_has_the_bytes_of_the_kernels_own_structure() {
         (176, &[0xff; 4]),       // fs.location = RX_CLS_LOC_ANY
     ]);
     assert_eq!(bytes_of(&rule_to(Some(address.into()), Family::V6), None), to_v6);
-    assert_eq!((rule(&to_v4), place(&to_v4)), (Some(rule_v4), 1021));
+    assert_eq!((rule(&to_v4), u32_at(&to_v4, PLACE_AT)), (Some(rule_v4), 1021));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn no_answer_makes_a_decoder_panic() {
         let _ = (driver(answer), channels(answer), rings(answer), super::coalescing(answer));
         let count = usize::try_from(random.next()).unwrap_or(usize::MAX);
         assert!(table(answer, 24, count).len() <= 64);
-        let _ = (rule(answer), place(answer), rule_count(answer), string_count(answer, FEATURE_NAMES));
+        let _ = (rule(answer), string_count(answer, FEATURE_NAMES));
         let _ = (feature(answer, random.below(5000)), bit_named(answer, "rx-gro"));
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Opens it, and makes what is missing of it. Without `create` the answer is `None` where it is missing.
+    /// Opens a folder. With `create` missing folders are made; without it the answer is `None` where it is missing.
     pub(super) fn open(path: &Path, create: bool) -> Result<Option<Self>, JournalError> {
         let steps = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fail = |at: &Path, error: Errno| match error {
@@ -70,7 +70,7 @@ impl Folder {
         Ok(Some(folder))
     }
 
-    /// Where a file of it is, for a message.
+    /// The path of a file in it, for a message.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         if name.is_empty() { self.path.clone() } else { self.path.join(name) }
     }
@@ -145,7 +145,7 @@ impl Folder {
         }
     }
 
-    /// Puts a whole file in place of what is there: at any moment there is the old one or the new one.
+    /// Replaces a file: at any moment there is the whole old one or the whole new one.
     pub(super) fn write(&self, name: &str, text: &str) -> Result<(), JournalError> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let beside = format!(".{}-{}{UNFINISHED}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -184,8 +184,8 @@ impl Folder {
     }
 }
 
-/// Why what was cannot be saved, read or removed. A file that is unusable needs a person to look at it; any other error
-/// may pass.
+/// Why saved settings cannot be written, read or removed. A file that is unusable needs a person to look at it; any
+/// other error may pass.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JournalError {

@@ -5,7 +5,7 @@
 //! file and keeps its values: the oldest are the ones to go back to.
 //!
 //! Saving and removing take the lock, which is held through the whole of an apply or a restore: a restore in the middle
-//! of an apply would leave changes behind of which no journal says anything.
+//! of an apply would leave changes that are in no journal.
 //!
 //! The folder belongs below /run and to root alone: a reboot puts all these settings back by itself, and removes the
 //! files with them.
@@ -215,7 +215,7 @@ fn read(folder: &Folder, file: &str) -> Result<Saved, JournalError> {
 const FIRST_LINE: &str = "steering journal 2: what was, before it was changed";
 const LAST_LINE: &str = "end";
 
-/// What an interface was like.
+/// The settings of an interface as they were.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saved {
     /// Which interface.
@@ -229,14 +229,14 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// True when what this setting was is saved.
+    /// True when the earlier value of this setting is saved.
     pub fn covers(&self, setting: &Setting) -> bool {
         self.values.iter().chain(&self.later).any(|(saved, _)| is_one(saved, setting))
     }
 }
 
-/// Whether both are the same thing. Drivers ask for new interrupts under the old names, and a line that several devices
-/// share has several; one whose driver has let go of it has none, and only its number.
+/// Whether both are the same setting. A driver that resets asks for new interrupts under the old names; a line that
+/// several devices share has several names, and one that its driver has released has only its number.
 fn is_one(saved: &Setting, setting: &Setting) -> bool {
     match (saved, setting) {
         (Setting::Interrupt { number, name }, Setting::Interrupt { number: other_number, name: other }) => {

@@ -1,9 +1,9 @@
-//! The cores that a plan deals out, what already lies on each of them, and which of them is the best for the next
-//! interrupt or receiver.
+//! The cores that a plan gives to interrupts and receivers, what each of them has already, and which one is the best
+//! for the next interrupt or receiver.
 //!
-//! Nearness goes first: the **home** of a device are the cores nearest to its memory node. Within it a physical core of
-//! which nothing is used yet beats the second thread of one that is; away from it that is the first thing that counts,
-//! because there is no nearness left to keep. Cores of others count as used.
+//! Nearness comes first: the **home** of a device are the cores nearest to its memory node. Within it a physical core
+//! that is not used yet comes before the second thread of a used one; away from home that comes first of all. Cores of
+//! others count as used.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -15,7 +15,7 @@ use crate::ethtool::{Channels, Coalescing, Family, FlowHash, Rings};
 use crate::model::{Host, Interface, Kind};
 
 impl Plan {
-    /// Decides. `allowed` are the cores that this process may use.
+    /// Makes the plan. `allowed` are the cores that this process may use.
     pub fn new(host: &Host, allowed: &[usize], request: &Request) -> Result<Self, PlanError> {
         let mut cores = Cores::new(host, allowed, request)?;
         let (mut interfaces, mut requests) = (Vec::new(), Vec::new());
@@ -187,7 +187,7 @@ impl InterfacePlan {
         Ok(())
     }
 
-    /// What a device may wait before its interrupt is what a datagram may wait, and what bounds the interrupts.
+    /// How long a device may wait before its interrupt: that delays datagrams, and bounds the interrupts a second.
     fn want_coalescing(&mut self, interface: &Interface, queues: usize, request: &Request) {
         let Some(rx_usecs) = request.coalesce_usecs() else { return };
         let Some(now) = interface.coalescing.get() else {
@@ -277,7 +277,7 @@ impl InterfacePlan {
     }
 }
 
-/// What changing a setting costs on a driver, as its source tells.
+/// What changing a setting costs on a driver, according to its source code.
 fn disruption(driver: &str, target: &Target) -> Option<String> {
     let cost = match (target, driver) {
         (Target::Interrupt { .. } | Target::Rps { .. } | Target::Xps { .. } | Target::Indirection(_), _) => {

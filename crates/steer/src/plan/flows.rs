@@ -1,10 +1,10 @@
 //! Which queue gets which datagrams: rules for those that have a queue to themselves, and the indirection table for all
 //! the others.
 //!
-//! A queue of one's own takes both halves: a rule that sends the datagrams there, and a table that sends nothing else
-//! there. So where either cannot be had, neither is planned, and a note says why. A rule names one queue. Several for
-//! one port would take a context of queues of its own in the device, which few drivers have; that is refused, because a
-//! second rule for the same datagrams would never match.
+//! A dedicated queue takes a rule that sends its datagrams there, and a table that sends nothing else there. Where
+//! either cannot be had, neither is planned, and a note says why. A rule names one queue. Several for one port would
+//! take a context of queues of its own in the device, which few drivers have; that is refused, because a second rule
+//! for the same datagrams would never match.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

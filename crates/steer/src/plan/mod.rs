@@ -1,4 +1,4 @@
-//! What a host should look like, decided from what it looks like, without any I/O. The same host and the same wish
+//! What a host should look like, decided from what it looks like, without any I/O. The same host and the same request
 //! always give the same plan, also after the plan has been applied: so applying twice changes nothing.
 //!
 //! The terms: a plan has a part for each interface; that has a **seat** for each queue (the core of its interrupt, the

@@ -1,5 +1,5 @@
-//! Which cores the queues and receivers of all interfaces get, dealt out together so that the first interface does not
-//! take what the last one needs.
+//! Which cores the queues and receivers of all interfaces get. All interfaces are seated together, so that the first
+//! one does not take what the last one needs.
 //!
 //! With `adjacent` the interrupt and the receiver of a queue sit on two physical cores of the device's node, under one
 //! last-level cache where there is one: the softirq and the receiver then run at the same time and the datagram crosses
@@ -9,6 +9,7 @@
 //! interrupt keeps busy. Only when no thread is free at all does a receiver sit on the core of its interrupt, and only
 //! then do queues share cores.
 
+use std::borrow::BorrowMut;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cores::Cores;
@@ -90,40 +91,31 @@ fn seat_interrupts(cores: &mut Cores<'_>, group: &mut [&mut InterfaceSeats<'_>])
     let receivers = apart.map(|seats| seats.needs()).sum::<usize>().saturating_sub(interrupts);
     let Some(home) = group.first().map(|seats| seats.home.clone()) else { return };
     let theirs = cores.for_interrupts(&home, interrupts, receivers);
-    for receiver in 0..most(group.iter().map(|seats| seats.with_a_queue())) {
-        for seats in group.iter_mut().filter(|seats| receiver < seats.with_a_queue()) {
-            let Some(queue) = seats.first_queue(receiver) else { continue };
-            let core = cores.free_for_interrupt(&theirs).or_else(|| cores.free_for_interrupt(&home));
-            seats.interrupts[queue] = core.map(|core| cores.add_interrupt(core));
-        }
-    }
+    in_turn(group, InterfaceSeats::with_a_queue, |seats, receiver| {
+        let Some(queue) = seats.first_queue(receiver) else { return };
+        let core = cores.free_for_interrupt(&theirs).or_else(|| cores.free_for_interrupt(&home));
+        seats.interrupts[queue] = core.map(|core| cores.add_interrupt(core));
+    });
 }
 
-/// What has no core at home yet: interrupts elsewhere or in turn, and then the receivers, at home as far as possible.
+/// Seats what has no core yet: interrupts elsewhere or in turn, and then receivers, at home as far as possible.
 fn seat_elsewhere(cores: &mut Cores<'_>, interfaces: &mut [InterfaceSeats<'_>]) {
-    let most = most(interfaces.iter().map(InterfaceSeats::with_a_queue));
-    for receiver in 0..most {
-        for seats in interfaces.iter_mut().filter(|seats| receiver < seats.with_a_queue()) {
-            let Some(queue) = seats.first_queue(receiver) else { continue };
-            let core = cores.any_for_interrupt(&seats.home, seats.interface.node);
-            seats.interrupts[queue] = Some(cores.add_interrupt(core));
+    in_turn(interfaces, InterfaceSeats::with_a_queue, |seats, receiver| {
+        let Some(queue) = seats.first_queue(receiver) else { return };
+        let core = cores.any_for_interrupt(&seats.home, seats.interface.node);
+        seats.interrupts[queue] = Some(cores.add_interrupt(core));
+    });
+    in_turn(interfaces, InterfaceSeats::with_a_queue, |seats, receiver| {
+        if seats.placement != Placement::SameCore || seats.own_interrupt_of(receiver).is_none() {
+            seat_receiver_apart(cores, seats, receiver);
         }
-    }
-    for receiver in 0..most {
-        for seats in interfaces.iter_mut().filter(|seats| receiver < seats.with_a_queue()) {
-            if seats.placement != Placement::SameCore || seats.own_interrupt_of(receiver).is_none() {
-                seat_receiver_apart(cores, seats, receiver);
-            }
+    });
+    in_turn(interfaces, InterfaceSeats::with_a_queue, |seats, receiver| {
+        if seats.receivers[receiver].is_none() {
+            let core = elsewhere_or_together(cores, seats, receiver);
+            seats.receivers[receiver] = Some(cores.add_receiver(core));
         }
-    }
-    for receiver in 0..most {
-        for seats in interfaces.iter_mut().filter(|seats| receiver < seats.with_a_queue()) {
-            if seats.receivers[receiver].is_none() {
-                let core = elsewhere_or_together(cores, seats, receiver);
-                seats.receivers[receiver] = Some(cores.add_receiver(core));
-            }
-        }
-    }
+    });
 }
 
 fn elsewhere_or_together(cores: &Cores<'_>, seats: &InterfaceSeats<'_>, receiver: usize) -> usize {
@@ -140,35 +132,45 @@ fn elsewhere_or_together(cores: &Cores<'_>, seats: &InterfaceSeats<'_>, receiver
     near.unwrap_or(if cores.is_free(anywhere) { anywhere } else { interrupt })
 }
 
-fn most(counts: impl Iterator<Item = usize>) -> usize {
-    counts.max().unwrap_or(0)
+/// Calls `seat` for the first receiver of every interface, then for the second, and so on; `count` says how many an
+/// interface has.
+fn in_turn<'a, S: BorrowMut<InterfaceSeats<'a>>>(
+    interfaces: &mut [S],
+    count: fn(&InterfaceSeats<'a>) -> usize,
+    mut seat: impl FnMut(&mut InterfaceSeats<'a>, usize),
+) {
+    let most = interfaces.iter().map(|seats| count(seats.borrow())).max().unwrap_or(0);
+    for receiver in 0..most {
+        for seats in interfaces.iter_mut().map(BorrowMut::borrow_mut).filter(|seats| receiver < count(seats)) {
+            seat(seats, receiver);
+        }
+    }
 }
 
 /// Receivers beyond the queues, in turn; then the interrupts of further queues of the same receiver.
 fn seat_the_rest(cores: &mut Cores<'_>, interfaces: &mut [InterfaceSeats<'_>], placement: Placement) {
-    let most = most(interfaces.iter().map(|seats| seats.receivers.len()));
-    for receiver in 0..most {
-        for seats in interfaces.iter_mut().filter(|seats| receiver < seats.receivers.len()) {
+    in_turn(
+        interfaces,
+        |seats| seats.receivers.len(),
+        |seats, receiver| {
             if seats.receivers[receiver].is_none() {
                 let core = cores.any_for_receiver(&seats.home, seats.interface.node);
                 seats.receivers[receiver] = Some(cores.add_receiver(core));
             }
+        },
+    );
+    in_turn(interfaces, InterfaceSeats::with_a_queue, |seats, receiver| {
+        while let Some(queue) = seats.open_queue(receiver) {
+            let core = match placement {
+                Placement::SameCore => seats.receivers[receiver],
+                Placement::Adjacent => cores.free_physical(&seats.home).first().copied(),
+                Placement::Node => cores.free_for_interrupt(&seats.home),
+            };
+            let core = core.or(seats.interrupt_of(receiver));
+            let core = core.unwrap_or_else(|| cores.any_for_interrupt(&seats.home, seats.interface.node));
+            seats.interrupts[queue] = Some(cores.add_interrupt(core));
         }
-    }
-    for receiver in 0..most {
-        for seats in interfaces.iter_mut().filter(|seats| receiver < seats.with_a_queue()) {
-            while let Some(queue) = seats.open_queue(receiver) {
-                let core = match placement {
-                    Placement::SameCore => seats.receivers[receiver],
-                    Placement::Adjacent => cores.free_physical(&seats.home).first().copied(),
-                    Placement::Node => cores.free_for_interrupt(&seats.home),
-                };
-                let core = core.or(seats.interrupt_of(receiver));
-                let core = core.unwrap_or_else(|| cores.any_for_interrupt(&seats.home, seats.interface.node));
-                seats.interrupts[queue] = Some(cores.add_interrupt(core));
-            }
-        }
-    }
+    });
 }
 
 /// The queues and receivers of one interface that need cores.
@@ -176,7 +178,7 @@ pub(super) struct SeatRequest<'a> {
     pub(super) interface: &'a Interface,
     /// How many queues there will be.
     pub(super) queues: usize,
-    /// How many receivers there will be; those that run already count for themselves.
+    /// How many receivers there will be, unless some run already.
     pub(super) receivers: usize,
     /// Where receivers run already.
     pub(super) seated: &'a [QueueSeat],
@@ -313,7 +315,7 @@ impl<'a> InterfaceSeats<'a> {
         self.open_queue(receiver).filter(|_| self.own_interrupt_of(receiver).is_none())
     }
 
-    /// Where an interrupt fires that is the receiver's alone.
+    /// Where an interrupt fires that the receiver does not share.
     pub(super) fn own_interrupt_of(&self, receiver: usize) -> Option<usize> {
         let is_own = |queue: &usize| matches!(self.owners[*queue], InterruptOwner::Own | InterruptOwner::Managed);
         self.queues_of(receiver).filter(is_own).find_map(|queue| self.interrupts[queue])
@@ -327,7 +329,7 @@ impl<'a> InterfaceSeats<'a> {
         })
     }
 
-    /// How many physical cores it takes to keep everything apart that has no core yet.
+    /// How many physical cores are needed to keep apart all interrupts and receivers that have no core yet.
     pub(super) fn needs(&self) -> usize {
         let needs = |receiver: usize| {
             usize::from(self.first_queue(receiver).is_some()) + usize::from(self.receivers[receiver].is_none())
@@ -395,7 +397,7 @@ impl InterfaceSeats<'_> {
         self.say_what_does_not_fit(cores);
     }
 
-    /// An interrupt that stays where the kernel has it fires elsewhere than when its receiver was started.
+    /// Notes an interrupt that the kernel manages and that fires elsewhere than when its receiver was started.
     fn say_where_managed(&mut self, queue: usize) {
         let Some(seat) = self.seated.iter().find(|seat| seat.queue == queue && seat.rps_cores.is_empty()) else {
             return;
