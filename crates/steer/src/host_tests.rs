@@ -87,27 +87,22 @@ fn a_program_that_polls_beats_the_interrupt_and_rps_comes_after_it() {
 
 #[test]
 fn bonds_bridges_and_vlans_are_seen_with_what_is_below_them() {
-    let machine = Machine::unpack(
-        "sys/devices/system/cpu/online = 0-1\n\
-         sys/class/net/bond0/{1-1}fs = x\n\
-         sys/class/net/bond0/bonding/slaves = eth0 eth1\n\
-         sys/class/net/bond0/ifindex = 4\n\
-         sys/class/net/bond0/flags = 0x1003\n\
-         sys/class/net/bond0/lower_eth0 = x\n\
-         sys/class/net/bond0/lower_eth1 = x\n\
-         sys/class/net/br0/bridge/x = x\n\
-         sys/class/net/br0/ifindex = 5\n\
-         sys/class/net/br0/flags = 0x1003\n\
-         sys/class/net/v7/uevent = DEVTYPE=vlan\n\
-         sys/class/net/v7/ifindex = 6\n\
-         sys/class/net/v7/flags = 0x1003\n\
-         sys/class/net/v7/lower_eth0 = x\n\
-         sys/class/net/wlan0/phy80211/x = x\n\
-         sys/class/net/wlan0/ifindex = 7\n\
-         sys/class/net/wlan0/flags = 0x1003\n\
-         sys/class/net/dummy0/ifindex = 8\n\
-         sys/class/net/dummy0/flags = 0x1003\n",
-    );
+    let mut machine = Machine::unpack("sys/devices/system/cpu/online = 0-1");
+    let files = [
+        "bond0/1fs = x",
+        "bond0/bonding/slaves = eth0 eth1",
+        "bond0/lower_eth0 = x",
+        "bond0/lower_eth1 = x",
+        "br0/bridge/x = x",
+        "v7/uevent = DEVTYPE=vlan",
+        "v7/lower_eth0 = x",
+        "wlan0/phy80211/x = x",
+    ];
+    files.iter().for_each(|file| machine.add(&format!("sys/class/net/{file}")).expect("a file"));
+    for (index, name) in (4..).zip(["bond0", "br0", "v7", "wlan0", "dummy0"]) {
+        machine.write(&format!("sys/class/net/{name}/ifindex"), &format!("{index}"));
+        machine.write(&format!("sys/class/net/{name}/flags"), "0x1003");
+    }
     let host = machine.read(&["bond0", "br0", "v7", "wlan0", "dummy0"]).expect("a host");
     let kinds: Vec<&Kind> = host.interfaces.iter().map(|interface| &interface.kind).collect();
     let nothing = Kind::Virtual("no device behind it".to_owned());
@@ -162,10 +157,10 @@ fn a_kernel_that_fails_to_tell_of_queues_is_part_of_the_reason() {
         }
     }
     let machine = Machine::named("unknown-driver");
-    let (sys, proc) = (machine.sys(), machine.proc());
-    let reader =
-        crate::Reader { sys_root: &sys, proc_root: &proc, ethtool: &machine.ethtool, netdev: &Broken, busy_polls: &[] };
-    let host = reader.read(&reader.physical_interfaces().expect("one")).expect("a host");
+    let host = machine.with_reader(&[], |reader| {
+        let reader = crate::Reader { netdev: &Broken, ..reader };
+        reader.read(&reader.physical_interfaces().expect("one")).expect("a host")
+    });
     let Known::Unknown(reason) = &host.interfaces[0].queues[0].interrupt else { panic!("{host:?}") };
     assert!(reason.contains("No buffer space available"), "{reason}");
 }

@@ -239,18 +239,28 @@ mod tests {
     }
 
     #[test]
-    fn each_driver_is_read_as_it_writes() {
-        assert_eq!(queues("ixgbe", &["eth0-TxRx-3", "eth0-rx-1", "eth0"]), [Some(3), Some(1), None]);
-        assert_eq!(queues("i40e", &["i40e-eth0-TxRx-12", "i40e-0000:3b:00.0:misc"]), [Some(12), None]);
-        assert_eq!(queues("ice", &["ice-ens1f0-TxRx-0", "ice-0000:17:00.0:misc"]), [Some(0), None]);
-        assert_eq!(queues("iavf", &["iavf-ens1f0v0-TxRx-2"]), [Some(2)]);
-        assert_eq!(
-            queues("mlx5_core", &["mlx5_comp5@pci:0000:3b:00.0", "mlx5_async0@pci:0000:3b:00.0"]),
-            [Some(5), None]
-        );
-        assert_eq!(queues("ena", &["ens5-Tx-Rx-1", "ena-mgmnt@pci:0000:00:05.0"]), [Some(1), None]);
-        assert_eq!(queues("bnxt_en", &["bnxt_en-ens3-TxRx-4", "ens3-rx-1", "ens3-tx-1"]), [Some(4), Some(1), None]);
-        assert_eq!(queues("vmxnet3", &["eth1-rxtx-2", "eth1-event-4"]), [Some(2), None]);
+    fn each_driver_is_read_as_it_writes_and_what_only_resembles_a_number_is_none() {
+        type Name = (&'static str, Option<usize>);
+        let cases: &[(&str, &[Name])] = &[
+            (
+                "ixgbe",
+                &[("eth0-TxRx-3", Some(3)), ("eth0-rx-1", Some(1)), ("eth0", None), ("old-name-TxRx-3", Some(3))],
+            ),
+            ("ixgbe", &[("eth0-TxRx-+3", None), ("eth0-TxRx-", None), ("eth0-TxRx-3x", None)]),
+            ("ixgbe", &[("eth0-TxRx-99999999999999999999999", None)]),
+            ("i40e", &[("i40e-eth0-TxRx-12", Some(12)), ("i40e-0000:3b:00.0:misc", None)]),
+            ("ice", &[("ice-ens1f0-TxRx-0", Some(0)), ("ice-0000:17:00.0:misc", None)]),
+            ("iavf", &[("iavf-ens1f0v0-TxRx-2", Some(2))]),
+            ("mlx5_core", &[("mlx5_comp5@pci:0000:3b:00.0", Some(5)), ("mlx5_async0@pci:0000:3b:00.0", None)]),
+            ("ena", &[("ens5-Tx-Rx-1", Some(1)), ("ena-mgmnt@pci:0000:00:05.0", None)]),
+            ("bnxt_en", &[("bnxt_en-ens3-TxRx-4", Some(4)), ("ens3-rx-1", Some(1)), ("ens3-tx-1", None)]),
+            ("vmxnet3", &[("eth1-rxtx-2", Some(2)), ("eth1-event-4", None)]),
+            ("a_driver_of_tomorrow", &[("eth0-TxRx-3", None)]),
+        ];
+        for (driver, names) in cases {
+            let (names, expected): (Vec<&str>, Vec<Option<usize>>) = names.iter().copied().unzip();
+            assert_eq!(queues(driver, &names), expected, "{driver}: {names:?}");
+        }
     }
 
     #[test]
@@ -267,17 +277,5 @@ mod tests {
         names.push("gve-mgmnt@pci:0000:00:04.0");
         let expected = [None, None, None, None, Some(0), Some(1), Some(2), Some(3), None];
         assert_eq!(queues("gve", &names), expected);
-    }
-
-    #[test]
-    fn a_name_from_before_a_rename_says_the_same() {
-        assert_eq!(queues("ixgbe", &["old-name-TxRx-3"]), [Some(3)]);
-    }
-
-    #[test]
-    fn what_only_resembles_a_number_is_none() {
-        assert_eq!(queues("ixgbe", &["eth0-TxRx-+3", "eth0-TxRx-", "eth0-TxRx-3x"]), [None, None, None]);
-        assert_eq!(queues("ixgbe", &["eth0-TxRx-99999999999999999999999"]), [None]);
-        assert_eq!(queues("a_driver_of_tomorrow", &["eth0-TxRx-3"]), [None], "an unknown driver is not guessed at");
     }
 }

@@ -118,34 +118,22 @@ fn confine(thread: Pid, cores: &[usize]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn two_nodes() -> Topology {
-        Topology {
-            online: vec![0, 1, 2, 3],
-            node_of_core: [(0, 0), (1, 0), (2, 1), (3, 1)].into(),
-            ..Topology::default()
+    #[test]
+    fn receivers_take_the_highest_cores_and_consumers_what_is_left_near_them() {
+        let node_of_core = [(0, 0), (1, 0), (2, 1), (3, 1)].into();
+        let two_nodes = Topology { online: vec![0, 1, 2, 3], node_of_core, ..Topology::default() };
+        for (receivers, allowed, cores, consumer_cores, shared) in [
+            (1, &[0, 1, 2, 3][..], &[3][..], &[2][..], false),
+            (2, &[0, 1, 2, 3], &[3, 2], &[0, 1], false),
+            (3, &[0, 1], &[1, 0, 1], &[0, 1], true),
+        ] {
+            let seat = |&core: &usize| Seat { core, node: Some(core / 2) };
+            let (receivers, consumer_cores) = (place(receivers, allowed, &two_nodes), consumer_cores.to_vec());
+            assert_eq!(receivers, Seating { receivers: cores.iter().map(seat).collect(), consumer_cores, shared });
         }
-    }
-
-    #[test]
-    fn one_receiver_takes_the_highest_core_and_its_consumer_the_neighbour_on_the_same_node() {
-        let seating = place(1, &[0, 1, 2, 3], &two_nodes());
-        assert_eq!(seating.receivers, [Seat { core: 3, node: Some(1) }]);
-        assert_eq!(seating.consumer_cores, [2]);
-        assert!(!seating.shared);
-    }
-
-    #[test]
-    fn when_the_node_is_full_consumers_use_the_other_node_before_a_receivers_core() {
-        let seating = place(2, &[0, 1, 2, 3], &two_nodes());
-        assert_eq!(seating.consumer_cores, [0, 1]);
-    }
-
-    #[test]
-    fn more_receivers_than_cores_share_and_say_so() {
-        let seating = place(3, &[0, 1], &two_nodes());
-        assert_eq!(seating.receivers.iter().map(|seat| seat.core).collect::<Vec<_>>(), [1, 0, 1]);
-        assert_eq!(seating.consumer_cores, [0, 1]);
-        assert!(seating.shared);
+        let offline = Topology { online: vec![0], ..two_nodes };
+        assert_eq!(place(1, &[0, 1], &offline).receivers[0].core, 0);
+        assert!(place(1, &[1], &offline).receivers.is_empty());
     }
 
     #[test]
@@ -164,13 +152,6 @@ mod tests {
         assert_eq!(cores(6), [7, 5, 3, 1, 6, 4]);
         assert_eq!(place(3, &all, &topology).consumer_cores, [0, 1], "no sibling of a receiver");
         assert_eq!(place(4, &all, &topology).consumer_cores, [0, 2, 4, 6], "nothing but siblings is left");
-    }
-
-    #[test]
-    fn cores_that_are_offline_are_not_used() {
-        let topology = Topology { online: vec![0], node_of_core: [(0, 0)].into(), ..Topology::default() };
-        assert_eq!(place(1, &[0, 1], &topology).receivers[0].core, 0);
-        assert!(place(1, &[1], &topology).receivers.is_empty());
     }
 
     #[test]

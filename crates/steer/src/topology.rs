@@ -176,46 +176,32 @@ fn unreadable_list(path: &Path, cause: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Machine;
 
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().expect("a temporary directory");
-        for (path, text) in files {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
-            fs::write(path, text).expect("a file");
-        }
-        root
+    fn read(tree: &str) -> io::Result<Topology> {
+        Topology::read(&Machine::unpack(tree).sys())
     }
 
     #[test]
-    fn two_nodes_are_read_with_their_cores() {
-        let root = tree(&[
-            ("devices/system/cpu/online", "0-3\n"),
-            ("devices/system/node/node0/cpulist", "0-1\n"),
-            ("devices/system/node/node1/cpulist", "2-3\n"),
-            ("devices/system/node/has_cpu", "0-1\n"),
-        ]);
-        let topology = Topology::read(root.path()).expect("a topology");
-        assert_eq!(topology.online, [0, 1, 2, 3]);
-        assert_eq!(topology.node_of_core, BTreeMap::from([(0, 0), (1, 0), (2, 1), (3, 1)]));
-    }
-
-    #[test]
-    fn a_node_without_cores_and_a_machine_without_nodes_are_no_errors() {
-        let memory_only = tree(&[
-            ("devices/system/cpu/online", "0\n"),
-            ("devices/system/node/node0/cpulist", "0\n"),
-            ("devices/system/node/node1/cpulist", "\n"),
-        ]);
-        assert_eq!(Topology::read(memory_only.path()).expect("a topology").node_of_core, BTreeMap::from([(0, 0)]));
-        let flat = tree(&[("devices/system/cpu/online", "0-1\n")]);
-        assert!(Topology::read(flat.path()).expect("a topology").node_of_core.is_empty());
+    fn nodes_are_read_with_their_cores_and_a_machine_without_nodes_is_no_error() {
+        let two = read(
+            "sys/devices/system/cpu/online = 0-3\nsys/devices/system/node/node0/cpulist = 0-1\n\
+             sys/devices/system/node/node1/cpulist = 2-3\nsys/devices/system/node/has_cpu = 0-1",
+        );
+        let two = two.expect("a topology");
+        assert_eq!(two.online, [0, 1, 2, 3]);
+        assert_eq!(two.node_of_core, BTreeMap::from([(0, 0), (1, 0), (2, 1), (3, 1)]));
+        let memory_only = read(
+            "sys/devices/system/cpu/online = 0\nsys/devices/system/node/node0/cpulist = 0\n\
+             sys/devices/system/node/node1/cpulist =",
+        );
+        assert_eq!(memory_only.expect("a topology").node_of_core, BTreeMap::from([(0, 0)]));
+        assert!(read("sys/devices/system/cpu/online = 0-1").expect("a topology").node_of_core.is_empty());
     }
 
     #[test]
     fn a_malformed_list_names_the_file() {
-        let root = tree(&[("devices/system/cpu/online", "0-x\n")]);
-        let error = Topology::read(root.path()).expect_err("a malformed list");
+        let error = read("sys/devices/system/cpu/online = 0-x").expect_err("a malformed list");
         assert!(error.to_string().contains("devices/system/cpu/online"), "{error}");
     }
 }

@@ -68,35 +68,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn channels_name_only_the_kinds_that_the_device_has() {
+    fn each_change_is_said_in_the_words_of_ethtool() {
         let combined = Channels { combined: 4, combined_max: 8, other: 1, other_max: 1, ..Channels::default() };
-        assert_eq!(set_channels("eth0", &combined), "ethtool -L eth0 combined 4");
         let split = Channels { rx: 2, rx_max: 4, tx: 3, tx_max: 4, ..Channels::default() };
-        assert_eq!(set_channels("eth0", &split), "ethtool -L eth0 rx 2 tx 3");
-    }
-
-    #[test]
-    fn an_even_table_is_said_as_equal_and_an_uneven_one_by_weights() {
-        assert_eq!(set_indirection("eth0", &[0, 1, 2, 0, 1, 2]), "ethtool -X eth0 equal 3");
-        assert_eq!(set_indirection("eth0", &[0, 0, 1, 0]), "ethtool -X eth0 weight 3 1");
-    }
-
-    #[test]
-    fn a_hash_is_said_in_the_letters_of_ethtool() {
-        let command = set_flow_hash("eth0", Family::V6, FlowHash::ADDRESSES_AND_PORTS);
-        assert_eq!(command, "ethtool -N eth0 rx-flow-hash udp6 sdfn");
-        assert_eq!(set_flow_hash("eth0", Family::V4, FlowHash::ADDRESSES), "ethtool -N eth0 rx-flow-hash udp4 sd");
-    }
-
-    #[test]
-    fn rules_and_coalescing_are_said_in_the_words_of_ethtool() {
         let rule = Rule { family: Family::V4, destination: None, port: 514, queue: 7 };
-        assert_eq!(insert_rule("eth0", &rule), "ethtool -N eth0 flow-type udp4 dst-port 514 action 7");
-        let rule = Rule { family: Family::V6, destination: "2001:db8::1".parse().ok(), ..rule };
-        let command = "ethtool -N eth0 flow-type udp6 dst-ip 2001:db8::1 dst-port 514 action 7";
-        assert_eq!(insert_rule("eth0", &rule), command);
-        assert_eq!(delete_rule("eth0", 1021), "ethtool -N eth0 delete 1021");
+        let to_one = Rule { family: Family::V6, destination: "2001:db8::1".parse().ok(), ..rule.clone() };
         let coalescing = Coalescing { rx_usecs: 50, rx_frames: 0, adaptive_rx: false };
-        assert_eq!(set_coalescing("eth0", &coalescing), "ethtool -C eth0 adaptive-rx off rx-usecs 50 rx-frames 0");
+        for (command, expected) in [
+            (set_channels("eth0", &combined), "-L eth0 combined 4"),
+            (set_channels("eth0", &split), "-L eth0 rx 2 tx 3"),
+            (set_indirection("eth0", &[0, 1, 2, 0, 1, 2]), "-X eth0 equal 3"),
+            (set_indirection("eth0", &[0, 0, 1, 0]), "-X eth0 weight 3 1"),
+            (set_flow_hash("eth0", Family::V6, FlowHash::ADDRESSES_AND_PORTS), "-N eth0 rx-flow-hash udp6 sdfn"),
+            (set_flow_hash("eth0", Family::V4, FlowHash::ADDRESSES), "-N eth0 rx-flow-hash udp4 sd"),
+            (insert_rule("eth0", &rule), "-N eth0 flow-type udp4 dst-port 514 action 7"),
+            (insert_rule("eth0", &to_one), "-N eth0 flow-type udp6 dst-ip 2001:db8::1 dst-port 514 action 7"),
+            (delete_rule("eth0", 1021), "-N eth0 delete 1021"),
+            (set_coalescing("eth0", &coalescing), "-C eth0 adaptive-rx off rx-usecs 50 rx-frames 0"),
+        ] {
+            assert_eq!(command, format!("ethtool {expected}"));
+        }
     }
 }

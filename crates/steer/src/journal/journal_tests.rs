@@ -93,7 +93,7 @@ fn what_cannot_be_written_as_lines_is_not_saved() {
 }
 
 #[test]
-fn whoever_comes_second_is_told_who_has_the_lock_and_gets_it_afterwards() {
+fn the_second_process_is_told_which_one_has_the_lock_and_gets_it_afterwards() {
     let place = place();
     let first = place.lock();
     let refused = place.journal.lock("another test", Duration::ZERO, |_| ()).expect_err("it is taken");
@@ -154,40 +154,39 @@ fn a_folder_that_others_may_write_to_is_not_believed() {
 }
 
 #[test]
-fn a_file_that_somebody_else_can_have_made_is_not_believed() {
+fn a_file_that_another_user_can_have_made_is_not_believed() {
     let place = place();
     place.lock().save(&saved()).expect("saved");
     let file = place.journal.folder().join("eth0.2.4026531840.saved");
     let text = fs::read_to_string(&file).expect("the file");
     let outside = place.root.path().join("outside");
-    let again = || {
-        let _ = fs::remove_file(&file).or_else(|_| fs::remove_dir(&file));
+    fs::write(&outside, &text).expect("a file");
+    // Refused for this reason; then there is the file as it was again.
+    let check = |ending: &str| {
+        assert!(place.why_unusable().ends_with(ending), "{ending}: {}", place.why_unusable());
+        fs::remove_file(&file).or_else(|_| fs::remove_dir(&file)).expect("removed");
         fs::write(&file, &text).expect("a file");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
     };
-    fs::write(&outside, &text).expect("a file");
-    fs::remove_file(&file).expect("removed");
+    let remove = || fs::remove_file(&file).expect("removed");
+    remove();
     symlink(&outside, &file).expect("a link");
-    assert!(place.why_unusable().ends_with("is a symbolic link"));
-    again();
+    check("is a symbolic link");
     fs::hard_link(&file, place.root.path().join("hard")).expect("a link");
-    assert!(place.why_unusable().ends_with("has 2 names, and one of them is not ours"));
-    again();
+    check("has 2 names, and one of them is not ours");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o620)).expect("ours");
-    assert!(place.why_unusable().ends_with("is writable by others than its owner (mode 620)"));
-    again();
+    check("is writable by others than its owner (mode 620)");
+    // Only root can give it away.
     if chown(&file, Some(65_534), None).is_ok() {
-        assert!(place.why_unusable().ends_with("belongs to user 65534 and not to root"));
-        again();
+        check("belongs to user 65534 and not to root");
     }
-    fs::remove_file(&file).expect("removed");
+    remove();
     fs::create_dir(&file).expect("a directory");
-    assert!(place.why_unusable().ends_with("is not a regular file"));
-    again();
-    fs::remove_file(&file).expect("removed");
+    check("is not a regular file");
+    remove();
+    // The writer of a pipe is not waited for.
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
-    assert!(place.why_unusable().ends_with("is not a regular file"), "and its writer is not waited for");
-    again();
+    check("is not a regular file");
     assert!(place.journal.entries().expect("the folder")[0].saved.is_ok());
 }
 
@@ -202,10 +201,10 @@ fn a_file_that_is_not_what_its_name_says_is_damaged() {
         fs::write(&file, text.replace(from, to)).expect("a file");
         assert!(place.why_unusable().ends_with("is damaged: nothing is restored from it"), "{to}");
     }
-    fs::write(&file, [0xff; 100]).expect("a file");
-    assert!(place.why_unusable().ends_with("is damaged: nothing is restored from it"));
-    fs::write(&file, vec![b'x'; 2 << 20]).expect("a file");
-    assert!(place.why_unusable().ends_with("is damaged: nothing is restored from it"));
+    for bytes in [vec![0xff; 100], vec![b'x'; 2 << 20]] {
+        fs::write(&file, bytes).expect("a file");
+        assert!(place.why_unusable().ends_with("is damaged: nothing is restored from it"));
+    }
 }
 
 fn saved() -> Saved {
