@@ -115,7 +115,7 @@ impl Open {
             let same = before.remove(&link.index).filter(|known| known.name == link.name);
             let mut known = same.unwrap_or_else(|| {
                 // What has no driver, or none that answers, has no name for it either.
-                let driver = self.ioctl.driver(&link.name).map(|info| info.driver).unwrap_or_default();
+                let driver = self.ioctl.driver(&link.name).unwrap_or_default();
                 let repeats_others = link.kind == "bond" || driver == "net_failover";
                 // To ask holds a lock of the whole network, which what the cables of containers tell is not worth.
                 let has_device = Path::new("/sys/class/net").join(&link.name).join("device").exists();

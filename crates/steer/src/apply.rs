@@ -119,7 +119,7 @@ impl Steering<'_> {
         let (mut saved, _) = self.saved(interface, journal)?;
         let new: Vec<u32> = interrupts.iter().copied().filter(|number| !saved.banned.contains(number)).collect();
         saved.banned.extend(&new);
-        journal.save(&saved).map_err(ApplyError::Journal)?;
+        journal.save(&saved)?;
         Ok(new)
     }
 
@@ -133,7 +133,7 @@ impl Steering<'_> {
     ) -> Result<(), ApplyError> {
         let (mut saved, _) = self.saved(interface, journal)?;
         saved.banned.retain(|number| !interrupts.contains(number));
-        journal.save(&saved).map_err(ApplyError::Journal)
+        Ok(journal.save(&saved)?)
     }
 
     /// Saves what these changes could disturb.
@@ -152,7 +152,7 @@ impl Steering<'_> {
                 }
             }
             if is_new || saved != before {
-                journal.save(&saved).map_err(ApplyError::Journal)?;
+                journal.save(&saved)?;
             }
         }
         Ok(())
@@ -168,8 +168,7 @@ impl Steering<'_> {
 
     /// What is saved for an interface.
     pub(crate) fn found(&self, interface: &Interface, journal: &LockedJournal) -> Result<Option<Saved>, ApplyError> {
-        let identity = self.identity(interface)?;
-        journal.find(&identity).map_err(ApplyError::Journal)
+        Ok(journal.find(&self.identity(interface)?)?)
     }
 
     fn identity(&self, interface: &Interface) -> Result<Identity, ApplyError> {
@@ -376,7 +375,7 @@ impl Steering<'_> {
                 .map(setting_of_rule)
                 .collect();
             let Some(saved) = self.found(interface, journal)? else { continue };
-            for (setting, value) in saved.values.iter().chain(&saved.later) {
+            for (setting, value) in saved.all() {
                 let Some(added) = Added::parse(value) else { continue };
                 if wanted.contains(&(setting.clone(), format!("queue {}", added.queue))) {
                     continue;
@@ -434,9 +433,8 @@ impl Steering<'_> {
 
     /// Notes how many rules there were before the first of ours, where sorting was off.
     fn count_rules_of_others(&self, interface: &Interface, journal: &mut LockedJournal) -> Result<(), SettingError> {
-        let saved = self.found(interface, journal).map_err(|error| SettingError::Failed(error.to_string()))?;
         let was_off = (Setting::Ntuple, "off".to_owned());
-        if saved.is_some_and(|saved| saved.values.iter().chain(&saved.later).any(|value| *value == was_off)) {
+        if self.found(interface, journal)?.is_some_and(|saved| saved.all().any(|value| *value == was_off)) {
             let count = self.reader.ethtool.rules(&interface.name)?.taken.len();
             self.note(interface, &Setting::Ntuple, &off_with_rules(count), journal)?;
         }
@@ -450,9 +448,8 @@ impl Steering<'_> {
         setting: &Setting,
         journal: &LockedJournal,
     ) -> Result<Option<Added>, SettingError> {
-        let found = self.found(interface, journal).map_err(|error| SettingError::Failed(error.to_string()))?;
-        let Some(saved) = found else { return Ok(None) };
-        let of_setting = saved.values.iter().chain(&saved.later).find(|(other, _)| other == setting);
+        let Some(saved) = self.found(interface, journal)? else { return Ok(None) };
+        let of_setting = saved.all().find(|(other, _)| other == setting);
         Ok(of_setting.and_then(|(_, value)| Added::parse(value)))
     }
 

@@ -162,9 +162,21 @@ impl fmt::Display for ApplyFailure {
 
 impl std::error::Error for ApplyFailure {}
 
+impl From<ApplyError> for SettingError {
+    fn from(error: ApplyError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 impl From<ReadError> for ApplyError {
     fn from(error: ReadError) -> Self {
         Self::Read(error)
+    }
+}
+
+impl From<JournalError> for ApplyError {
+    fn from(error: JournalError) -> Self {
+        Self::Journal(error)
     }
 }
 

@@ -145,7 +145,7 @@ impl Reader<'_> {
         let index = device.index()?;
         let driver = known(self.ethtool.driver(name));
         let driver_name = match &driver {
-            Known::Is(driver) => Some(driver.driver.clone()),
+            Known::Is(driver) => Some(driver.clone()),
             _ => device.driver()?,
         };
         let kind = device.kind(driver_name.as_deref())?;

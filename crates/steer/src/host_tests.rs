@@ -22,7 +22,7 @@ fn show(host: &Host) -> String {
     }
     for interface in &host.interfaces {
         let node = interface.node.map_or("?".to_owned(), |node| node.to_string());
-        let driver = interface.driver.get().map_or("?", |driver| &driver.driver);
+        let driver = interface.driver.get().map_or("?", String::as_str);
         let (name, kind) = (&interface.name, &interface.kind);
         writeln!(text, "{name}: {kind:?}, driver {driver}, node {node}, up {}", interface.is_up).unwrap();
         for queue in &interface.queues {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::ethtool::{Channels, Coalescing, DriverInfo, Feature, FlowHash, Rings, Rss, Rules};
+use crate::ethtool::{Channels, Coalescing, Feature, FlowHash, Rings, Rss, Rules};
 use crate::topology::Topology;
 
 /// A value that was read, or why there is none.
@@ -86,7 +86,7 @@ pub struct Interface {
     /// True when it is administratively up.
     pub is_up: bool,
     /// The driver, as ethtool tells it.
-    pub driver: Known<DriverInfo>,
+    pub driver: Known<String>,
     /// The memory node of the device.
     pub node: Option<usize>,
     /// Its receive queues, in order.
@@ -115,7 +115,7 @@ impl Interface {
     pub(crate) fn why_not_coalesced(&self) -> Option<&'static str> {
         // How virtio_net answers without VIRTIO_NET_F_NOTF_COAL: it refuses every change.
         let as_without = self.coalescing.get().is_some_and(|now| (now.rx_usecs, now.rx_frames) == (0, 1));
-        let is_virtio = self.driver.get().is_some_and(|driver| driver.driver == "virtio_net");
+        let is_virtio = self.driver.get().is_some_and(|driver| driver == "virtio_net");
         (is_virtio && as_without).then_some("the host of this virtual card gave it no coalescing")
     }
 }

@@ -56,24 +56,33 @@ pub enum Setting {
     Threaded,
 }
 
+/// The names of settings that have nothing but a name.
+const NAMES: [(Setting, &str); 9] = [
+    (Setting::Channels, "channels"),
+    (Setting::Rings, "rings"),
+    (Setting::Coalescing, "coalescing"),
+    (Setting::Ntuple, "ntuple"),
+    (Setting::Indirection, "indirection"),
+    (Setting::HashKey, "hash-key"),
+    (Setting::FlowHash(Family::V4), "flow-hash-udp4"),
+    (Setting::FlowHash(Family::V6), "flow-hash-udp6"),
+    (Setting::Threaded, "threaded-napi"),
+];
+
 impl fmt::Display for Setting {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Channels => formatter.write_str("channels"),
-            Self::Rings => formatter.write_str("rings"),
-            Self::Coalescing => formatter.write_str("coalescing"),
-            Self::Ntuple => formatter.write_str("ntuple"),
             Self::Rule { family, destination, port } => {
                 let destination = destination.map_or("any".to_owned(), |address| address.to_string());
                 write!(formatter, "rule {} {destination} {port}", family.flow())
             }
-            Self::Indirection => formatter.write_str("indirection"),
-            Self::HashKey => formatter.write_str("hash-key"),
-            Self::FlowHash(family) => write!(formatter, "flow-hash-{}", family.flow()),
             Self::Interrupt { number, name } => write!(formatter, "interrupt {number} {name}"),
             Self::Rps(queue) => write!(formatter, "rps {queue}"),
             Self::Xps(queue) => write!(formatter, "xps {queue}"),
-            Self::Threaded => formatter.write_str("threaded-napi"),
+            named => {
+                let name = NAMES.iter().find(|(setting, _)| setting == named).map(|(_, name)| *name);
+                formatter.write_str(name.expect("every setting has a name"))
+            }
         }
     }
 }
@@ -86,18 +95,11 @@ impl Setting {
 
     /// Reads the name that [`fmt::Display`] writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
-        Some(match (word, rest) {
-            ("channels", "") => Self::Channels,
-            ("rings", "") => Self::Rings,
-            ("coalescing", "") => Self::Coalescing,
-            ("ntuple", "") => Self::Ntuple,
+        if let Some((named, _)) = NAMES.iter().find(|(_, name)| *name == text) {
+            return Some(named.clone());
+        }
+        Some(match text.split_once(' ')? {
             ("rule", rest) => parse_rule(rest)?,
-            ("indirection", "") => Self::Indirection,
-            ("hash-key", "") => Self::HashKey,
-            ("flow-hash-udp4", "") => Self::FlowHash(Family::V4),
-            ("flow-hash-udp6", "") => Self::FlowHash(Family::V6),
-            ("threaded-napi", "") => Self::Threaded,
             ("rps", queue) => Self::Rps(queue.parse().ok()?),
             ("xps", queue) => Self::Xps(queue.parse().ok()?),
             ("interrupt", rest) => {

@@ -49,19 +49,6 @@ impl std::error::Error for EthtoolError {
 /// An answer or its absence.
 pub type Answer<T> = Result<T, EthtoolError>;
 
-/// The driver of an interface.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DriverInfo {
-    /// The name of the driver, as in "virtio_net".
-    pub driver: String,
-    /// The version it gives.
-    pub version: String,
-    /// The firmware of the device.
-    pub firmware: String,
-    /// Where the device is, as in "0000:00:03.0".
-    pub bus: String,
-}
-
 /// How many queues of each kind: in use, and the most there can be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Channels {
@@ -261,8 +248,8 @@ impl fmt::Display for Family {
 
 /// Everything a driver can be asked and told.
 pub trait Ethtool {
-    /// The name and the versions of the driver.
-    fn driver(&self, interface: &str) -> Answer<DriverInfo>;
+    /// The name of the driver, as in "virtio_net".
+    fn driver(&self, interface: &str) -> Answer<String>;
     /// How many queues there are.
     fn channels(&self, interface: &str) -> Answer<Channels>;
     /// Sets the counts of `channels` that are in use; the `_max` fields are not looked at.

@@ -8,9 +8,7 @@ use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
 use super::wire::{self, command};
-use super::{
-    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, Rings, Rss, Rule, Rules,
-};
+use super::{Answer, Channels, Coalescing, Ethtool, EthtoolError, Family, Feature, FlowHash, Rings, Rss, Rule, Rules};
 use crate::sys::{self, Guarded};
 
 /// How often the length of an answer may change while it is asked for.
@@ -133,7 +131,7 @@ pub(super) fn bounded(value: u32, most: u32, what: &str, interface: &str) -> Ans
 }
 
 impl Ethtool for Ioctl {
-    fn driver(&self, interface: &str) -> Answer<DriverInfo> {
+    fn driver(&self, interface: &str) -> Answer<String> {
         self.ask(interface, command::GET_DRIVER, wire::DRVINFO_BYTES, "the driver")
             .map(|answer| wire::driver(answer.bytes()))
     }

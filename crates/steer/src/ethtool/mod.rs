@@ -9,7 +9,6 @@ mod ioctl;
 mod wire;
 
 pub use driver::{
-    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, NTUPLE, Rings, Rss,
-    Rule, Rules,
+    Answer, Channels, Coalescing, Ethtool, EthtoolError, Family, Feature, FlowHash, NTUPLE, Rings, Rss, Rule, Rules,
 };
 pub use ioctl::{DriverStatistics, Ioctl};

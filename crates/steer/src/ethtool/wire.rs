@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Channels, Coalescing, DriverInfo, Family, Feature, Rings, Rule};
+use super::{Channels, Coalescing, Family, Feature, Rings, Rule};
 
 /// Commands of the ioctl, each with its name in linux/ethtool.h.
 pub(super) mod command {
@@ -43,8 +43,8 @@ pub(super) const KEY_BYTES_MAX: u32 = 4_096;
 // The lengths of structures and the places of their fields.
 pub(super) const COMMAND_AT: usize = 0; // cmd, the first field of each
 pub(super) const DRVINFO_BYTES: usize = 196; // struct ethtool_drvinfo
-const DRIVER_AT: usize = 4; // driver, version, fw_version, bus_info
-const DRVINFO_TEXT_BYTES: usize = 32; // ETHTOOL_BUSINFO_LEN, ETHTOOL_FWVERS_LEN
+const DRIVER_AT: usize = 4; // driver
+const DRVINFO_TEXT_BYTES: usize = 32; // sizeof(driver)
 pub(super) const CHANNELS_BYTES: usize = 36; // struct ethtool_channels: nine numbers
 pub(super) const RINGS_BYTES: usize = 36; // struct ethtool_ringparam
 const RX_MAX_PENDING_AT: usize = 4; // rx_max_pending
@@ -117,13 +117,9 @@ pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
 }
 
-/// The driver.
-pub(super) fn driver(bytes: &[u8]) -> DriverInfo {
-    let field = |number: usize| {
-        let at = DRIVER_AT + DRVINFO_TEXT_BYTES * number;
-        bytes.get(at..at + DRVINFO_TEXT_BYTES).map(text).unwrap_or_default()
-    };
-    DriverInfo { driver: field(0), version: field(1), firmware: field(2), bus: field(3) }
+/// The name of the driver.
+pub(super) fn driver(bytes: &[u8]) -> String {
+    bytes.get(DRIVER_AT..DRIVER_AT + DRVINFO_TEXT_BYTES).map(text).unwrap_or_default()
 }
 
 /// The counts of queues: `cmd`, then `max_rx` to `max_combined`, then `rx_count` to `combined_count`.

@@ -229,9 +229,14 @@ pub struct Saved {
 }
 
 impl Saved {
+    /// Everything that is saved, in the order of application within each list.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &(Setting, String)> {
+        self.values.iter().chain(&self.later)
+    }
+
     /// True when the earlier value of this setting is saved.
     pub fn covers(&self, setting: &Setting) -> bool {
-        self.values.iter().chain(&self.later).any(|(saved, _)| is_one(saved, setting))
+        self.all().any(|(saved, _)| is_one(saved, setting))
     }
 }
 

@@ -39,7 +39,7 @@ fn plan(interface: &Interface, cores: &Cores<'_>, request: &Request) -> Result<(
     check_kind(interface)?;
     let mut part = InterfacePlan {
         name: interface.name.clone(),
-        driver: interface.driver.get().map_or("?", |driver| &driver.driver).to_owned(),
+        driver: interface.driver.get().map_or("?", String::as_str).to_owned(),
         node: interface.node,
         seats: Vec::new(),
         spare_seats: Vec::new(),

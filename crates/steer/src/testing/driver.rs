@@ -7,14 +7,13 @@ use std::io;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::ethtool::{
-    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, NTUPLE, Rings, Rss,
-    Rule, Rules,
+    Answer, Channels, Coalescing, Ethtool, EthtoolError, Family, Feature, FlowHash, NTUPLE, Rings, Rss, Rule, Rules,
 };
 
 /// What the device has; `None` is "not supported".
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    pub(crate) driver: Option<DriverInfo>,
+    pub(crate) driver: Option<String>,
     pub(crate) channels: Option<Channels>,
     pub(crate) rings: Option<Rings>,
     pub(crate) rss: Option<Rss>,
@@ -116,7 +115,7 @@ fn spread_evenly(entries: usize, queues: u32) -> Vec<u32> {
 }
 
 impl Ethtool for FakeDevice {
-    fn driver(&self, interface: &str) -> Answer<DriverInfo> {
+    fn driver(&self, interface: &str) -> Answer<String> {
         self.read(interface, |state| state.driver.clone())
     }
 

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::apply::Steering;
-use crate::ethtool::{Channels, Coalescing, DriverInfo, Feature, FlowHash, Rings, Rss, Rules};
+use crate::ethtool::{Channels, Coalescing, Feature, FlowHash, Rings, Rss, Rules};
 use crate::host::{BusyPoll, ReadError, Reader};
 use crate::model::Host;
 use crate::netdev::Link;
@@ -234,7 +234,7 @@ impl Machine {
         let state = states.entry(interface.to_owned()).or_default();
         let pair = || value.split_once('/').and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
         match field {
-            "driver" => state.driver = Some(DriverInfo { driver: value.to_owned(), ..DriverInfo::default() }),
+            "driver" => state.driver = Some(value.to_owned()),
             "combined" => {
                 let (combined, combined_max) = pair()?;
                 state.channels = Some(Channels { combined, combined_max, ..state.channels.unwrap_or_default() });

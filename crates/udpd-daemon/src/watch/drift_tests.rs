@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use steer::ethtool::{Channels, DriverInfo};
+use steer::ethtool::Channels;
 use steer::model::{Kind, Known, Queue};
 use steer::plan::{QueueSeat, Wanted};
 use steer::{Change, Rival, Setting};
@@ -45,7 +45,7 @@ fn interface(queues: usize, channels: Known<Channels>) -> Interface {
         rps_cores: Vec::new(),
         work: Known::NotSupported,
     };
-    let driver: Known<DriverInfo> = Known::NotSupported;
+    let driver: Known<String> = Known::NotSupported;
     Interface {
         name: "eth0".to_owned(),
         index: 7,

@@ -259,7 +259,7 @@ impl Bypass {
             self.say_what_is_unseen();
         }
         let driver = asker.and_then(|asker| asker.driver(interface).ok());
-        if self.loaded.wanted().mode == xdp::Mode::Native && driver.is_some_and(|about| about.driver == "veth") {
+        if self.loaded.wanted().mode == xdp::Mode::Native && driver.is_some_and(|driver| driver == "veth") {
             log::info!(
                 "listener {}: a native program takes segmentation offload from the other end of the virtual cable {}, \
                  which makes TCP towards this one slower; xdp_mode = \"generic\" leaves it",

@@ -54,7 +54,7 @@ fn settings(interface: &model::Interface) -> Option<(String, Interface)> {
     };
     let settings = Interface {
         name: interface.name.clone(),
-        driver: interface.driver.get().map(|info| info.driver.clone()).unwrap_or_default(),
+        driver: interface.driver.get().cloned().unwrap_or_default(),
         ring: interface.rings.get().map(|rings| (rings.rx, rings.rx_max)),
         queue_cores: interface.queues.iter().map(core).collect(),
         hashes_addresses_only: interface.flow_hash_v4.get().map(|hash| *hash == FlowHash::ADDRESSES),
