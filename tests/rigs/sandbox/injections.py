@@ -1,28 +1,25 @@
 """What code could do that has taken over a thread: every attempt of inject.c, in every thread of a daemon that runs.
 
-    injections.py UDPD INJECT WORK USER ENGINE
-
-A second daemon, with sandbox = "off", is the control: there each attempt has the answer of the kernel, for the same user. An
-attempt in the sandbox has to have another one: ENOSYS, which no right and no lack of one gives, or EPERM or EACCES where the
-kernel without the sandbox gives neither. What a thread needs for its work stands in GRANTED; everything else has to fail, and
-what is granted has to pass, or the list is out of date. Afterwards both daemons deliver and end with closed books.
+A second daemon, with sandbox = "off", is the control: there each attempt has the answer of the kernel, for the same
+user. An attempt in the sandbox has to have another one: ENOSYS, which no right and no lack of one gives, or EPERM or
+EACCES where the kernel without the sandbox gives neither. What a thread needs for its work stands in GRANTED;
+everything else has to fail, and what is granted has to pass, or the list is out of date. Afterwards both daemons deliver and end
+with closed ledgers.
 """
-
 import collections
-import json
 import os
 import pathlib
 import re
-import signal
 import socket
 import subprocess
-import sys
-import time
 
-UDPD, INJECT, WORK, USER, ENGINE = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+from lib import net
+from lib.check import check, passed, same
+from lib.daemon import WORK, Daemon, start
+from lib.load import send
+
 ENOSYS, RIGHTS = -38, (-1, -13)
 COUNT = 200
-PLACE = WORK / f"place-{USER}-{ENGINE}"
 PORTS = {"require": 21620, "off": 21640}
 
 UDP, UNIX = ["socket: UDP"], ["socket: Unix"]
@@ -34,7 +31,7 @@ NAMES = [*TCP, *UDP, *UNIX, "socket: netlink route", *LIBRARIES]
 # By name of thread. docs/sandbox.md says the same in its table of calls.
 GRANTED = [
     ("udpd", [*UDP, *UNIX, *TABLES]),
-    ("udpd-reload", [*NAMES, *TABLES] + (["io_uring: a ring"] if ENGINE == "io_uring" else [])),
+    ("udpd-reload", [*NAMES, *TABLES]),
     ("lookup", NAMES),
     ("sink.-relay", UDP),
     ("sink.-named", UDP),
@@ -44,43 +41,26 @@ GRANTED = [
 ]
 
 
-STARTED = []
-
-
-def fail(text):
-    for one in STARTED:
-        one.kill()
-    raise SystemExit(f"FAILED: user {USER}, {ENGINE}: {text}")
-
-
-def configuration(directory, mode):
+def configuration(mode, engine):
     port = PORTS[mode]
-    af_xdp = ENGINE == "af_xdp"
-    address = f"10.9.0.1:{port}" if af_xdp else f"127.0.0.1:{port}"
-    interface = 'interface = "card0"' if af_xdp else ""
-    engine = ENGINE if mode == "require" or not af_xdp else "recvmmsg"
+    af_xdp = engine == "af_xdp"
+    address, interface = (f"10.9.0.1:{port}", 'interface = "card0"') if af_xdp else (f"127.0.0.1:{port}", "")
     return f"""
-[daemon]
-sandbox = "{mode}"
-{'user = "root"' if USER == 0 else ""}
-control_socket = "{directory}/control.sock"
-metrics_address = "127.0.0.1:{port + 9}"
-stats_on_exit = "{directory}/ledger.json"
 [[listener]]
 name = "in"
 address = "127.0.0.1:{port + 1}"
 sequence = "rtp"
-engine = "{"recvmmsg" if af_xdp else ENGINE}"
+engine = "{"recvmmsg" if af_xdp else engine}"
 sinks = ["file", "relay", "named", "messages", "spilling", "sources", "nothing"]
 [[listener]]
 name = "engine"
 address = "{address}"
-engine = "{engine}"
+engine = "{engine if mode == "require" or not af_xdp else "recvmmsg"}"
 {interface}
 sinks = ["nothing"]
 [sink.file]
 type = "file"
-path = "{directory}/in.log"
+path = "DIR/in.log"
 compress = "gzip"
 [sink.relay]
 type = "udp"
@@ -90,135 +70,106 @@ type = "udp"
 destinations = ["localhost:{port + 3}"]
 [sink.messages]
 type = "unix"
-path = "{directory}/messages"
+path = "DIR/messages"
 [sink.spilling]
 type = "unix"
-path = "{directory}/absent"
-spill = {{ path = "{directory}/spill", bytes = "64MiB" }}
+path = "DIR/absent"
+spill = {{ path = "DIR/spill", bytes = "64MiB" }}
 [sink.sources]
 type = "file"
-path = "{directory}/by/{{source}}.log"
+path = "DIR/by/{{source}}.log"
 [sink.nothing]
 type = "null"
 """
 
 
-def as_user(command):
-    return command if USER == 0 else ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *command]
+def as_user(user):
+    return [] if user == 0 else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
 
 
-class Daemon:
-    def __init__(self, mode):
-        self.directory = WORK / f"inject-{USER}-{ENGINE}-{mode}"
-        self.directory.mkdir()
-        os.chown(self.directory, USER, USER)
-        (self.directory / "udpd.toml").write_text(configuration(self.directory, mode))
-        self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        # In the abstract namespace, which is out of reach inside but for this.
-        self.notify.bind(f"\0{self.directory}-notify")
-        self.notify.settimeout(60)
-        environment = dict(os.environ, NOTIFY_SOCKET=f"@{self.directory}-notify")
-        command = as_user([UDPD, "run", "-c", str(self.directory / "udpd.toml")])
-        self.log = open(self.directory / "log", "w+b")
-        self.process = subprocess.Popen(command, stderr=self.log, env=environment)
-        STARTED.append(self.process)
-        self.wait_for(b"READY=1")
-        self.port = PORTS[mode] + 1
-
-    def wait_for(self, word):
-        while True:
-            try:
-                if word in self.notify.recv(4096):
-                    return
-            except TimeoutError:
-                fail(f"{self.directory} does not say {word}: {self.said()}")
-
-    def said(self):
-        self.log.seek(0)
-        return self.log.read().decode()
-
-    def warden(self):
-        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(children[0]) if children else None
-
-    def deliver_and_end(self):
-        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        for number in range(COUNT):
-            sender.sendto(b"\x80\0" + number.to_bytes(2, "big") + bytes(20), ("127.0.0.1", self.port))
-        deadline = time.monotonic() + 60
-        while self.received() != COUNT:
-            if time.monotonic() > deadline:
-                fail(f"received {self.received()} of {COUNT}: {self.said()}")
-            time.sleep(0.05)
-        self.process.send_signal(signal.SIGTERM)
-        self.wait_for(b"STOPPING=1")
-        if self.process.wait(60) != 0:
-            fail(f"the end is no success: {self.said()}")
-        ledger = json.loads((self.directory / "ledger.json").read_text())["listeners"][0]
-        if ledger["arrived"] != COUNT or ledger["residual"] != 0 or ledger["sinks"][0]["delivered"] != COUNT:
-            fail(f"the books: {json.dumps(ledger)}")
-
-    def received(self):
-        command = [UDPD, "stats", "--json", "--socket", str(self.directory / "control.sock")]
-        return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["listeners"][0]["received"]
+def run(mode, user, engine):
+    """A daemon that a service manager hears, by a name in the abstract namespace, which is out of reach inside but for
+    this."""
+    directory = f"{WORK}/inject-{user}-{engine}-{mode}"
+    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify.bind(f"\0{directory}-notify")
+    keys = f'sandbox = "{mode}"\nmetrics_address = "127.0.0.1:{PORTS[mode] + 9}"'
+    daemon = Daemon(configuration(mode, engine), daemon=keys + ('\nuser = "root"' if user == 0 else ""),
+                    directory=directory, before=as_user(user), owner=user,
+                    env=os.environ | {"NOTIFY_SOCKET": f"@{directory}-notify"})
+    return daemon, notify
 
 
-def inject(process, victim, thread=None):
-    """(thread, attempt) -> result"""
-    command = [INJECT, str(process), str(victim), str(PLACE), *([str(thread)] if thread else [])]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        fail(f"inject: {done.stderr}")
+def deliver_and_end(mode, daemon, notify):
+    send(PORTS[mode] + 1, [b"\x80\0" + number.to_bytes(2, "big") + bytes(20) for number in range(COUNT)])
+    daemon.await_listener(f"{COUNT} are received", lambda listener: listener["received"] == COUNT)
+    listener = daemon.end()
+    same((listener["arrived"], listener["sinks"][0]["delivered"]), (COUNT, COUNT), "arrived and delivered")
+    notify.setblocking(False)
+    heard = b""
+    while b"STOPPING=1" not in heard:
+        heard = notify.recv(4096)
+
+
+def inject(process, victim, place, *thread):
+    """The name of a thread, an attempt and its result, for each."""
+    done = subprocess.run([f"{WORK}/inject", *map(str, (process, victim, place, *thread))], capture_output=True,
+                          text=True, check=False)
+    check(done.returncode == 0, f"inject: {done.stderr}")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     return [(name, what, int(result)) for _, name, what, result in rows]
 
 
-def granted(thread):
+def granted(thread, engine):
     of = [what for pattern, what in GRANTED if re.fullmatch(pattern, thread)]
-    return of[0] if of else []
+    ring = ["io_uring: a ring"] if (thread, engine) == ("udpd-reload", "io_uring") else []
+    return [*(of[0] if of else []), *ring]
 
 
-def main():
-    # Files that the rights of the user would let it do everything with, and a name in the abstract namespace.
-    PLACE.mkdir()
+def make_place(user, engine):
+    """Files whose rights would let the user do everything with them, and a name in the abstract namespace."""
+    place = pathlib.Path(WORK, f"place-{user}-{engine}")
+    place.mkdir()
     for name in ("secret", "open"):
-        (PLACE / name).write_text("x")
-        os.chown(PLACE / name, USER, USER)
-    os.chown(PLACE, USER, USER)
+        (place / name).write_text("x")
+        os.chown(place / name, user, user)
+    os.chown(place, user, user)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(f"\0{PLACE}")
+    listening.bind(f"\0{place}")
     listening.listen(1000)
-    victim = subprocess.Popen(as_user(["sleep", "600"]))
-    relayed = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in PORTS]
-    for one, port in zip(relayed, PORTS.values()):
-        one.bind(("127.0.0.1", port + 2))
-    STARTED.append(victim)
-    daemon, control = Daemon("require"), Daemon("off")
-    open_answers = {}
-    for _, what, result in inject(control.process.pid, victim.pid, control.process.pid):
-        open_answers[what] = result
-    closed = inject(daemon.process.pid, victim.pid)
-    if warden := daemon.warden():
-        closed += inject(warden, victim.pid)
+    return place, listening
+
+
+def wardens(daemon):
+    process = daemon.child.pid
+    return map(int, pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()[:1])
+
+
+def attempts(user, engine):
+    (place, listening), victim = make_place(user, engine), start([*as_user(user), "sleep", "600"])
+    relayed = [net.udp_socket("127.0.0.1", port + 2) for port in PORTS.values()]
+    running = {mode: run(mode, user, engine) for mode in PORTS}
+    daemon, control = (running[mode][0] for mode in PORTS)
+    process = control.child.pid
+    open_answers = {what: result for _, what, result in inject(process, victim.pid, place, process)}
+    closed = inject(daemon.child.pid, victim.pid, place)
+    for warden in wardens(daemon):
+        closed += inject(warden, victim.pid, place)
     wrong, kinds, refused = [], collections.Counter(), 0
     for thread, what, result in closed:
         kinds[thread] += 1
         before = open_answers[what]
         by_wall = before != ENOSYS and (result == ENOSYS or (result in RIGHTS and before not in RIGHTS))
         refused += by_wall
-        if by_wall == (what in granted(thread)):
+        if by_wall == (what in granted(thread, engine)):
             says = "refused although granted" if by_wall else "not refused by the wall"
             wrong.append(f"{thread}: {what}: {result}, without the sandbox {before}: {says}")
-    if wrong:
-        fail("\n  ".join([f"{len(wrong)} of {len(closed)}", *wrong]))
-    if victim.poll() is not None:
-        fail("the victim is gone")
-    for one in (daemon, control):
-        one.deliver_and_end()
+    check(not wrong, "\n  ".join([f"user {user}, {engine}: {len(wrong)} of {len(closed)}", *wrong]))
+    check(victim.poll() is None, "the victim is gone")
+    for mode, (one, notify) in running.items():
+        deliver_and_end(mode, one, notify)
     victim.kill()
-    victim.wait()
-    print(f"injected as user {USER}, {ENGINE}: {refused} of {len(closed)} attempts by {len(kinds)} threads refused by the wall, "
-          f"the rest granted: {', '.join(sorted(kinds))}")
-
-
-main()
+    for one in (listening, *relayed):
+        one.close()
+    passed(f"injected as user {user}, {engine}: {refused} of {len(closed)} attempts by {len(kinds)} threads refused by "
+           f"the wall, the rest granted: {', '.join(sorted(kinds))}")

@@ -1,53 +1,43 @@
-"""A sender that does from a seed what hides from a frame what it is: trains (UDP_SEGMENT), VLAN tags beside the
-frame and within it, changes of the MTU and of the receiver's settings between them, and datagrams longer than that.
-
-steps.py SEED COUNT CARD PORT WHAT   COUNT datagrams to 10.8.0.1 and fd00::1 behind card1, whose other end has the
-                                     Ethernet address CARD. WHAT is a list of: trains, tags, mtu, merge. Prints
-                                     `mtu N` or `merge SETTING` where the other end has to follow and reads a line
-                                     before it goes on, and at last `sent DATAGRAMS TRAINS TAGGED`.
-"""
-import errno
+"""A sender that does from a seed what hides from a frame what it is: trains (UDP_SEGMENT), VLAN tags beside the frame
+and within it, changes of the MTU and of the receiver's settings between them, and datagrams longer than that."""
 import platform
 import random
+import shutil
 import socket
-import struct
-import subprocess
-import sys
 import time
 
-import wire
-from tags import tag_what_is_marked
+import hostile
+from cable import PORT, push
+from lib import net, packets
+from lib.net import OTHER, UDP_SEGMENT, ip, run
 
-UDP_SEGMENT = 103
 # An older kernel lets no cable with a program be wider than a page.
 IS_WIDE = tuple(int(number) for number in platform.release().split("-")[0].split(".")[:2]) >= (6, 6)
 MTUS = [1500, 1500, 1700, 2000, 3400, 9000 if IS_WIDE else 3400]
 SETTINGS = ["rx-udp-gro-forwarding on", "rx-gro-list on", "off"]
 
 
-def ask(line):
-    print(line, flush=True)
-    assert sys.stdin.readline(), "the other end has gone"
-
-
 def is_fragment(frame):
-    """One alone would wait for others, and might get them of a datagram that the kernel has cut: its number is random."""
+    """One alone would wait for others, and might get them of a datagram that the kernel has cut, whose number is
+    random."""
     return frame[12:14] == b"\x08\x00" and any(frame[20:22]) or frame[20:21] == b"\x2c"
 
 
 class Sender:
-    def __init__(self, seed, card, port, what):
-        self.noise, self.card, self.port, self.what = random.Random(seed), card, port, what
+    """Datagrams to both addresses behind card1. `what` is a list of: trains, tags, mtu, merge."""
+
+    def __init__(self, seed, card, what):
+        self.noise, self.card, self.what = random.Random(seed), card, what
         self.mtu, self.sent, self.trains, self.tagged, self.calls = 1500, 0, 0, 0, 0
-        self.raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-        self.raw.bind(("card1", 0))
+        with net.inside(OTHER):
+            self.raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+            self.raw.bind(("card1", 0))
         self.sockets = {}
 
     def socket(self, address, segment, mark):
         key = (address, segment, mark)
         if key not in self.sockets:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            out = self.sockets[key] = socket.socket(family, socket.SOCK_DGRAM)
+            out = self.sockets[key] = net.udp_socket("::" if ":" in address else "0.0.0.0", place=OTHER)
             if segment:
                 out.setsockopt(socket.SOL_UDP, UDP_SEGMENT, segment)
             if mark:
@@ -59,15 +49,8 @@ class Sender:
                 self.sockets.pop(next(iter(self.sockets))).close()
         return self.sockets[key]
 
-    def push(self, call):
-        while True:
-            try:
-                call()
-                break
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
-                time.sleep(0.001)
+    def send(self, call):
+        push(call)
         self.calls += 1
         # The cable holds 256 frames that are not taken yet.
         if self.calls % 8 == 0:
@@ -75,12 +58,12 @@ class Sender:
 
     def by_socket(self, payload, segment=0, mark=0):
         """A tagged one goes the way of the others, to an address that the receiver has: a VLAN can name it as well."""
-        address = wire.PAIRS[self.noise.randrange(2)][1]
+        address = hostile.PAIRS[self.noise.randrange(2)][1]
         if segment and 48 + segment > self.mtu:
             segment = self.mtu - 48
         if not segment and "tags" in self.what and mark:
             payload = payload[: self.mtu - 48]
-        self.push(lambda: self.socket(address, segment, mark).sendto(payload, (address, self.port)))
+        self.send(lambda: self.socket(address, segment, mark).sendto(payload, (address, PORT)))
         count = max(1, -(-len(payload) // segment)) if segment else 1
         self.sent += count
         self.trains += count > 1
@@ -111,44 +94,49 @@ class Sender:
             else:
                 self.by_socket(noise.randbytes(noise.randrange(1400)), mark=mark)
         elif kind < 70:
-            source, destination = noise.choice(wire.PAIRS)
-            body = wire.udp(source, destination, self.port, noise.randbytes(noise.randrange(1300)))
-            frame = wire.frame(self.card, wire.ip(source, destination, body), tag=noise.choice([0, 1, 42]))
-            self.push(lambda: self.raw.send(frame))
+            source, destination = noise.choice(hostile.PAIRS)
+            body = packets.udp(source, destination, PORT, noise.randbytes(noise.randrange(1300)))
+            frame = packets.frame(self.card, packets.ip(source, destination, body), tag=noise.choice([0, 1, 42]))
+            self.send(lambda: self.raw.send(frame))
             self.sent += 1
         elif kind < 78:
             self.by_socket(noise.randbytes(noise.choice([self.mtu - 27, noise.randrange(1473, 20000)])))
         elif kind < 96:
-            frame = wire.right(self.card, noise, self.port)
+            frame = hostile.right(self.card, noise, PORT)
             if noise.randrange(3) == 0:
-                [hostile] = wire.hostile(self.card, 1, self.port, noise.randrange(1 << 30))
-                frame = frame if is_fragment(hostile) else hostile
-            self.push(lambda: self.raw.send(frame))
+                [broken] = hostile.hostile(self.card, 1, PORT, noise.randrange(1 << 30))
+                frame = frame if is_fragment(broken) else broken
+            self.send(lambda: self.raw.send(frame))
             self.sent += 1
         elif kind < 98 and "mtu" in self.what:
             self.change_mtu(noise.choice(MTUS))
         elif kind < 99 and "merge" in self.what:
-            ask(f"merge {noise.choice(SETTINGS)}")
+            merge(noise.choice(SETTINGS))
 
     def change_mtu(self, mtu):
         """The wider end first: a frame must fit into the end that takes it."""
-        if mtu > self.mtu:
-            ask(f"mtu {mtu}")
-        subprocess.run(["ip", "link", "set", "card1", "mtu", str(mtu)], check=True)
-        if mtu < self.mtu:
-            ask(f"mtu {mtu}")
+        ends = [("card0", None), ("card1", OTHER)]
+        for card, place in ends if mtu > self.mtu else reversed(ends):
+            ip(f"link set {card} mtu {mtu}", place)
         self.mtu = mtu
         # What the kernel has learnt of the way is of the width before.
         for out in self.sockets.values():
             out.close()
         self.sockets.clear()
 
+    def steps(self, count):
+        """So many datagrams; how many were sent, how many trains, and how many with a tag."""
+        while self.sent < count:
+            self.step()
+        self.change_mtu(1500)
+        merge("off")
+        self.raw.close()
+        return self.sent, self.trains, self.tagged
 
-seed, count, card, port, what = sys.argv[1:]
-sender = Sender(int(seed), bytes.fromhex(card), int(port), what.split(","))
-kept = tag_what_is_marked("card1") if "tags" in sender.what else None
-while sender.sent < int(count):
-    sender.step()
-sender.change_mtu(1500)
-ask("merge off")
-print("sent", sender.sent, sender.trains, sender.tagged, flush=True)
+
+def merge(setting):
+    """What the receiving end joins."""
+    if shutil.which("ethtool"):
+        run("ethtool", "-K", "card0", "rx-udp-gro-forwarding", "off", "rx-gro-list", "off")
+        if setting != "off":
+            run("ethtool", "-K", "card0", "gro", "on", *setting.split())
