@@ -194,8 +194,7 @@ fn where_sysfs_is_of_another_namespace_nothing_is_changed() {
 
 #[test]
 fn what_is_saved_for_another_interface_of_the_same_number_is_not_written_over() {
-    let rig = Rig::ixgbe();
-    rig.apply(&Request::default()).expect("applied");
+    let (rig, _) = Rig::applied(&Request::default());
     let file = rig.file();
     let saved = fs::read(&file).expect("a file");
     let text = String::from_utf8(saved.clone()).expect("a text").replace("bus\t0000:", "bus\t0001:");
@@ -248,8 +247,7 @@ fn a_failure_at_any_change_tells_exactly_what_was_changed() {
         };
         assert!(failure.to_string().contains(&clause), "{failure}");
         rig.allow_settings(None);
-        rig.restore_all();
-        assert_eq!(rig.state(), before, "{failure}");
+        rig.restore_to(&before);
     }
 }
 
@@ -294,8 +292,7 @@ fn a_rule_is_put_at_the_last_free_place_and_only_it_is_removed_again() {
     let mut expected = theirs;
     expected.insert(2, (1020, Some(rule(None, 2055, 7))));
     assert_eq!(rules(&rig), expected);
-    rig.restore_all();
-    assert_eq!(rig.state(), before);
+    rig.restore_to(&before);
 }
 
 #[test]
@@ -332,9 +329,7 @@ fn a_rule_of_others_for_the_same_datagrams_is_left_and_told() {
 
 #[test]
 fn a_rule_of_ours_follows_its_queue_when_the_number_of_queues_changes() {
-    let rig = Rig::ixgbe();
-    let before = rig.state();
-    rig.apply(&one_queue()).expect("applied");
+    let (rig, before) = Rig::applied(&one_queue());
     // The kernel takes away no queue that a rule names.
     let fewer = Request { rx_queues: Amount::Number(4), ..one_queue() };
     rig.apply(&fewer).expect("applied");
@@ -347,14 +342,12 @@ fn a_rule_of_ours_follows_its_queue_when_the_number_of_queues_changes() {
     assert!(rig.take_log().is_empty());
     rig.apply(&Request { rx_queues: Amount::Max, ..Request::default() }).expect("applied");
     assert_eq!(rules(&rig), [], "what is no longer asked for goes");
-    rig.restore_all();
-    assert_eq!(rig.state(), before);
+    rig.restore_to(&before);
 }
 
 #[test]
 fn sorting_stays_on_while_rules_of_others_need_it() {
-    let rig = Rig::ixgbe();
-    rig.apply(&one_queue()).expect("applied");
+    let (rig, _) = Rig::applied(&one_queue());
     others_add(&rig, vec![(9, None)]);
     let failures = rig.restore().failures;
     assert!(
@@ -413,8 +406,7 @@ fn a_rule_that_reads_back_as_another_is_taken_out_again_and_told() {
 
 #[test]
 fn a_rule_at_our_place_that_another_program_changed_is_not_ours_any_more() {
-    let rig = Rig::ixgbe();
-    rig.apply(&one_queue()).expect("applied");
+    let (rig, _) = Rig::applied(&one_queue());
     for theirs in [vec![(1021, Some(rule(None, 2055, 2)))], vec![(9, Some(rule(None, 2055, 2)))]] {
         set_rules(&rig, theirs.clone());
         let error = rig.apply(&one_queue()).expect_err("theirs sends them elsewhere").to_string();
@@ -432,8 +424,7 @@ fn a_rule_at_our_place_that_another_program_changed_is_not_ours_any_more() {
 fn a_rule_of_ours_that_is_gone_by_itself_is_no_change() {
     let is_rule = |change: &&crate::change::Change| matches!(change.setting, crate::setting::Setting::Rule { .. });
     for is_gone in [true, false] {
-        let rig = Rig::ixgbe();
-        rig.apply(&one_queue()).expect("applied");
+        let (rig, _) = Rig::applied(&one_queue());
         if is_gone {
             set_rules(&rig, Vec::new());
         }
@@ -447,8 +438,7 @@ fn a_rule_of_ours_that_is_gone_by_itself_is_no_change() {
 
 #[test]
 fn no_rule_is_stale_while_the_driver_does_not_answer() {
-    let rig = Rig::ixgbe();
-    rig.apply(&one_queue()).expect("applied");
+    let (rig, _) = Rig::applied(&one_queue());
     rig.take_log();
     *rig.ethtool.busy_questions.borrow_mut() = 1;
     rig.apply(&one_queue()).expect("the second plan knows more");
@@ -474,8 +464,7 @@ fn what_a_driver_refuses_is_told_and_everything_else_is_made() {
     assert_eq!(rules(&rig), [(1021, Some(rule(None, 2055, 7)))], "IPv4 has its queue");
     let table = rig.device().rss.clone().expect("RSS").indirection;
     assert_eq!(table.iter().max(), Some(&6), "and the others are kept off it");
-    rig.restore_all();
-    assert_eq!(rig.state(), before);
+    rig.restore_to(&before);
 }
 
 #[test]
@@ -491,8 +480,7 @@ fn stopped_at_any_change_every_rule_of_ours_is_found_again_and_no_other_is_touch
             let _ = rig.apply(&crate::testing::rig::request());
             made += rules(&rig).len() - 2;
             rig.allow_settings(None);
-            rig.restore_all();
-            assert_eq!(rig.state(), before, "stopped after {allowed}");
+            rig.restore_to(&before);
         }
         assert!(made > 12, "most were stopped after a rule: {made}");
     }
@@ -506,6 +494,5 @@ fn adaptive_coalescing_is_put_back_with_the_numbers_behind_it() {
     let changes = changes.expect("applied");
     assert_eq!(changes[0].command, "ethtool -C eth0 adaptive-rx off rx-usecs 50 rx-frames 128");
     assert_eq!(changes[0].from, "adaptive-rx on rx-usecs 8 rx-frames 128");
-    rig.restore_all();
-    assert_eq!(rig.state(), before);
+    rig.restore_to(&before);
 }

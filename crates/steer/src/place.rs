@@ -1,4 +1,4 @@
-//! Which core each receiver gets, decided without any I/O.
+//! Which core each receiver gets where there is no plan, decided without any I/O; and threads, put on their cores.
 //!
 //! Receivers are dealt out from the highest core downwards, because the lowest cores are where a kernel puts the
 //! interrupts and the housekeeping that are not told to be elsewhere. A thread of a physical core without a receiver

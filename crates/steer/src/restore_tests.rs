@@ -24,9 +24,7 @@ fn restoring_brings_everything_back_byte_for_byte() {
         if rig.apply(&request()).is_err() {
             continue;
         }
-        rig.restore_all();
-        assert_eq!(rig.state(), before, "{name}");
-        assert!(rig.saved().is_empty(), "{name}");
+        rig.restore_to(&before);
     }
 }
 
@@ -43,16 +41,14 @@ fn stopped_at_any_change_it_is_restored_to_what_was() {
         // A second apply after the crash must not take the half-changed host for what was.
         let _ = rig.apply(&request());
         rig.allow_settings(None);
-        rig.restore_all();
-        assert_eq!(rig.state(), before, "stopped after {allowed}");
+        rig.restore_to(&before);
     }
     assert!(stopped >= 5, "channels, rings, table and two hashes can each be refused: {stopped}");
 }
 
 #[test]
 fn an_interrupt_with_a_new_number_is_found_by_its_name_and_one_that_is_gone_is_said() {
-    let rig = Rig::ixgbe();
-    rig.apply(&Request::default()).expect("applied");
+    let (rig, _) = Rig::applied(&Request::default());
     let (sys, proc) = (rig.sys(), rig.proc());
     fs::rename(sys.join("kernel/irq/100"), sys.join("kernel/irq/200")).expect("renamed");
     rig.write("sys/devices/pci/0000:81:00.0/msi_irqs/200", "msix");
@@ -68,9 +64,7 @@ fn an_interrupt_with_a_new_number_is_found_by_its_name_and_one_that_is_gone_is_s
 
 #[test]
 fn an_interrupt_that_an_interface_has_given_back_while_it_is_down_stays_saved() {
-    let rig = Rig::ixgbe();
-    let before = rig.state();
-    rig.apply(&Request::default()).expect("applied");
+    let (rig, before) = Rig::applied(&Request::default());
     let (sys, away) = (rig.sys(), rig.root.path().join("away"));
     rig.write("sys/class/net/eth0/flags", "0x1002");
     fs::rename(sys.join("kernel/irq/101"), &away).expect("given back");
@@ -80,8 +74,7 @@ fn an_interrupt_that_an_interface_has_given_back_while_it_is_down_stays_saved() 
     assert_eq!(rig.saved(), ["eth0"]);
     rig.write("sys/class/net/eth0/flags", "0x1003");
     fs::rename(&away, sys.join("kernel/irq/101")).expect("asked for again");
-    rig.restore_all();
-    assert_eq!(rig.state(), before);
+    rig.restore_to(&before);
 }
 
 #[test]
@@ -117,9 +110,7 @@ fn a_table_that_was_the_drivers_own_is_the_drivers_own_again() {
 
 #[test]
 fn what_cannot_be_read_just_now_is_not_taken_for_gone() {
-    let rig = Rig::ixgbe();
-    let before = rig.state();
-    rig.apply(&request()).expect("applied");
+    let (rig, before) = Rig::applied(&request());
     let online = rig.sys().join("devices/system/cpu/online");
     let text = fs::read(&online).expect("a file");
     fs::write(&online, "nonsense").expect("a file");
@@ -131,9 +122,7 @@ fn what_cannot_be_read_just_now_is_not_taken_for_gone() {
 
 #[test]
 fn a_renamed_interface_is_put_back_under_its_new_name() {
-    let rig = Rig::ixgbe();
-    let before = rig.state();
-    rig.apply(&request()).expect("applied");
+    let (rig, before) = Rig::applied(&request());
     let (old, new) = (rig.sys().join("class/net/eth0"), rig.sys().join("class/net/lan0"));
     fs::rename(&old, &new).expect("renamed");
     rig.rename_device("eth0", "lan0");
@@ -154,8 +143,7 @@ fn whichever_reading_fails_what_is_changed_can_be_put_back() {
         rig.allow_readings(Some(readings));
         refused += usize::from(rig.apply(&request()).is_err());
         rig.allow_readings(None);
-        rig.restore_all();
-        assert_eq!(rig.state(), before, "after {readings} readings");
+        rig.restore_to(&before);
     }
     assert!(refused >= 10, "what is planned and what is saved is read: {refused}");
 }
@@ -168,8 +156,7 @@ fn interfaces_that_cannot_be_listed_are_not_taken_for_gone() {
         |net| fs::remove_file(net.join("eth0/ifindex")).expect("a number that is not there"),
     ];
     for spoil in spoilers {
-        let rig = Rig::ixgbe();
-        rig.apply(&request()).expect("applied");
+        let (rig, _) = Rig::applied(&request());
         let after = rig.state().1;
         spoil(&rig.sys().join("class/net"));
         let restored = rig.restore();
@@ -189,8 +176,7 @@ fn an_interrupt_line_that_devices_share_is_put_back_too() {
     let before = rig.state();
     let moved = rig.apply(&Request::default()).expect("applied");
     assert!(moved.iter().any(|change| change.command.contains("/irq/100/")), "{moved:?}");
-    rig.restore_all();
-    assert_eq!(rig.state(), before);
+    rig.restore_to(&before);
 }
 
 #[test]
@@ -206,14 +192,12 @@ fn an_interrupt_that_only_the_kernel_names_is_saved_and_put_back() {
     let before = rig.state();
     let moved = rig.apply(&Request::default()).expect("applied");
     assert!(moved.iter().any(|change| change.command.contains("/irq/300/")), "{moved:?}");
-    rig.restore_all();
-    assert_eq!(rig.state(), before);
+    rig.restore_to(&before);
 }
 
 #[test]
 fn an_interface_that_is_gone_stays_saved_until_it_is_given_up() {
-    let rig = Rig::ixgbe();
-    rig.apply(&request()).expect("applied");
+    let (rig, _) = Rig::applied(&request());
     let file = rig.file();
     fs::remove_dir_all(rig.sys().join("class/net/eth0")).expect("removed");
     rig.ethtool.states.borrow_mut().remove("eth0");
@@ -231,9 +215,7 @@ fn an_interface_that_is_gone_stays_saved_until_it_is_given_up() {
 
 #[test]
 fn a_journal_that_is_of_no_use_does_not_keep_the_others_from_being_restored() {
-    let rig = Rig::ixgbe();
-    let before = rig.state();
-    rig.apply(&request()).expect("applied");
+    let (rig, before) = Rig::applied(&request());
     let damaged = rig.journal.folder().join("eth9.9.77.saved");
     fs::write(&damaged, "no journal\n").expect("a file");
     let restored = rig.restore();
@@ -307,9 +289,7 @@ fn killed_between_any_two_changes_everything_is_put_back() {
         }));
         assert!(killed.is_err());
         assert_eq!(rig.saved(), ["eth0"], "a restore that is killed forgets nothing");
-        rig.restore_all();
-        assert_eq!(rig.state(), before, "after {step} changes");
-        assert!(rig.saved().is_empty());
+        rig.restore_to(&before);
     }
 }
 

@@ -1,4 +1,4 @@
-//! One setting of a host, with its name.
+//! One setting of a host: its name, how it is read and how it is written.
 //!
 //! Values are texts, exactly as the kernel shows them where it shows texts, so that "as it was before" can mean byte
 //! for byte.

@@ -87,7 +87,7 @@ impl Steering<'_> {
     pub fn compare(&self, host: &Host, plan: &Plan, rivals: &Rivals) -> Comparison {
         let mut comparison = Comparison::default();
         for (interface, part) in with_plans(host, plan) {
-            comparison.unknown.extend(unknown_of(interface, part, self.request));
+            comparison.unknown.extend(unknowns(interface, part, self.request));
             comparison.unknown.extend(self.polled_by_anybody(interface));
             for wanted in &part.wanted {
                 self.compare_setting(interface, wanted, rivals, &mut comparison);
@@ -331,9 +331,9 @@ impl fmt::Display for Unknown {
     }
 }
 
-/// Everything of one interface.
-pub(crate) fn unknown_of(interface: &Interface, part: &InterfacePlan, request: &Request) -> Vec<Unknown> {
-    let mut found = UnknownOf { interface, found: Vec::new() };
+/// Everything that is unknown of one interface, or cannot be had.
+pub(crate) fn unknowns(interface: &Interface, part: &InterfacePlan, request: &Request) -> Vec<Unknown> {
+    let mut found = Unknowns { interface, found: Vec::new() };
     if !interface.is_up {
         let cure = format!("bring it up (`ip link set {} up`), then apply the plan again", interface.name);
         found.add(None, "the link", "the interface is down, and its interrupts appear when it comes up", cure);
@@ -349,7 +349,7 @@ pub(crate) fn unknown_of(interface: &Interface, part: &InterfacePlan, request: &
     found.found
 }
 
-struct UnknownOf<'a> {
+struct Unknowns<'a> {
     interface: &'a Interface,
     found: Vec<Unknown>,
 }
@@ -357,7 +357,7 @@ struct UnknownOf<'a> {
 const WHERE_PROCESSED: &str = "where its datagrams are processed";
 const ASK_AGAIN: &str = "look into the kernel log (`dmesg`) for what the driver says, then ask again";
 
-impl UnknownOf<'_> {
+impl Unknowns<'_> {
     fn add(&mut self, queue: Option<usize>, what: &str, why: impl Into<String>, cure: impl Into<String>) {
         self.found.push(Unknown::new(&self.interface.name, queue, what, why, cure));
     }

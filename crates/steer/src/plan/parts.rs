@@ -1,5 +1,8 @@
-//! What a plan consists of, as plain data: an [`InterfacePlan`] for each interface, with a seat for each queue and a
-//! list of settings.
+//! What is asked of a plan and what it consists of, as plain data: an [`InterfacePlan`] for each interface, with a seat
+//! for each queue and a list of settings.
+//!
+//! A plan also says what cannot be. Such a sentence names the [`RequestField`] that would change it, and the program
+//! adds the name of its own option or key: nothing here knows how a program lets its users ask.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,7 +36,7 @@ pub struct InterfacePlan {
     pub seats: Vec<QueueSeat>,
     /// The seats of receivers beyond the number of queues, in order.
     pub spare_seats: Vec<SpareSeat>,
-    /// The queues that datagrams of [`Request::dedicated`](super::Request::dedicated) have for themselves.
+    /// The queues that datagrams of [`Request::dedicated`] have for themselves.
     pub dedicated: Vec<DedicatedQueue>,
     /// Every setting the plan depends on, in the order of application, whether it holds already or not.
     pub wanted: Vec<Wanted>,
@@ -45,7 +48,7 @@ pub struct InterfacePlan {
 
 impl InterfacePlan {
     /// The seats of its queues, and behind them the spare ones as if each belonged to a queue of the next number: what
-    /// a program tells of its receivers, for [`Request::seated`](super::Request).
+    /// a program tells of its receivers, for [`Request::seated`].
     pub fn all_seats(&self) -> Vec<QueueSeat> {
         let spare = self.spare_seats.iter().zip(self.seats.len()..).map(|(spare, queue)| QueueSeat {
             queue,
@@ -66,7 +69,7 @@ impl InterfacePlan {
 pub struct DedicatedQueue {
     /// The number of the queue, from 0.
     pub queue: usize,
-    /// Whose it is: the place in [`Request::dedicated`](super::Request::dedicated).
+    /// Whose it is: the place in [`Request::dedicated`].
     pub dedication: usize,
 }
 
@@ -81,8 +84,7 @@ pub struct QueueSeat {
     pub interrupt_core: Option<usize>,
     /// The core of its receiver; where that may run on several, the one on whose node its memory belongs.
     pub receiver_core: usize,
-    /// The cores that its receiver may run on: its core alone, or all of the node
-    /// ([`Placement::Node`](super::Placement)).
+    /// The cores that its receiver may run on: its core alone, or all of the node ([`Placement::Node`]).
     pub receiver_cores: Vec<usize>,
     /// The cores to which RPS hands its datagrams on after the interrupt: its own receiver's among them, unless that
     /// core is isolated. Empty without RPS.
@@ -116,7 +118,7 @@ pub struct SpareSeat {
     pub receiver: usize,
     /// Its core; where it may run on several, the one on whose node its memory belongs.
     pub core: usize,
-    /// The cores that it may run on: its core alone, or all of the node ([`Placement::Node`](super::Placement)).
+    /// The cores that it may run on: its core alone, or all of the node ([`Placement::Node`]).
     pub cores: Vec<usize>,
     /// True when RPS hands datagrams on to its core; nothing else brings any there.
     pub is_fed_by_rps: bool,
@@ -214,8 +216,8 @@ pub struct Request {
     /// How many receivers each interface feeds, by its name, where that is not one for each queue.
     pub receivers: BTreeMap<String, usize>,
     /// The seats that running receivers have, by the name of the interface that feeds them: those of its queues, and
-    /// behind them those of receivers beyond the queues ([`InterfacePlan::all_seats`](super::InterfacePlan)). The plan
-    /// takes them as they are and puts interrupts to suit; the number of receivers is theirs.
+    /// behind them those of receivers beyond the queues ([`InterfacePlan::all_seats`]). The plan takes them as they are
+    /// and puts interrupts to suit; the number of receivers is theirs.
     pub seated: BTreeMap<String, Vec<QueueSeat>>,
     /// Cores where receivers and interrupts of others sit: used only when nothing else is free.
     pub taken: Vec<usize>,
@@ -285,21 +287,21 @@ pub enum Placement {
 pub enum RequestField {
     /// Which interfaces to plan for.
     Interfaces,
-    /// [`Request::rx_queues`](super::Request::rx_queues).
+    /// [`Request::rx_queues`].
     RxQueues,
-    /// [`Request::ring`](super::Request::ring).
+    /// [`Request::ring`].
     Ring,
-    /// [`Request::flow_hash_udp`](super::Request::flow_hash_udp).
+    /// [`Request::flow_hash_udp`].
     FlowHash,
-    /// [`Request::indirection`](super::Request::indirection).
+    /// [`Request::indirection`].
     Indirection,
-    /// [`Request::coalesce`](super::Request::coalesce).
+    /// [`Request::coalesce`].
     Coalesce,
-    /// [`Request::dedicated`](super::Request::dedicated).
+    /// [`Request::dedicated`].
     Dedicated,
-    /// [`Request::placement`](super::Request::placement).
+    /// [`Request::placement`].
     Placement,
-    /// [`Request::cores`](super::Request::cores).
+    /// [`Request::cores`].
     Cores,
 }
 

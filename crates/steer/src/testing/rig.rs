@@ -29,6 +29,9 @@ pub(crate) fn dedication(destinations: &[&str]) -> Dedication {
     Dedication { interface: None, destinations, queues: 1 }
 }
 
+/// Everything on a machine that can be set: its files, and its devices.
+pub(crate) type State = (BTreeMap<String, String>, String);
+
 pub(crate) struct Rig {
     pub(crate) machine: Machine,
     pub(crate) journal: Journal,
@@ -62,7 +65,7 @@ impl Rig {
     }
 
     /// Everything on the machine that can be set, as it is.
-    pub(crate) fn state(&self) -> (BTreeMap<String, String>, String) {
+    pub(crate) fn state(&self) -> State {
         let mut files = BTreeMap::new();
         for folder in ["proc/irq", "sys/class/net/eth0/queues"] {
             for entry in fs::read_dir(self.machine.root.path().join(folder)).into_iter().flatten().flatten() {
@@ -87,6 +90,22 @@ impl Rig {
     /// The device takes so many more settings before it refuses all.
     pub(crate) fn allow_settings(&self, count: Option<usize>) {
         *self.machine.ethtool.settings_left.borrow_mut() = count;
+    }
+
+    /// One to which the request was applied, and its state before.
+    pub(crate) fn applied(request: &Request) -> (Self, State) {
+        let rig = Self::ixgbe();
+        let before = rig.state();
+        rig.apply(request).expect("applied");
+        (rig, before)
+    }
+
+    /// Restores, and checks that everything is as it was and that nothing is saved any more.
+    #[track_caller]
+    pub(crate) fn restore_to(&self, before: &State) {
+        self.restore_all();
+        assert_eq!(&self.state(), before);
+        assert!(self.saved().is_empty());
     }
 
     /// Restores, and checks that everything could be put back.
