@@ -67,13 +67,13 @@ impl Steering<'_> {
         mut progress: impl FnMut(&Change),
     ) -> Result<Vec<Change>, ApplyFailure> {
         let mut done = Vec::new();
-        match self.make_all(interfaces, journal, &mut done, &mut progress) {
+        match self.apply_in_two_steps(interfaces, journal, &mut done, &mut progress) {
             Ok(()) => Ok(done),
             Err(cause) => Err(ApplyFailure { cause, done }),
         }
     }
 
-    fn make_all(
+    fn apply_in_two_steps(
         &self,
         interfaces: &[String],
         journal: &mut LockedJournal,
@@ -89,13 +89,13 @@ impl Steering<'_> {
         }
         self.save(&host, &first, journal)?;
         for change in stale {
-            done.push(self.unmake_rule(&host, change, journal, progress)?);
+            done.push(self.remove_stale_rule(&host, change, journal, progress)?);
         }
         let is_late = |change: &Change| change.setting > Setting::FlowHash(Family::V6);
         let mut refused = Refused::default();
         for change in first.into_iter().filter(|change| !is_late(change)) {
-            if !refused.makes_pointless(&change, done) {
-                done.extend(refused.or_made(self.make(&host, change, journal, progress))?);
+            if !refused.is_pointless(&change, done) {
+                done.extend(refused.made_or_refused(self.apply_change(&host, change, journal, progress))?);
             }
         }
         let (host, plan) = self.plan(interfaces)?;
@@ -103,7 +103,7 @@ impl Steering<'_> {
         let late: Vec<Change> = self.changes(&host, &plan)?.into_iter().filter(is_due).collect();
         self.save(&host, &late, journal)?;
         for change in late {
-            done.extend(refused.or_made(self.make(&host, change, journal, progress))?);
+            done.extend(refused.made_or_refused(self.apply_change(&host, change, journal, progress))?);
         }
         refused.outcome()
     }
@@ -116,7 +116,7 @@ impl Steering<'_> {
         interrupts: &[u32],
         journal: &mut LockedJournal,
     ) -> Result<Vec<u32>, ApplyError> {
-        let (mut saved, _) = self.saved(interface, journal)?;
+        let (mut saved, _) = self.saved_or_snapshot(interface, journal)?;
         let new: Vec<u32> = interrupts.iter().copied().filter(|number| !saved.banned.contains(number)).collect();
         saved.banned.extend(&new);
         journal.save(&saved)?;
@@ -131,7 +131,7 @@ impl Steering<'_> {
         interrupts: &[u32],
         journal: &mut LockedJournal,
     ) -> Result<(), ApplyError> {
-        let (mut saved, _) = self.saved(interface, journal)?;
+        let (mut saved, _) = self.saved_or_snapshot(interface, journal)?;
         saved.banned.retain(|number| !interrupts.contains(number));
         Ok(journal.save(&saved)?)
     }
@@ -143,7 +143,7 @@ impl Steering<'_> {
             if changes.is_empty() {
                 continue;
             }
-            let (before, is_new) = self.saved(interface, journal)?;
+            let (before, is_new) = self.saved_or_snapshot(interface, journal)?;
             let mut saved = before.clone();
             for change in changes {
                 if !saved.covers(&change.setting) {
@@ -159,15 +159,19 @@ impl Steering<'_> {
     }
 
     /// What is saved for an interface, or what is to be saved; true when it is not saved yet.
-    fn saved(&self, interface: &Interface, journal: &LockedJournal) -> Result<(Saved, bool), ApplyError> {
-        Ok(match self.found(interface, journal)? {
+    fn saved_or_snapshot(&self, interface: &Interface, journal: &LockedJournal) -> Result<(Saved, bool), ApplyError> {
+        Ok(match self.find_saved(interface, journal)? {
             Some(saved) => (saved, false),
             None => (self.snapshot(interface, self.identity(interface)?)?, true),
         })
     }
 
     /// What is saved for an interface.
-    pub(crate) fn found(&self, interface: &Interface, journal: &LockedJournal) -> Result<Option<Saved>, ApplyError> {
+    pub(crate) fn find_saved(
+        &self,
+        interface: &Interface,
+        journal: &LockedJournal,
+    ) -> Result<Option<Saved>, ApplyError> {
         Ok(journal.find(&self.identity(interface)?)?)
     }
 
@@ -278,7 +282,7 @@ impl Steering<'_> {
         Ok(Saved { identity, banned: Vec::new(), values, later: Vec::new() })
     }
 
-    fn make(
+    fn apply_change(
         &self,
         host: &Host,
         change: Change,
@@ -374,7 +378,7 @@ impl Steering<'_> {
                 .filter_map(|wanted| if let Target::Rule(rule) = &wanted.target { Some(rule) } else { None })
                 .map(setting_of_rule)
                 .collect();
-            let Some(saved) = self.found(interface, journal)? else { continue };
+            let Some(saved) = self.find_saved(interface, journal)? else { continue };
             for (setting, value) in saved.all() {
                 let Some(added) = Added::parse(value) else { continue };
                 if wanted.contains(&(setting.clone(), format!("queue {}", added.queue))) {
@@ -397,7 +401,7 @@ impl Steering<'_> {
         is_asked && is_unknown
     }
 
-    pub(crate) fn unmake_rule(
+    pub(crate) fn remove_stale_rule(
         &self,
         host: &Host,
         change: Change,
@@ -406,10 +410,10 @@ impl Steering<'_> {
     ) -> Result<Change, ApplyError> {
         let interface = self.still_there(host, &change)?;
         let mut remove = || {
-            let ours = self.added(interface, &change.setting, journal)?;
+            let ours = self.rule_in_journal(interface, &change.setting, journal)?;
             let saved = ours.map_or_else(|| NO_RULE.to_owned(), Added::show);
             let now = self.reader.remove_rule(&interface.name, &change.setting, &saved)?;
-            self.note(interface, &change.setting, NO_RULE, journal)?;
+            self.write_to_journal(interface, &change.setting, NO_RULE, journal)?;
             Ok(now)
         };
         let outcome = remove();
@@ -423,10 +427,10 @@ impl Steering<'_> {
         journal: &mut LockedJournal,
     ) -> Result<String, SettingError> {
         self.count_rules_of_others(interface, journal)?;
-        let ours = self.added(interface, &change.setting, journal)?;
+        let ours = self.rule_in_journal(interface, &change.setting, journal)?;
         let keep = |added: Option<Added>| {
             let value = added.map_or_else(|| NO_RULE.to_owned(), Added::show);
-            self.note(interface, &change.setting, &value, journal)
+            self.write_to_journal(interface, &change.setting, &value, journal)
         };
         self.reader.add_rule(&interface.name, &change.setting, &change.to, ours, keep)
     }
@@ -434,27 +438,27 @@ impl Steering<'_> {
     /// Notes how many rules there were before the first of ours, where sorting was off.
     fn count_rules_of_others(&self, interface: &Interface, journal: &mut LockedJournal) -> Result<(), SettingError> {
         let was_off = (Setting::Ntuple, "off".to_owned());
-        if self.found(interface, journal)?.is_some_and(|saved| saved.all().any(|value| *value == was_off)) {
+        if self.find_saved(interface, journal)?.is_some_and(|saved| saved.all().any(|value| *value == was_off)) {
             let count = self.reader.ethtool.rules(&interface.name)?.taken.len();
-            self.note(interface, &Setting::Ntuple, &off_with_rules(count), journal)?;
+            self.write_to_journal(interface, &Setting::Ntuple, &off_with_rules(count), journal)?;
         }
         Ok(())
     }
 
     /// What the journal says of a rule of ours.
-    fn added(
+    fn rule_in_journal(
         &self,
         interface: &Interface,
         setting: &Setting,
         journal: &LockedJournal,
     ) -> Result<Option<Added>, SettingError> {
-        let Some(saved) = self.found(interface, journal)? else { return Ok(None) };
+        let Some(saved) = self.find_saved(interface, journal)? else { return Ok(None) };
         let of_setting = saved.all().find(|(other, _)| other == setting);
         Ok(of_setting.and_then(|(_, value)| Added::parse(value)))
     }
 
     /// Writes into the journal what is known of a rule of ours now.
-    fn note(
+    fn write_to_journal(
         &self,
         interface: &Interface,
         setting: &Setting,
@@ -462,7 +466,7 @@ impl Steering<'_> {
         journal: &mut LockedJournal,
     ) -> Result<(), SettingError> {
         let fail = |error: String| SettingError::Failed(format!("it cannot be saved that this rule is ours: {error}"));
-        let found = self.found(interface, journal).map_err(|error| fail(error.to_string()))?;
+        let found = self.find_saved(interface, journal).map_err(|error| fail(error.to_string()))?;
         let mut saved = found.ok_or_else(|| fail("nothing is saved of the interface".to_owned()))?;
         for (_, old) in saved.values.iter_mut().chain(&mut saved.later).filter(|(other, _)| other == setting) {
             value.clone_into(old);

@@ -193,11 +193,14 @@ pub(crate) struct Refused(Vec<(Change, SettingError)>);
 
 impl Refused {
     /// What was made; `None` where the rest goes on without it.
-    pub(crate) fn or_made(&mut self, outcome: Result<Change, ApplyError>) -> Result<Option<Change>, ApplyError> {
+    pub(crate) fn made_or_refused(
+        &mut self,
+        outcome: Result<Change, ApplyError>,
+    ) -> Result<Option<Change>, ApplyError> {
         match outcome {
             Ok(change) => Ok(Some(change)),
             Err(ApplyError::Setting { change, cause })
-                if is_spared(&change.setting)
+                if is_optional(&change.setting)
                     && matches!(cause, SettingError::NotSupported | SettingError::Failed(_)) =>
             {
                 self.0.push((*change, cause));
@@ -208,7 +211,7 @@ impl Refused {
     }
 
     /// A table that leaves queues out is of no use where every rule that would send something there was refused.
-    pub(crate) fn makes_pointless(&self, change: &Change, done: &[Change]) -> bool {
+    pub(crate) fn is_pointless(&self, change: &Change, done: &[Change]) -> bool {
         let is_rule = |other: &Change| matches!(other.setting, Setting::Rule { .. });
         let is_here = |other: &Change| other.interface == change.interface;
         let was_refused = self.0.iter().any(|(other, _)| is_here(other) && is_rule(other));
@@ -221,7 +224,7 @@ impl Refused {
     pub(crate) fn may_be_set_again(&self, change: &Change, done: &[Change]) -> bool {
         let is_it = |other: &Change| (&other.interface, &other.setting) == (&change.interface, &change.setting);
         let is_forgotten = change.setting > Setting::Rings && change.setting <= Setting::FlowHash(Family::V6);
-        is_forgotten && !self.0.iter().any(|(other, _)| is_it(other)) && !self.makes_pointless(change, done)
+        is_forgotten && !self.0.iter().any(|(other, _)| is_it(other)) && !self.is_pointless(change, done)
     }
 
     pub(crate) fn outcome(self) -> Result<(), ApplyError> {
@@ -230,6 +233,6 @@ impl Refused {
 }
 
 /// The settings without which the rest of a plan is still good.
-fn is_spared(setting: &Setting) -> bool {
+fn is_optional(setting: &Setting) -> bool {
     matches!(setting, Setting::Coalescing | Setting::Ntuple | Setting::Rule { .. })
 }

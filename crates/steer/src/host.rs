@@ -302,7 +302,7 @@ fn known<T>(answer: Answer<T>) -> Known<T> {
 // reported.
 
 /// How often to look.
-pub(crate) const LOOKS: usize = 10;
+pub(crate) const READS: usize = 10;
 
 /// Waits a little until the next look: all of them together take a tenth of a second.
 #[cfg(not(test))]
@@ -316,19 +316,19 @@ type Meanwhile = (usize, Option<Box<dyn FnMut(usize)>>);
 #[cfg(test)]
 thread_local! {
     /// What happens while a test's thread waits, instead of time passing: called with the number of pauses before.
-    pub(crate) static MEANWHILE: std::cell::RefCell<Meanwhile> =
+    pub(crate) static WHILE_PAUSED: std::cell::RefCell<Meanwhile> =
         const { std::cell::RefCell::new((0, None)) };
 }
 
 /// Says what happens while this thread waits.
 #[cfg(test)]
 pub(crate) fn while_pausing(happens: impl FnMut(usize) + 'static) {
-    MEANWHILE.set((0, Some(Box::new(happens))));
+    WHILE_PAUSED.set((0, Some(Box::new(happens))));
 }
 
 #[cfg(test)]
 pub(crate) fn pause() {
-    MEANWHILE.with_borrow_mut(|(pauses, happens)| {
+    WHILE_PAUSED.with_borrow_mut(|(pauses, happens)| {
         if let Some(happens) = happens {
             happens(*pauses);
         }

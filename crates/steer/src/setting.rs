@@ -10,7 +10,7 @@ use std::{fmt, fs, io};
 use crate::corelist::parse_core_list;
 use crate::device::{Device, has_no_mask, parse_mask};
 use crate::ethtool::{Channels, Coalescing, EthtoolError, Family, FlowHash, NTUPLE, Rings, command};
-use crate::host::{LOOKS, Reader, pause};
+use crate::host::{READS, Reader, pause};
 use crate::topology::read_if_any;
 
 /// What can be set. The order is the order of application: most drivers forget the later ones when an earlier one
@@ -229,7 +229,7 @@ impl Reader<'_> {
     /// What it is after it was set. An interrupt that moves shows for a moment where it was.
     fn settled(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
         let mut now = self.get(interface, setting)?;
-        for _ in 1..LOOKS {
+        for _ in 1..READS {
             if !matches!(setting, Setting::Interrupt { .. }) || is_same(setting, &now, value) {
                 break;
             }

@@ -1,7 +1,7 @@
 //! Tests of reading back what was set.
 
 use super::*;
-use crate::host::{MEANWHILE, while_pausing};
+use crate::host::{WHILE_PAUSED, while_pausing};
 use crate::testing::Machine;
 
 fn interrupt() -> Setting {
@@ -20,7 +20,7 @@ fn an_interrupt_that_shows_its_old_cores_for_a_moment_is_read_again_until_it_has
     });
     let now = machine.with_reader(&[], |reader| reader.settled("eth0", &interrupt(), "2,3"));
     assert_eq!(now.expect("readable"), "2-3");
-    assert_eq!(MEANWHILE.take().0, 3, "and no longer than it takes");
+    assert_eq!(WHILE_PAUSED.take().0, 3, "and no longer than it takes");
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn one_that_never_moves_is_told_as_it_is_after_a_bounded_number_of_looks() {
     machine.write("proc/irq/29/smp_affinity_list", "0");
     let now = machine.with_reader(&[], |reader| reader.settled("eth0", &interrupt(), "2"));
     assert_eq!(now.expect("readable"), "0");
-    assert_eq!(MEANWHILE.take().0, LOOKS - 1);
+    assert_eq!(WHILE_PAUSED.take().0, READS - 1);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::change::Change;
 use crate::corelist::format_core_list;
 use crate::device::parse_mask;
 use crate::ethtool::{Family, FlowHash};
-use crate::host::{LOOKS, Reader, pause};
+use crate::host::{READS, Reader, pause};
 use crate::interrupts::Roots;
 use crate::model::{Host, Interface, Known, Queue, WorkBy};
 use crate::plan::{Amount, InterfacePlan, Plan, Request, RequestField, Target, Wanted};
@@ -146,7 +146,7 @@ impl Steering<'_> {
 
     /// An interrupt that is just moving shows its old cores: it differs only if it still does a little later.
     fn look_again(&self, comparison: &mut Comparison) {
-        for _ in 1..LOOKS {
+        for _ in 1..READS {
             let moves = |drift: &Drift| matches!(drift.change.setting, Setting::Interrupt { .. });
             if !comparison.drifts.iter().any(moves) {
                 return;
@@ -177,7 +177,7 @@ impl Steering<'_> {
             }
         }
         let roots = Roots { sys: self.reader.sys_root, proc: self.reader.proc_root };
-        for look in 0..LOOKS {
+        for look in 0..READS {
             if strays.is_empty() {
                 return;
             }

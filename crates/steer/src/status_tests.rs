@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::ethtool::FlowHash;
-use crate::host::{BusyPoll, MEANWHILE, while_pausing};
+use crate::host::{BusyPoll, WHILE_PAUSED, while_pausing};
 use crate::irqbalance::{Irqbalance, Presence};
 use crate::plan::{Amount, Request};
 use crate::testing::Machine;
@@ -182,7 +182,7 @@ fn an_interrupt_that_moves_at_this_moment_is_as_planned() {
         }
     });
     assert_eq!(compare(&machine, &Request::default()), Comparison::default());
-    assert_eq!(MEANWHILE.take().0, 5);
+    assert_eq!(WHILE_PAUSED.take().0, 5);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn an_interrupt_that_fires_and_stays_elsewhere_differs_and_one_that_has_not_fire
     let fire = move |pauses: usize| fs::write(&count, format!("{},0,0,0\n", 6 + pauses)).expect("a file");
     while_pausing(fire);
     let comparison = compare(&machine, &Request::default());
-    MEANWHILE.take();
+    WHILE_PAUSED.take();
     let drift = only_drift(&comparison);
     let text = drift.to_string();
     assert!(text.contains("is 0 (its affinity says 2), wanted 2; it has fired since and did not move"), "{text}");
@@ -208,7 +208,7 @@ fn an_interrupt_that_fires_and_stays_elsewhere_differs_and_one_that_has_not_fire
     let effective = machine.proc().join("irq/29/effective_affinity_list");
     while_pausing(move |_| fs::write(&effective, "2\n").expect("a file"));
     assert_eq!(compare(&machine, &Request::default()), Comparison::default(), "it has moved");
-    MEANWHILE.take();
+    WHILE_PAUSED.take();
 }
 
 #[test]
