@@ -89,7 +89,7 @@ impl Steering<'_> {
         }
         self.save(&host, &first, journal)?;
         for change in stale {
-            done.push(self.remove_stale_rule(&host, change, journal, progress)?);
+            done.push(self.apply_change(&host, change, journal, progress)?);
         }
         let is_late = |change: &Change| change.setting > Setting::FlowHash(Family::V6);
         let mut refused = Refused::default();
@@ -167,11 +167,7 @@ impl Steering<'_> {
     }
 
     /// What is saved for an interface.
-    pub(crate) fn find_saved(
-        &self,
-        interface: &Interface,
-        journal: &LockedJournal,
-    ) -> Result<Option<Saved>, ApplyError> {
+    fn find_saved(&self, interface: &Interface, journal: &LockedJournal) -> Result<Option<Saved>, ApplyError> {
         Ok(journal.find(&self.identity(interface)?)?)
     }
 
@@ -291,36 +287,28 @@ impl Steering<'_> {
     ) -> Result<Change, ApplyError> {
         let interface = self.still_there(host, &change)?;
         let outcome = match change.setting {
+            Setting::Rule { .. } if change.to == NO_RULE => self.remove_rule(interface, &change.setting, journal),
             Setting::Rule { .. } => self.add_rule(interface, &change, journal),
             _ => self.reader.set(&change.interface, &change.setting, &change.to),
         };
-        made(change, outcome, progress)
+        match outcome {
+            Ok(now) => {
+                let change = Change { now: Some(now), ..change };
+                progress(&change);
+                Ok(change)
+            }
+            Err(cause) => Err(ApplyError::Setting { change: Box::new(change), cause }),
+        }
     }
 
     /// The interface of a change, when it is still the one that was planned for. Otherwise applying ends,
     /// because its settings would be written to another card.
-    pub(crate) fn still_there<'h>(&self, host: &'h Host, change: &Change) -> Result<&'h Interface, ApplyError> {
+    fn still_there<'h>(&self, host: &'h Host, change: &Change) -> Result<&'h Interface, ApplyError> {
         let planned = host.interfaces.iter().find(|interface| interface.name == change.interface);
         planned.filter(|planned| self.reader.is_still(&planned.name, planned.index)).ok_or_else(|| {
             let cause = "the one that was planned for is gone or has another name by now".to_owned();
             ApplyError::Unclear { interface: change.interface.clone(), cause }
         })
-    }
-}
-
-/// A change with its outcome, which is reported when it was made.
-fn made(
-    change: Change,
-    outcome: Result<String, SettingError>,
-    progress: &mut dyn FnMut(&Change),
-) -> Result<Change, ApplyError> {
-    match outcome {
-        Ok(now) => {
-            let change = Change { now: Some(now), ..change };
-            progress(&change);
-            Ok(change)
-        }
-        Err(cause) => Err(ApplyError::Setting { change: Box::new(change), cause }),
     }
 }
 
@@ -363,12 +351,7 @@ fn has_net_admin(reader: &Reader<'_>) -> bool {
 impl Steering<'_> {
     /// Rules of ours that the plan no longer wants. They go first, because the kernel takes away no queue that a rule
     /// names.
-    pub(crate) fn stale_rules(
-        &self,
-        host: &Host,
-        plan: &Plan,
-        journal: &LockedJournal,
-    ) -> Result<Vec<Change>, ApplyError> {
+    fn stale_rules(&self, host: &Host, plan: &Plan, journal: &LockedJournal) -> Result<Vec<Change>, ApplyError> {
         let mut changes = Vec::new();
         for (interface, part) in host.interfaces.iter().zip(&plan.interfaces) {
             if self.is_unknown_what_is_wanted(interface) {
@@ -401,26 +384,20 @@ impl Steering<'_> {
         is_asked && is_unknown
     }
 
-    pub(crate) fn remove_stale_rule(
+    fn remove_rule(
         &self,
-        host: &Host,
-        change: Change,
+        interface: &Interface,
+        setting: &Setting,
         journal: &mut LockedJournal,
-        progress: &mut dyn FnMut(&Change),
-    ) -> Result<Change, ApplyError> {
-        let interface = self.still_there(host, &change)?;
-        let mut remove = || {
-            let ours = self.rule_in_journal(interface, &change.setting, journal)?;
-            let saved = ours.map_or_else(|| NO_RULE.to_owned(), Added::show);
-            let now = self.reader.remove_rule(&interface.name, &change.setting, &saved)?;
-            self.write_to_journal(interface, &change.setting, NO_RULE, journal)?;
-            Ok(now)
-        };
-        let outcome = remove();
-        made(change, outcome, progress)
+    ) -> Result<String, SettingError> {
+        let ours = self.rule_in_journal(interface, setting, journal)?;
+        let saved = ours.map_or_else(|| NO_RULE.to_owned(), Added::show);
+        let now = self.reader.remove_rule(&interface.name, setting, &saved)?;
+        self.write_to_journal(interface, setting, NO_RULE, journal)?;
+        Ok(now)
     }
 
-    pub(crate) fn add_rule(
+    fn add_rule(
         &self,
         interface: &Interface,
         change: &Change,
@@ -428,11 +405,11 @@ impl Steering<'_> {
     ) -> Result<String, SettingError> {
         self.count_rules_of_others(interface, journal)?;
         let ours = self.rule_in_journal(interface, &change.setting, journal)?;
-        let keep = |added: Option<Added>| {
+        let note = |added: Option<Added>| {
             let value = added.map_or_else(|| NO_RULE.to_owned(), Added::show);
             self.write_to_journal(interface, &change.setting, &value, journal)
         };
-        self.reader.add_rule(&interface.name, &change.setting, &change.to, ours, keep)
+        self.reader.add_rule(&interface.name, &change.setting, &change.to, ours, note)
     }
 
     /// Notes how many rules there were before the first of ours, where sorting was off.

@@ -49,6 +49,10 @@ impl Steering<'_> {
         mut progress: impl FnMut(&Change),
     ) -> Result<Restored, JournalError> {
         let mut restored = Restored::default();
+        let mut report = |change: Change| {
+            progress(&change);
+            restored.changes.push(change);
+        };
         for entry in journal.entries()? {
             let place = entry.saved.as_ref().ok().map(|saved| self.reader.whereabouts(&saved.identity));
             let now = place.as_ref().and_then(|place| match place {
@@ -59,8 +63,7 @@ impl Steering<'_> {
             if !options.interfaces.is_empty() && !options.interfaces.iter().any(is_meant) {
                 continue;
             }
-            let Outcome { failures, notes } =
-                self.restore_entry(&entry, place.as_ref(), &mut options, &mut restored.changes, &mut progress);
+            let Outcome { failures, notes } = self.restore_entry(&entry, place.as_ref(), &mut options, &mut report);
             restored.notes.extend(notes);
             let path = entry.path.display();
             if failures.is_empty() {
@@ -80,14 +83,11 @@ impl Steering<'_> {
         entry: &Entry,
         place: Option<&Whereabouts>,
         options: &mut RestoreOptions<'_>,
-        changes: &mut Vec<Change>,
-        progress: &mut dyn FnMut(&Change),
+        report: &mut dyn FnMut(Change),
     ) -> Outcome {
         let refuse = |failure: String| Outcome { failures: vec![failure], notes: Vec::new() };
         let (saved, mut outcome) = match (&entry.saved, place) {
-            (Ok(saved), Some(Whereabouts::Here(now))) => {
-                (saved, self.restore_one(now.as_str(), saved, changes, progress))
-            }
+            (Ok(saved), Some(Whereabouts::Here(now))) => (saved, self.restore_one(now.as_str(), saved, report)),
             (Ok(saved), Some(Whereabouts::Gone)) => {
                 let name = &entry.interface;
                 let what = format!("{name} ({}) is gone, and its settings went with it", saved.identity);
@@ -105,13 +105,7 @@ impl Steering<'_> {
         outcome
     }
 
-    fn restore_one(
-        &self,
-        interface: &str,
-        saved: &Saved,
-        changes: &mut Vec<Change>,
-        progress: &mut dyn FnMut(&Change),
-    ) -> Outcome {
+    fn restore_one(&self, interface: &str, saved: &Saved, report: &mut dyn FnMut(Change)) -> Outcome {
         let mut outcome = Outcome::default();
         // Masks and interrupts belong to queues, so the first of both lists come first.
         let later = saved.later.iter().map(|value| (value, true));
@@ -124,7 +118,7 @@ impl Steering<'_> {
                 outcome.failures.push(format!("cannot put {setting} back to {value}: {what}"));
                 break;
             }
-            let restored = self.restore_setting(interface, setting, value, changes, progress);
+            let restored = self.restore_setting(interface, setting, value, report);
             let value = value_saved(setting, value);
             match restored {
                 Ok(()) => {}
@@ -157,8 +151,7 @@ impl Steering<'_> {
         interface: &str,
         setting: &Setting,
         saved: &str,
-        changes: &mut Vec<Change>,
-        progress: &mut dyn FnMut(&Change),
+        report: &mut dyn FnMut(Change),
     ) -> Result<(), SettingError> {
         let value = value_saved(setting, saved);
         let (from, by_hand) = match setting {
@@ -177,11 +170,9 @@ impl Steering<'_> {
         let command = self.reader.command(interface, setting, &by_hand);
         let (to, why) = (value.to_owned(), "as it was before".to_owned());
         let change = Change { now: Some(now), ..Change::planned(interface, setting, from, to, why, command) };
-        progress(&change);
-        let is_right = change.is_as_wanted();
-        let kept = change.now.clone().unwrap_or_default();
-        changes.push(change);
-        if is_right { Ok(()) } else { Err(SettingError::Failed(format!("the driver set {kept} instead"))) }
+        let set_instead = change.now.clone().filter(|_| !change.is_as_wanted());
+        report(change);
+        set_instead.map_or(Ok(()), |value| Err(SettingError::Failed(format!("the driver set {value} instead"))))
     }
 
     /// Sets it to what it was, and returns what it is afterwards.
