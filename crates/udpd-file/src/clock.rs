@@ -1,6 +1,5 @@
-//! The clock that dates are read from. It may be set at any moment, either way, by seconds or by years; so it gives
-//! names and nothing else, and what waits, waits by the other clock, which only ever goes on. A test sets it as it
-//! likes.
+//! The wall clock, which names files. It may be set at any time, forward or back, by seconds or by years, so nothing
+//! waits by it: all waits use the monotonic clock. A test can set it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,18 +9,18 @@ use std::sync::{
     atomic::{AtomicI64, Ordering},
 };
 
-/// When the two clocks have come apart by more than this, somebody has set the one of dates.
+/// The wall clock counts as set when it differs from the monotonic clock by more than this.
 const SET_BY: Duration = Duration::from_secs(2);
 
-/// The clock of dates.
+/// The wall clock.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Clock {
+pub(super) struct WallClock {
     /// By how many seconds a test has set it.
     #[cfg(test)]
     set_by: Arc<AtomicI64>,
 }
 
-impl Clock {
+impl WallClock {
     pub(super) fn now(&self) -> SystemTime {
         #[cfg(test)]
         {
@@ -33,7 +32,7 @@ impl Clock {
         SystemTime::now()
     }
 
-    /// The same in seconds since 1970. A clock before that stands still.
+    /// The same in seconds since 1970; 0 for a clock before that.
     pub(super) fn seconds(&self) -> u64 {
         self.now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
     }
@@ -45,25 +44,24 @@ impl Clock {
     }
 }
 
-/// A moment that the clock of dates will reach, and when that is by the clock that waits, unless somebody sets the
-/// first.
+/// A moment of the wall clock, and when the monotonic clock reaches it unless the wall clock is set.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ends {
+pub(super) struct FileEnd {
     pub(super) at: Instant,
     wall: SystemTime,
     /// When both clocks were read, and what they said.
     read: (SystemTime, Instant),
 }
 
-impl Ends {
+impl FileEnd {
     /// The moment `wall`, seen from now.
-    pub(super) fn new(wall: SystemTime, clock: &Clock, now: Instant) -> Self {
+    pub(super) fn new(wall: SystemTime, clock: &WallClock, now: Instant) -> Self {
         let read = clock.now();
         Self { at: now + wall.duration_since(read).unwrap_or_default(), wall, read: (read, now) }
     }
 
-    /// Whether it has come, by either clock, or whether nobody can say any more, because the clock of dates was set.
-    pub(super) fn has_come(&self, clock: &Clock, now: Instant) -> bool {
+    /// Whether it has come, by either clock, or cannot be told any more because the wall clock was set.
+    pub(super) fn has_come(&self, clock: &WallClock, now: Instant) -> bool {
         let wall = clock.now();
         let (read, read_at) = self.read;
         let expected = read + now.saturating_duration_since(read_at);
@@ -81,9 +79,9 @@ mod tests {
         for (set_by, expected) in
             [(0, false), (-1, false), (1, false), (HOUR, true), (-HOUR, true), (-30 * 8766 * HOUR, true)]
         {
-            let clock = Clock::default();
+            let clock = WallClock::default();
             let now = Instant::now();
-            let ends = Ends::new(clock.now() + Duration::from_secs(600), &clock, now);
+            let ends = FileEnd::new(clock.now() + Duration::from_secs(600), &clock, now);
             clock.set(set_by);
             assert_eq!(ends.has_come(&clock, now), expected, "set by {set_by} s");
             assert!(ends.has_come(&clock, now + Duration::from_secs(601)), "set by {set_by} s");

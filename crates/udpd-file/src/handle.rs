@@ -1,12 +1,12 @@
-//! One open file: how it is opened without harm to what is there, written, cut back, and recognized.
+//! One open file: opened without harm to what is there, written, cut back, and recognized.
 //!
 //! A file is only ever appended to, never overwritten and never reached through a symbolic link at its last step. One
-//! process writes it at a time. What a crash left without an end is set aside before anything is appended.
+//! process writes it at a time. A record that a crash left unfinished is set aside before anything is appended.
 //!
 //! A file with several names (hard links) is refused: what is appended by one name appears under the others, which may
-//! be a configuration, or yesterday's backup. It is not moved out of the way either, because whoever gave it its names
-//! knows why. Finished files may have as many names as a backup by `cp -l` gives them: they are not opened any more,
-//! and removing one name takes nothing from the others.
+//! be a configuration, or yesterday's backup. It is not moved out of the way either, because the names may be intended.
+//! Finished files may have as many names as a backup by `cp -l` gives them: they are not opened any more, and removing
+//! one name takes nothing from the others.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -27,14 +27,14 @@ use super::repair::{check_format, set_torn_aside};
 use udpd_base::format::boundary::Boundary;
 use udpd_base::sink::outbox::Destination;
 
-/// How much room there must be before a broken file is written again.
+/// How much free space a broken file needs before it is written again.
 const PROBE_BYTES: i64 = 1 << 20;
 
 /// A file that is open for appending.
 #[derive(Debug, Clone)]
-pub(super) struct Handle(Arc<File>);
+pub(super) struct LogHandle(Arc<File>);
 
-impl Destination for Handle {
+impl Destination for LogHandle {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         (&*self.0).write(bytes)
     }
@@ -45,19 +45,20 @@ impl Destination for Handle {
     }
 }
 
-impl Handle {
+impl LogHandle {
     /// Opens a file for appending, with its directories, and sets aside a record that a crash left without an end.
     pub(super) fn open(path: &Path, boundary: Boundary) -> io::Result<Self> {
         make_directory(directory_of(path))?;
         let file = append_to(path)?;
-        // Before the repair: an unfinished record of a file that somebody writes is no torn one.
+        // Before the repair: while another process writes the file, its last record may be unfinished without being
+        // torn.
         lock::claim(&file, path)?;
         set_torn_aside(&file, path, boundary)?;
         Ok(Self(Arc::new(file)))
     }
 
-    /// Opens again a file that was closed with this number and length. Found as it was left it is gone on with as it
-    /// is, and true is said; otherwise it is opened like any other.
+    /// Opens a file again that was closed with this inode and length. Returns true if it is unchanged; otherwise opens
+    /// it like any other.
     pub(super) fn open_again(path: &Path, boundary: Boundary, left: (u64, u64)) -> io::Result<(Self, bool)> {
         match append_to(path) {
             Ok(file) => {
@@ -74,23 +75,23 @@ impl Handle {
         Ok((Self::open(path, boundary)?, false))
     }
 
-    /// What would keep the file from being opened, while another sink writes it. Only directories are made.
-    pub(super) fn try_beside(path: &Path, boundary: Boundary) -> io::Result<()> {
+    /// Checks what would prevent opening the file, while another sink writes it. It creates directories only.
+    pub(super) fn check_beside(path: &Path, boundary: Boundary) -> io::Result<()> {
         make_directory(directory_of(path))?;
         match path.symlink_metadata() {
             Ok(_) => check_format(&append_to(path)?, boundary),
-            // The one that is written has another name by now, or none.
+            // The file that the other sink writes has another name by now, or none.
             Err(error) if error.kind() == io::ErrorKind::NotFound => try_directory(directory_of(path)),
             Err(error) => Err(error),
         }
     }
 
-    /// A full disk still opens files. Whether it takes bytes again is tried by reserving room, which no reader can see,
-    /// and giving it back. A file system that cannot reserve has its say at the next write.
-    pub(super) fn probe_room(&self) -> io::Result<()> {
+    /// Checks whether the disk takes bytes again, because a full disk still opens files: reserves space, which no
+    /// reader can see, and frees it. A file system that cannot reserve fails at the next write instead.
+    pub(super) fn probe_space(&self) -> io::Result<()> {
         let length = self.length()?;
         let offset = i64::try_from(length).map_err(io::Error::other)?;
-        // Reserving is not held to the limit of the process; writing is.
+        // The limit of the process applies to writing, not to reserving.
         if getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(limit, _)| limit < length + PROBE_BYTES.unsigned_abs()) {
             return Err(Errno::EFBIG.into());
         }
@@ -112,13 +113,13 @@ impl Handle {
         })
     }
 
-    /// Cuts off what is beyond this length.
+    /// Cuts the file to this length.
     pub(super) fn cut_to(&self, length: u64) -> io::Result<()> {
         if self.length()? > length { self.0.set_len(length) } else { Ok(()) }
     }
 
-    /// Forces what is written to the disk, and lets the kernel have the memory back: what comes next is written to
-    /// pages that were just in use, which are cheaper than fresh ones, and what other programs have cached stays.
+    /// Syncs the file and gives its cache back to the kernel: the next writes use pages that were just in use, which
+    /// are cheaper than fresh ones, and what other programs have cached stays.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.0.sync_data()?;
         // Advice: where it is not taken nothing is wrong.
@@ -130,12 +131,12 @@ impl Handle {
         Ok(self.0.metadata()?.len())
     }
 
-    /// How many names it has: 0 when it was removed and only this process still has it.
+    /// How many names it has: 0 after a removal.
     pub(super) fn names(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.nlink())
     }
 
-    /// The number of the file on its file system.
+    /// Its inode number.
     pub(super) fn inode(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.ino())
     }
@@ -144,7 +145,7 @@ impl Handle {
         self.0.metadata()
     }
 
-    /// For watching it by what the process calls it.
+    /// For an inotify watch by `/proc/self/fd`.
     pub(super) fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
     }
@@ -163,13 +164,13 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))
 }
 
-/// With those above it.
+/// Creates a directory and those above it.
 pub fn make_directory(directory: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(directory)
 }
 
-/// What would keep files from being made there. A sandbox denies what the rights of a directory grant, so one is made
-/// that never has a name. A disk that is full or cannot do that is no reason not to begin.
+/// Checks what would prevent creating files there. A sandbox may deny what the rights of a directory grant, so this
+/// creates a file without a name. A disk that is full or cannot do that is no error here.
 pub(super) fn try_directory(directory: &Path) -> io::Result<()> {
     access(directory, AccessFlags::W_OK | AccessFlags::X_OK)?;
     let nameless = OpenOptions::new().write(true).mode(0o600).custom_flags(OFlag::O_TMPFILE.bits()).open(directory);
@@ -179,8 +180,8 @@ pub(super) fn try_directory(directory: &Path) -> io::Result<()> {
     })
 }
 
-/// Renames a file to the first of `names` that nobody has; nothing is ever overwritten. `announce` hears of the name
-/// before the file has it.
+/// Renames a file to the first free one of `names`; it never overwrites. `announce` is called with the name before the
+/// rename.
 pub(super) fn set_aside(
     path: &Path,
     names: impl Iterator<Item = PathBuf>,
@@ -206,7 +207,7 @@ pub(super) fn set_aside(
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "every name for the finished file exists already"))
 }
 
-/// What helps against the usual causes.
+/// The cure for the usual causes.
 pub(super) fn cure(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE) => {
@@ -219,7 +220,7 @@ pub(super) fn cure(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space on that file system",
         io::ErrorKind::ReadOnlyFilesystem => "; mount that file system read-write",
         io::ErrorKind::NotFound => "; the directory was removed: create it again",
-        // The second is the sandbox: its rule is for the directory that was there at the start.
+        // The second case is the sandbox: its rule is for the directory that existed at the start.
         io::ErrorKind::PermissionDenied => {
             "; let the user of udpd write there, or, where the directory was removed meanwhile, restart udpd"
         }
@@ -245,12 +246,12 @@ mod tests {
         let target = directory.path().join("target");
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(&target, &link).expect("a link");
-        assert!(Handle::open(&link, Boundary::Newline).is_err());
+        assert!(LogHandle::open(&link, Boundary::Newline).is_err());
         assert!(!target.exists(), "nothing is made behind a link");
-        assert!(Handle::open(directory.path(), Boundary::Newline).is_err());
+        assert!(LogHandle::open(directory.path(), Boundary::Newline).is_err());
         let pipe = directory.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
-        let error = Handle::open(&pipe, Boundary::Newline).expect_err("a pipe is no file");
+        let error = LogHandle::open(&pipe, Boundary::Newline).expect_err("a pipe is no file");
         assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 
@@ -260,18 +261,18 @@ mod tests {
         let (path, other) = (directory.path().join("log"), directory.path().join("configuration"));
         fs::write(&other, "precious, and without an end").expect("written");
         fs::hard_link(&other, &path).expect("linked");
-        let error = Handle::open(&path, Boundary::Newline).expect_err("it is another's, too").to_string();
+        let error = LogHandle::open(&path, Boundary::Newline).expect_err("it is another's, too").to_string();
         assert!(error.contains("2 names") && error.contains("mv"), "{error}");
         assert_eq!(fs::read(&other).expect("there"), b"precious, and without an end");
         fs::remove_file(&other).expect("removed");
-        Handle::open(&path, Boundary::Newline).expect("it has one name now");
+        LogHandle::open(&path, Boundary::Newline).expect("it has one name now");
     }
 
     #[test]
     fn a_file_knows_whether_its_path_still_leads_to_it() {
         let directory = directory();
         let path = directory.path().join("log");
-        let handle = Handle::open(&path, Boundary::Newline).expect("opened");
+        let handle = LogHandle::open(&path, Boundary::Newline).expect("opened");
         assert!(handle.is_at(&path));
         fs::rename(&path, directory.path().join("moved")).expect("moved");
         assert!(!handle.is_at(&path));

@@ -1,17 +1,17 @@
 //! Which files were finished here, and in which order: what `keep` goes by.
 //!
-//! A directory does not say it. A time of change is whatever the last copy, the last `touch` or a wrong clock left; a
-//! date in a name is what the clock said then; and a name that looks like ours may be another sink's log or somebody's
-//! own file. So a sink with `keep` or `compress` has a small file of its own beside its files, `.NAME.udpd-index`, with
+//! A directory does not tell. An mtime is what the last copy, the last `touch` or a wrong clock left; a date in a name
+//! is what the clock said then; and a name that looks like ours may be another sink's log or a file of another program.
+//! So a sink with `keep` or `compress` has a small file of its own beside its files, `.NAME.udpd-index`, with
 //! a line for each file: its inode number and its name. The lines stand in the order in which the files were finished,
 //! and nothing is ever removed that has no line there, whose name is not one that this sink gives, or whose inode
 //! number is another.
 //!
 //! A line is written before a file gets its name: a crash in between leaves a line without a file, which is dropped,
 //! and never a file without a line. The compressed form of a file has a line of its own, and the place of the file in
-//! the order: one or both may be there. A crash in the middle of a line costs that line. Who removes the index keeps
-//! the files that it listed: they are counted in one warning and left alone. Lines of files that are gone are dropped,
-//! so it is as long as what is kept.
+//! the order: one or both may be there. A crash in the middle of a line costs that line. If the index is removed, the
+//! files that it listed stay: they are counted in one warning and left alone. Lines of files that are gone are dropped,
+//! so the index is as long as what is kept.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -19,11 +19,11 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::name::Name;
+use super::name::FileName;
 use udpd_base::codec::Method;
 use udpd_base::os::owned;
 
-/// How it begins, so that nobody's file is ever taken for one.
+/// The first line, so that no other file is taken for an index.
 const HEADER: &str = "udpd index 1\n";
 
 /// What is longer is not an index.
@@ -37,7 +37,7 @@ const NAME_BYTES_MAX: usize = 255;
 
 /// A file that was finished here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
+struct IndexEntry {
     /// Below the directory of the index, without what a compressed form has behind it.
     name: String,
     /// Its number as it was written.
@@ -50,26 +50,26 @@ struct Entry {
 
 /// A finished file that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Finished {
+pub(super) struct FinishedFile {
     /// As it was written.
-    pub(super) plain: Option<Form>,
+    pub(super) plain: Option<FinishedForm>,
     /// As it is compressed.
-    pub(super) compressed: Option<Form>,
+    pub(super) compressed: Option<FinishedForm>,
     /// An earlier run has finished it, or has left it unfinished.
     pub(super) is_from_before: bool,
 }
 
 /// A file in one of its forms.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Form {
+pub(super) struct FinishedForm {
     pub(super) path: PathBuf,
     pub(super) inode: u64,
     pub(super) bytes: u64,
 }
 
-impl Finished {
+impl FinishedFile {
     /// The forms that are there.
-    pub(super) fn forms(&self) -> impl Iterator<Item = &Form> {
+    pub(super) fn forms(&self) -> impl Iterator<Item = &FinishedForm> {
         self.plain.iter().chain(&self.compressed)
     }
 
@@ -81,18 +81,18 @@ impl Finished {
 /// The finished files of one path.
 #[derive(Debug)]
 pub(super) struct Index {
-    name: Name,
+    name: FileName,
     path: PathBuf,
     directory: PathBuf,
     /// The oldest first, each name once.
-    entries: Vec<Entry>,
+    entries: Vec<IndexEntry>,
     /// How many lines the file has; `None`: it must be written anew before anything is added.
     lines: Option<usize>,
 }
 
 impl Index {
     /// Reads what an earlier run has left. An error means that something else is in its place.
-    pub(super) fn open(name: &Name) -> io::Result<Self> {
+    pub(super) fn open(name: &FileName) -> io::Result<Self> {
         let (directory, _) = name.below_fixed();
         let path = Self::path_of(name);
         let mut index = Self { name: name.clone(), path, directory, entries: Vec::new(), lines: None };
@@ -130,14 +130,14 @@ impl Index {
         if self.entries.last().is_some_and(|last| last.name == name && last.plain == Some(inode)) {
             return Ok(());
         }
-        self.forget_in_vain(inode);
+        self.forget_unused_names(inode);
         self.enter(&name, inode);
         self.append(&name, &name, inode)
     }
 
     /// The names that a file was about to get before and has not got: a disk that refuses each try would make one more
     /// of them each second.
-    fn forget_in_vain(&mut self, inode: u64) {
+    fn forget_unused_names(&mut self, inode: u64) {
         let directory = &self.directory;
         let is_gone = |name: &str| look(directory.join(name), inode).is_err();
         let of_it = self.entries.iter_mut().filter(|entry| entry.plain == Some(inode));
@@ -164,7 +164,7 @@ impl Index {
                     self.lines = Some(lines + 1);
                     return Ok(());
                 }
-                // Somebody has removed it. What it listed is still known.
+                // The index was removed. What it listed is still known.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -179,12 +179,12 @@ impl Index {
     }
 
     /// The finished files, the oldest first. Those that are gone, or that are others by now, are forgotten.
-    pub(super) fn present(&mut self) -> Vec<Finished> {
+    pub(super) fn present(&mut self) -> Vec<FinishedFile> {
         self.present_but(None)
     }
 
     /// The same without asking for the files of one name, which may not have it yet.
-    fn present_but(&mut self, pending: Option<&str>) -> Vec<Finished> {
+    fn present_but(&mut self, pending: Option<&str>) -> Vec<FinishedFile> {
         let mut found = Vec::with_capacity(self.entries.len());
         let directory = &self.directory;
         self.entries.retain_mut(|entry| {
@@ -206,7 +206,7 @@ impl Index {
                 });
             }
             if plain.is_some() || compressed.is_some() {
-                found.push(Finished { plain, compressed, is_from_before: entry.is_from_before });
+                found.push(FinishedFile { plain, compressed, is_from_before: entry.is_from_before });
             }
             entry.plain.is_some() || entry.compressed.is_some()
         });
@@ -222,7 +222,7 @@ impl Index {
 
     /// Where the index of a path is. A path with codes has one for all moments, above the first directory with a code;
     /// what is below is made a name by writing `%-` for each slash, which is no code.
-    pub(super) fn path_of(name: &Name) -> PathBuf {
+    pub(super) fn path_of(name: &FileName) -> PathBuf {
         let (directory, below) = name.below_fixed();
         let mut file = format!(".{}.udpd-index", below.replace('/', "%-"));
         if file.len() > NAME_BYTES_MAX {
@@ -258,17 +258,19 @@ impl Index {
         self.entries.iter_mut().filter(|entry| entry.name == name).for_each(|entry| entry.plain = None);
         self.entries.retain(|entry| entry.plain.is_some() || entry.compressed.is_some());
         let (name, plain) = (name.to_owned(), Some(inode));
-        self.entries.push(Entry { name, plain, compressed: None, is_from_before: false });
+        self.entries.push(IndexEntry { name, plain, compressed: None, is_from_before: false });
     }
 
     /// The compressed form of a file has the place of that.
     fn enter_compressed(&mut self, name: &str, method: Method, inode: u64) {
         let compressed = Some((method, inode));
-        let is_same = |other: &Entry| other.name == name && other.compressed.is_some_and(|(own, _)| own == method);
+        let is_same = |other: &IndexEntry| other.name == name && other.compressed.is_some_and(|(own, _)| own == method);
         self.entries.iter_mut().filter(|entry| is_same(entry)).for_each(|entry| entry.compressed = None);
         match self.entries.iter_mut().rfind(|entry| entry.name == name && entry.plain.is_some()) {
             Some(entry) => entry.compressed = compressed,
-            None => self.entries.push(Entry { name: name.to_owned(), plain: None, compressed, is_from_before: false }),
+            None => {
+                self.entries.push(IndexEntry { name: name.to_owned(), plain: None, compressed, is_from_before: false })
+            }
         }
         self.entries.retain(|entry| entry.plain.is_some() || entry.compressed.is_some());
     }
@@ -279,7 +281,7 @@ impl Index {
         self.present_but(Some(pending));
         let mut text = HEADER.to_owned();
         let mut lines = 0;
-        for Entry { name, plain, compressed, .. } in &self.entries {
+        for IndexEntry { name, plain, compressed, .. } in &self.entries {
             let plain = plain.map(|inode| format!("{inode} {name}\n"));
             let compressed = compressed.map(|(method, inode)| format!("{inode} {name}{}\n", method.suffix()));
             for line in plain.into_iter().chain(compressed) {
@@ -311,10 +313,10 @@ impl Index {
 }
 
 /// A file, if it is there and is the one with this number; an error where it is gone or another one.
-fn look(path: PathBuf, inode: u64) -> Result<Option<Form>, ()> {
+fn look(path: PathBuf, inode: u64) -> Result<Option<FinishedForm>, ()> {
     match path.symlink_metadata() {
         Ok(metadata) if metadata.is_file() && metadata.ino() == inode => {
-            Ok(Some(Form { path, inode, bytes: metadata.len() }))
+            Ok(Some(FinishedForm { path, inode, bytes: metadata.len() }))
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => Ok(None),
         _ => Err(()),
@@ -326,13 +328,13 @@ fn fingerprint(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Only one that nobody else can have written: what is listed is removed some day.
+/// Opens only a file that no other user can have written, because what is listed will be removed.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     owned::open_as(path, options, 0o640)
 }
 
-/// Opens what begins as an index does, or was torn in its first line; anything else is somebody else's. Reads on behind
-/// that line.
+/// Opens a file that begins as an index does, or was torn in its first line, and refuses any other. The next read
+/// begins behind that line.
 fn open_index(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = open(path, options)?;
     let mut beginning = Vec::new();

@@ -6,14 +6,14 @@ use super::*;
 
 struct Subject {
     directory: tempfile::TempDir,
-    name: Name,
+    name: FileName,
 }
 
 impl Subject {
     fn new(pattern: &str) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let pattern = directory.path().join(pattern).to_str().expect("UTF-8").to_owned();
-        Self { directory, name: Name::new(pattern, Duration::ZERO) }
+        Self { directory, name: FileName::new(pattern, Duration::ZERO) }
     }
 
     /// Makes a file and returns what it is called and its number.
@@ -35,7 +35,7 @@ impl Subject {
     }
 
     fn names(&self, index: &mut Index) -> Vec<String> {
-        let below = |file: Finished| {
+        let below = |file: FinishedFile| {
             any_form(&file).path.strip_prefix(self.directory.path()).expect("below").display().to_string()
         };
         index.present().into_iter().map(below).collect()
@@ -47,7 +47,7 @@ impl Subject {
 }
 
 /// One of the forms that are there.
-fn any_form(file: &Finished) -> &Form {
+fn any_form(file: &FinishedFile) -> &FinishedForm {
     file.forms().next().expect("a file that is there")
 }
 
@@ -176,9 +176,9 @@ fn what_is_in_its_place_and_no_index_is_left_as_it_is() {
 #[test]
 fn a_long_path_with_codes_has_an_index_of_its_own_too() {
     let long = "x".repeat(120);
-    let one = Index::path_of(&Name::new(format!("/log/%Y/{long}/{long}"), Duration::ZERO));
-    let other = Index::path_of(&Name::new(format!("/log/%m/{long}/{long}"), Duration::ZERO));
+    let one = Index::path_of(&FileName::new(format!("/log/%Y/{long}/{long}"), Duration::ZERO));
+    let other = Index::path_of(&FileName::new(format!("/log/%m/{long}/{long}"), Duration::ZERO));
     assert!(one != other && one.file_name().expect("a name").len() < 60, "{}", one.display());
-    let short = Index::path_of(&Name::new("/log/%Y/x.log".to_owned(), Duration::ZERO));
+    let short = Index::path_of(&FileName::new("/log/%Y/x.log".to_owned(), Duration::ZERO));
     assert_eq!(short, Path::new("/log/.%Y%-x.log.udpd-index"));
 }

@@ -7,7 +7,7 @@ use super::tests::{PLAIN, Subject, path_of, rotating};
 use super::*;
 use crate::{Keep, Rotate};
 use udpd_base::format::Format;
-use udpd_base::sink::Prospect;
+use udpd_base::sink::OpenContext;
 
 const HOUR: i64 = 3600;
 
@@ -16,7 +16,7 @@ impl Subject {
     pub(super) fn finish_with(&mut self, payload: &str) {
         assert!(self.write(payload));
         let generation = self.file().generation;
-        self.file().keeper.order(Order::FinishFull(generation));
+        self.file().keeper.order(KeeperRequest::FinishFull(generation));
         self.until("the next file", |file| file.generation > generation);
         // Whatever is asked for next is done after what was finished has been put away.
         let answer = self.reopener.ask().expect("somebody to ask");
@@ -61,10 +61,10 @@ fn the_oldest_files_are_removed_beyond_what_is_kept() {
 fn the_live_file_of_another_sink_that_is_named_like_a_finished_one_stays() {
     let mut subject = Subject::open("x.log", keeping(1));
     let other = path_of(&subject, "x.log.20260101T000000Z");
-    let mut keeper = FileKeeper::new(1, Prospect::default()).expect("a keeper");
+    let mut keeper = FileKeeper::new(1, OpenContext::default()).expect("a keeper");
     let encoder = Encoder::new(Format::Lines, udpd_base::sink::testing::scenes(1), |_| true);
     let settings = FileSettings { path: other.to_str().expect("UTF-8").to_owned(), ..PLAIN };
-    let live = LogFile::open(settings, encoder, Clock::default(), &mut keeper, Caller::default()).expect("opened");
+    let live = LogFile::open(settings, encoder, WallClock::default(), &mut keeper, Caller::default()).expect("opened");
     ["1", "2", "3"].iter().for_each(|payload| subject.finish_with(payload));
     subject.close();
     assert!(live.handle.as_ref().is_some_and(|handle| handle.is_at(&other)));
@@ -187,7 +187,7 @@ fn a_file_begins_at_once_when_the_clock_is_set_and_every_record_is_in_exactly_on
                 assert!(subject.write(payload));
                 subject.until("a file of the new time", |file| file.generation > generation);
                 let path = subject.file().settings.path.clone();
-                let expected = Name::new(path, Duration::ZERO).at(subject.clock.seconds());
+                let expected = FileName::new(path, Duration::ZERO).at(subject.clock.seconds());
                 let handle = subject.file().handle.clone().expect("open");
                 assert!(handle.is_at(&expected), "{name} set by {set_by} s: not at {}", expected.display());
             }

@@ -1,14 +1,12 @@
-//! The thread that keeps the files of a sink: it begins and finishes files, forces them to the disk, removes old ones,
-//! and gets a broken one going again. All of that can take as long as a disk likes, and no consumer waits for it: each
-//! goes on writing to the file it has, and finds the next one on its desk when it is ready.
+//! The keeper: the thread that begins, finishes and syncs the files of a sink, removes old ones, and repairs broken
+//! ones. A disk may delay all of that, and no consumer waits for it: each goes on writing to the file it has, and finds
+//! the next one in its mailbox when it is ready.
 //!
-//! One thread serves all files of all consumers of a sink, each in a room of its own that knows nothing of the others.
-//! A disk that takes its time over one file delays what is to be done for the others, and nothing else.
+//! One thread serves all files of all consumers of a sink. A slow disk under one file delays the work for the others,
+//! and nothing else.
 //!
-//! The thread sleeps until there is an order or until somebody moves or removes a file. Only while a file cannot be
-//! begun does it wake by itself, to try again. It ends when the last consumer has.
-
-mod packing;
+//! The thread sleeps until a request comes or another process moves or removes a file. Only while a file cannot be
+//! begun does it wake by itself, to retry. It ends with the last consumer.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,198 +16,271 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 
-use super::compress::{Compressor, Jobs, Report};
-use super::desk::{At, Desk, Order};
-use super::lookout::Lookout;
-use super::office::{Office, REQUESTS_MAX, Reopened, Reopener};
-use super::room::Room;
-use super::sources::{Annex, AnnexPost, SourcePiles};
+use super::compress::{CompressJob, CompressJobs, CompressReport, Compressor, JobOwner, ReportReceiver};
+use super::inotify_watch::{InotifyWatch, KeeperWaker};
+use super::mailbox::{KeeperRequest, Mailbox, WritePosition};
+use super::rotating_file::RotatingFile;
+use super::sources::{SourceCompressQueue, SourceFilesHandle, SourceFilesWorker};
 use udpd_base::os::crew;
 use udpd_base::os::crew::Crew;
 use udpd_base::os::duty::Duty;
-use udpd_base::sink::Prospect;
+use udpd_base::sink::OpenContext;
 
 /// How often a file that cannot be written is tried again.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// The most orders of one consumer that can be under way: each kind once, and once more for the file that lies on the
-/// desk.
+/// The most requests of one consumer that can be pending: each kind once, and once more for the file in its mailbox.
 const ORDERS_MAX: usize = 9;
 
-/// The consumer's end, for one file.
+/// How many requests to reopen may wait.
+pub(super) const REQUESTS_MAX: usize = 4;
+
+/// Where consumers, reopeners and the compressor reach the keeper. The thread ends when the last consumer drops it.
 #[derive(Debug)]
-pub(super) struct Post {
-    pub(super) desk: Arc<Desk>,
-    room: usize,
-    office: Arc<Office>,
-    /// Hears when the first file has been begun late, or could not be.
+pub(super) struct KeeperInbox {
+    pub(super) orders: Sender<(usize, KeeperRequest)>,
+    pub(super) requests: Sender<Sender<Reopened>>,
+    pub(super) reports: Sender<CompressReport>,
+    /// Declared after the senders, so that the last wake comes when they are gone.
+    pub(super) waker: KeeperWaker,
+}
+
+impl KeeperInbox {
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+}
+
+impl ReportReceiver for KeeperInbox {
+    /// Drops the report when the keeper has ended.
+    fn report(&self, report: CompressReport) {
+        let _ = self.reports.send(report);
+        self.waker.wake();
+    }
+}
+
+/// The outcome of a request to reopen the files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reopened {
+    /// How many files were begun in place of moved or removed ones, which are closed.
+    pub begun: usize,
+    /// How many files by source were closed because they had been moved or removed; the next datagram of each source
+    /// begins another one.
+    pub left: usize,
+    /// How many stay in use because they are still in their place.
+    pub stayed: usize,
+    /// Why the others could not be begun.
+    pub refused: Vec<String>,
+}
+
+/// Asks the keeper to reopen the files of its sink.
+#[derive(Debug, Clone)]
+pub struct Reopener(Weak<KeeperInbox>);
+
+impl Reopener {
+    pub(super) fn new(inbox: &Arc<KeeperInbox>) -> Self {
+        Self(Arc::downgrade(inbox))
+    }
+
+    /// The answer comes when the old files are closed, or never if the sink has ended.
+    pub fn ask(&self) -> Option<Receiver<Reopened>> {
+        let inbox = self.0.upgrade()?;
+        let (answer, answered) = bounded(1);
+        inbox.requests.send(answer).ok()?;
+        inbox.waker.wake();
+        Some(answered)
+    }
+}
+
+/// The consumer's side of the keeper, for one file.
+#[derive(Debug)]
+pub(super) struct KeeperHandle {
+    pub(super) mailbox: Arc<Mailbox>,
+    file: usize,
+    inbox: Arc<KeeperInbox>,
+    /// Receives a message when the late open of the first file has succeeded or failed.
     begun: Receiver<()>,
-    /// Disconnected when everything asked for is done.
+    /// Disconnected when all requests are done.
     done: Receiver<Infallible>,
 }
 
-/// A file, and who waits for what is done about it.
-struct Tenant {
-    room: Room,
+/// A file and the channels on which its consumer waits.
+struct KeptFile {
+    file: RotatingFile,
     begun: Sender<()>,
-    /// Declared after the room: when it is gone the room is closed.
+    /// Declared after the file, so that it is dropped after that is closed.
     _alive: Sender<Infallible>,
 }
 
-impl Post {
-    /// Asks for something. Never more orders are under way than the channel has room for, so this does not wait.
-    pub(super) fn order(&self, order: Order) {
-        let _ = self.office.orders.send((self.room, order));
-        self.office.bell.ring();
+impl KeeperHandle {
+    /// Sends a request. The channel holds as many as can be pending, so this does not wait.
+    pub(super) fn order(&self, order: KeeperRequest) {
+        let _ = self.inbox.orders.send((self.file, order));
+        self.inbox.waker.wake();
     }
 
-    /// Has the first file begun, and waits until that is done or cannot be.
+    /// Has the first file opened, and waits until that has succeeded or failed.
     pub(super) fn begin(&self) {
-        self.order(Order::Begin);
+        self.order(KeeperRequest::Begin);
         let _ = crew::at_rest(|| self.begun.recv());
     }
 
-    /// Waits until everything asked for is done.
-    pub(super) fn close(self, at: At) {
-        self.order(Order::Close(at));
-        // Nothing is ever sent: it ends when the keeper lets go of the other end.
+    /// Waits until all requests are done.
+    pub(super) fn close(self, at: WritePosition) {
+        self.order(KeeperRequest::Close(at));
+        // Nothing is ever sent: the wait ends when the keeper drops the other end.
         let _ = crew::at_rest(|| self.done.recv());
     }
 }
 
-/// A wish that has not been answered yet: some consumer still has a file that was moved.
-struct Waiting {
+/// A request to reopen that has no answer yet, because a consumer still writes to a moved file.
+struct PendingReopen {
     answer: Sender<Reopened>,
     outcome: Reopened,
-    /// By room, the files before which generation must be closed.
+    /// By file, the generation before which all must be closed.
     generations: Vec<u64>,
-    /// By annex, the number of the wish there, until it is answered.
-    wishes: Vec<Option<u64>>,
+    /// By consumer of files by source, the number of the request there, until it is answered.
+    reopen_requests: Vec<Option<u64>>,
 }
 
 /// The files by source of one consumer.
-struct AnnexTenant {
-    annex: Arc<Annex>,
-    /// Those of them that wait to be compressed.
-    piles: Option<SourcePiles>,
-    /// The end of it for who waits for that.
+struct KeptSourceFiles {
+    worker: Arc<SourceFilesWorker>,
+    /// The finished ones that wait to be compressed.
+    queue: Option<SourceCompressQueue>,
+    /// Dropped when everything is done, which ends the consumer's wait.
     _alive: Sender<Infallible>,
 }
 
 /// The keeper of the files of a sink, before it is started.
 pub struct FileKeeper {
-    prospect: Prospect,
-    rooms: Vec<Option<Tenant>>,
-    annexes: Vec<Option<AnnexTenant>>,
-    office: Arc<Office>,
-    orders: Receiver<(usize, Order)>,
+    context: OpenContext,
+    files: Vec<Option<KeptFile>>,
+    sources: Vec<Option<KeptSourceFiles>>,
+    inbox: Arc<KeeperInbox>,
+    orders: Receiver<(usize, KeeperRequest)>,
     requests: Receiver<Sender<Reopened>>,
-    reports: Receiver<Report>,
-    lookout: Lookout,
-    waiting: Vec<Waiting>,
+    reports: Receiver<CompressReport>,
+    watch: InotifyWatch,
+    waiting: Vec<PendingReopen>,
     /// Some of its files are to be compressed.
     compresses: bool,
 }
 
 impl std::fmt::Debug for FileKeeper {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("FileKeeper").field("files", &self.rooms.len()).finish_non_exhaustive()
+        formatter.debug_struct("FileKeeper").field("files", &self.files.len()).finish_non_exhaustive()
     }
 }
 
 impl FileKeeper {
-    /// A keeper of so many files at most.
-    pub fn new(files_max: usize, prospect: Prospect) -> io::Result<Self> {
-        let (lookout, bell) = Lookout::new()?;
+    /// A keeper of at most so many files.
+    pub fn new(files_max: usize, context: OpenContext) -> io::Result<Self> {
+        let (watch, waker) = InotifyWatch::new()?;
         let (orders, ordered) = bounded(ORDERS_MAX * files_max);
         let (requests, requested) = bounded(REQUESTS_MAX);
-        // One for each path that has a file with the thread.
+        // Each path has at most one file at the compressor.
         let (reports, reported) = unbounded();
-        let office = Arc::new(Office { orders, requests, reports, bell });
+        let inbox = Arc::new(KeeperInbox { orders, requests, reports, waker });
         Ok(Self {
-            prospect,
-            rooms: Vec::new(),
-            annexes: Vec::new(),
-            office,
+            context,
+            files: Vec::new(),
+            sources: Vec::new(),
+            inbox,
             orders: ordered,
             requests: requested,
             reports: reported,
-            lookout,
+            watch,
             waiting: Vec::new(),
             compresses: false,
         })
     }
 
-    pub(super) fn prospect(&self) -> &Prospect {
-        &self.prospect
+    pub(super) fn context(&self) -> &OpenContext {
+        &self.context
     }
 
-    /// Takes a file whose first one is open.
-    pub(super) fn take(&mut self, room: Room, desk: Arc<Desk>) -> Post {
-        self.compresses |= room.compresses();
+    /// Adds a file.
+    pub(super) fn take(&mut self, file: RotatingFile, mailbox: Arc<Mailbox>) -> KeeperHandle {
+        self.compresses |= file.compresses();
         let ((begun, first), (alive, done)) = (bounded(1), bounded(0));
-        self.rooms.push(Some(Tenant { room, begun, _alive: alive }));
-        Post { desk, room: self.rooms.len() - 1, office: Arc::clone(&self.office), begun: first, done }
+        self.files.push(Some(KeptFile { file, begun, _alive: alive }));
+        KeeperHandle { mailbox, file: self.files.len() - 1, inbox: Arc::clone(&self.inbox), begun: first, done }
     }
 
-    /// Takes the files by source of one consumer.
-    pub(super) fn take_sources(&mut self, annex: Annex, piles: Option<SourcePiles>) -> AnnexPost {
-        self.compresses |= piles.is_some();
-        let (annex, (alive, done)) = (Arc::new(annex), bounded(0));
-        self.annexes.push(Some(AnnexTenant { annex: Arc::clone(&annex), piles, _alive: alive }));
-        AnnexPost::new(annex, Arc::clone(&self.office), done)
+    /// Adds the files by source of one consumer.
+    pub(super) fn add_sources(
+        &mut self,
+        worker: SourceFilesWorker,
+        queue: Option<SourceCompressQueue>,
+    ) -> SourceFilesHandle {
+        self.compresses |= queue.is_some();
+        let (worker, (alive, done)) = (Arc::new(worker), bounded(0));
+        self.sources.push(Some(KeptSourceFiles { worker: Arc::clone(&worker), queue, _alive: alive }));
+        SourceFilesHandle::new(worker, Arc::clone(&self.inbox), done)
     }
 
-    /// Starts it; where files are to be compressed, by `compressor`, on these cores if there are any.
+    /// Starts the thread, and the compressor if a file needs it, on these cores if any are given.
     pub fn start(self, crew: &Crew, compressor: &Compressor, cores: &[usize]) -> io::Result<Reopener> {
         let jobs = self.compresses.then(|| compressor.engage(crew, cores)).transpose()?;
-        let Self { prospect, rooms, annexes, office, orders, requests, reports, lookout, waiting, .. } = self;
-        let reopener = Reopener::new(&office);
-        let own_office = Arc::downgrade(&office);
-        drop(office);
+        let Self { context, files, sources, inbox, orders, requests, reports, watch, waiting, .. } = self;
+        let reopener = Reopener::new(&inbox);
+        let own_inbox = Arc::downgrade(&inbox);
+        drop(inbox);
         let retry_at = Instant::now();
-        let (office, is_in_force) = (own_office, prospect.is_in_force);
-        let work =
-            Work { rooms, annexes, orders, requests, reports, jobs, office, is_in_force, lookout, waiting, retry_at };
+        let (inbox, is_in_force) = (own_inbox, context.is_in_force);
+        let work = KeeperThread {
+            files,
+            sources,
+            orders,
+            requests,
+            reports,
+            jobs,
+            inbox,
+            is_in_force,
+            watch,
+            waiting,
+            retry_at,
+        };
         crew.spawn("udpd-keeper", Duty::Keeper, move || work.run())?;
         Ok(reopener)
     }
 }
 
-/// What the thread has.
-struct Work {
-    rooms: Vec<Option<Tenant>>,
-    annexes: Vec<Option<AnnexTenant>>,
-    orders: Receiver<(usize, Order)>,
+/// The state of the thread.
+struct KeeperThread {
+    files: Vec<Option<KeptFile>>,
+    sources: Vec<Option<KeptSourceFiles>>,
+    orders: Receiver<(usize, KeeperRequest)>,
     requests: Receiver<Sender<Reopened>>,
-    reports: Receiver<Report>,
-    /// Where files to be compressed are brought.
-    jobs: Option<Arc<Jobs>>,
-    /// For those who bring them back.
-    office: Weak<Office>,
+    reports: Receiver<CompressReport>,
+    /// The queue of the compressor.
+    jobs: Option<Arc<CompressJobs>>,
+    /// For the reports of the compressor.
+    inbox: Weak<KeeperInbox>,
     /// Set when the pipeline of the sink receives.
     is_in_force: Arc<AtomicBool>,
-    lookout: Lookout,
-    waiting: Vec<Waiting>,
-    /// Not before then is a file that could not be begun tried again.
+    watch: InotifyWatch,
+    waiting: Vec<PendingReopen>,
+    /// No failed file is retried before this.
     retry_at: Instant,
 }
 
-impl Work {
+impl KeeperThread {
     fn run(mut self) {
         let mut is_wanted = true;
         while is_wanted {
-            let is_in_trouble = self.rooms().any(|(_, room)| room.is_in_trouble());
-            let retry = is_in_trouble.then_some(self.retry_at);
-            let wake = self.rooms().filter_map(|(_, room)| room.looks_at()).chain(retry).min();
+            let is_failing = self.files().any(|(_, file)| file.is_failing());
+            let retry = is_failing.then_some(self.retry_at);
+            let wake = self.files().filter_map(|(_, file)| file.checks_at()).chain(retry).min();
             let wake = [wake, self.offers_at()].into_iter().flatten().min();
-            // What it does there is what a disk does: as long as that takes, nothing hangs but the disk.
+            // The keeper waits for disks here, which may take long without the thread being stuck.
             crew::at_rest(|| {
-                for room in self.lookout.wait(wake) {
-                    self.room(room).map(Room::hear);
+                for file in self.watch.wait(wake) {
+                    self.file(file).map(RotatingFile::note_change);
                 }
                 is_wanted = self.take_orders();
-                self.serve_sources();
+                self.serve_source_workers();
                 self.take_reports();
                 self.offer();
                 self.try_again();
@@ -217,21 +288,21 @@ impl Work {
                 self.answer();
             });
         }
-        for tenant in self.rooms.iter_mut().flatten() {
-            // Of a consumer that ended without a word.
-            tenant.room.close_unheard();
+        for kept in self.files.iter_mut().flatten() {
+            // Its consumer has ended without a close request.
+            kept.file.close_abandoned();
         }
     }
 
-    fn rooms(&mut self) -> impl Iterator<Item = (usize, &mut Room)> {
-        self.rooms.iter_mut().enumerate().filter_map(|(index, tenant)| Some((index, &mut tenant.as_mut()?.room)))
+    fn files(&mut self) -> impl Iterator<Item = (usize, &mut RotatingFile)> {
+        self.files.iter_mut().enumerate().filter_map(|(index, kept)| Some((index, &mut kept.as_mut()?.file)))
     }
 
-    fn room(&mut self, index: usize) -> Option<&mut Room> {
-        self.rooms.get_mut(index)?.as_mut().map(|tenant| &mut tenant.room)
+    fn file(&mut self, index: usize) -> Option<&mut RotatingFile> {
+        self.files.get_mut(index)?.as_mut().map(|kept| &mut kept.file)
     }
 
-    /// Does what was asked for; false when nobody is left who could.
+    /// Handles the requests; returns false when no consumer is left.
     fn take_orders(&mut self) -> bool {
         let is_wanted = loop {
             match self.orders.try_recv() {
@@ -246,103 +317,170 @@ impl Work {
         is_wanted
     }
 
-    /// Does what consumers of files by source have asked for, and lets go of those that have ended.
-    fn serve_sources(&mut self) {
-        for tenant in &mut self.annexes {
-            // And with it what its consumer waits for.
-            tenant.take_if(|AnnexTenant { annex, piles, .. }| {
-                !annex.serve(&mut |name| piles.iter_mut().for_each(|piles| piles.add(name.clone())))
+    /// Handles the requests of the consumers of files by source, and drops those that have ended.
+    fn serve_source_workers(&mut self) {
+        for kept in &mut self.sources {
+            // This ends the wait of its consumer.
+            kept.take_if(|KeptSourceFiles { worker, queue, .. }| {
+                !worker.serve(&mut |name| queue.iter_mut().for_each(|queue| queue.add(name.clone())))
             });
         }
     }
 
-    fn handle(&mut self, index: usize, order: Order) {
-        let Some(Tenant { room, begun, .. }) = self.rooms.get_mut(index).and_then(Option::as_mut) else { return };
+    fn handle(&mut self, index: usize, order: KeeperRequest) {
+        let Some(KeptFile { file, begun, .. }) = self.files.get_mut(index).and_then(Option::as_mut) else { return };
         match order {
-            Order::Begin => {
-                room.begin_first();
+            KeeperRequest::Begin => {
+                file.open_first_late();
                 let _ = begun.try_send(());
             }
-            Order::Sync(at) => {
-                room.sync(at);
-                room.desk().is_syncing.store(false, Ordering::Release);
+            KeeperRequest::Sync(at) => {
+                file.sync(at);
+                file.mailbox().is_syncing.store(false, Ordering::Release);
             }
-            Order::FinishFull(generation) => room.change(generation, true),
-            Order::FinishDue(generation) => room.change(generation, false),
-            Order::Look => {
-                room.hear();
-                room.desk().is_looking.store(false, Ordering::Release);
+            KeeperRequest::FinishFull(generation) => file.change(generation, true),
+            KeeperRequest::FinishDue(generation) => file.change(generation, false),
+            KeeperRequest::Look => {
+                file.note_change();
+                file.mailbox().is_looking.store(false, Ordering::Release);
             }
-            Order::Left(At { generation, written }) => room.settle(generation, written),
-            Order::Broken { at, errno, whole_bytes } => room.break_off(at, errno, whole_bytes),
-            Order::Close(At { written, .. }) => {
-                room.close(written);
-                self.lookout.follow(index, None);
-                // And with it what the consumer waits for.
-                self.rooms[index] = None;
+            KeeperRequest::Left(WritePosition { generation, written }) => file.note_closed(generation, written),
+            KeeperRequest::Broken { at, errno, whole_bytes } => file.break_off(at, errno, whole_bytes),
+            KeeperRequest::Close(WritePosition { written, .. }) => {
+                file.close(written);
+                self.watch.follow(index, None);
+                // This ends the wait of the consumer.
+                self.files[index] = None;
             }
         }
     }
 
     fn try_again(&mut self) {
         let now = Instant::now();
-        self.rooms().filter(|(_, room)| room.looks_at().is_some_and(|at| at <= now)).for_each(|(_, room)| room.look());
-        if self.retry_at <= now && self.rooms().any(|(_, room)| room.is_in_trouble()) {
-            self.rooms().filter(|(_, room)| room.is_in_trouble()).for_each(|(_, room)| room.try_again());
+        self.files()
+            .filter(|(_, file)| file.checks_at().is_some_and(|at| at <= now))
+            .for_each(|(_, file)| file.replace_if_moved());
+        if self.retry_at <= now && self.files().any(|(_, file)| file.is_failing()) {
+            self.files().filter(|(_, file)| file.is_failing()).for_each(|(_, file)| file.try_again());
             self.retry_at = Instant::now() + RETRY;
         }
     }
 
-    /// Watches the newest file of each room. One that was moved before it was watched is found by looking.
+    /// Watches the newest file of each path. A file that was moved before its watch began is found by a check.
     fn follow(&mut self) {
-        let rooms = self.rooms.iter_mut().enumerate();
-        let rooms = rooms.filter_map(|(index, tenant)| Some((index, &mut tenant.as_mut()?.room)));
-        for (index, room) in rooms {
-            if self.lookout.follow(index, room.newest()) {
-                room.hear();
+        let files = self.files.iter_mut().enumerate();
+        let files = files.filter_map(|(index, kept)| Some((index, &mut kept.as_mut()?.file)));
+        for (index, file) in files {
+            if self.watch.follow(index, file.newest()) {
+                file.note_change();
             }
         }
     }
 
     fn reopen(&mut self, answer: Sender<Reopened>) {
         let mut outcome = Reopened::default();
-        for (_, room) in self.rooms() {
-            match room.reopen() {
+        for (_, file) in self.files() {
+            match file.reopen() {
                 Ok(true) => outcome.begun += 1,
                 Ok(false) => outcome.stayed += 1,
                 Err(why) => outcome.refused.push(why),
             }
         }
         let generations =
-            self.rooms.iter().map(|tenant| tenant.as_ref().map_or(0, |tenant| tenant.room.generation())).collect();
-        let wishes = self.annexes.iter().map(|tenant| tenant.as_ref().map(|tenant| tenant.annex.ask_to_reopen()));
-        let wishes = wishes.collect();
-        self.waiting.push(Waiting { answer, outcome, generations, wishes });
+            self.files.iter().map(|kept| kept.as_ref().map_or(0, |kept| kept.file.generation())).collect();
+        let reopen_requests = self.sources.iter().map(|kept| kept.as_ref().map(|kept| kept.worker.request_reopen()));
+        let reopen_requests = reopen_requests.collect();
+        self.waiting.push(PendingReopen { answer, outcome, generations, reopen_requests });
     }
 
-    /// Answers those whose old files are all closed.
+    /// Answers the reopen requests whose old files are all closed.
     fn answer(&mut self) {
-        let (rooms, annexes) = (&self.rooms, &self.annexes);
+        let (files, sources) = (&self.files, &self.sources);
         self.waiting.retain_mut(|waiting| {
-            for (tenant, wish) in annexes.iter().zip(&mut waiting.wishes) {
-                // Who has ended has closed everything.
-                let Some(tenant) = tenant else { continue };
-                if let Some(Reopened { left, stayed, .. }) = wish.and_then(|number| tenant.annex.answer_to(number)) {
+            for (kept, request) in sources.iter().zip(&mut waiting.reopen_requests) {
+                // A consumer that has ended has closed everything.
+                let Some(kept) = kept else { continue };
+                if let Some(Reopened { left, stayed, .. }) = request.and_then(|number| kept.worker.answer_to(number)) {
                     waiting.outcome.left += left;
                     waiting.outcome.stayed += stayed;
-                    *wish = None;
+                    *request = None;
                 }
             }
-            let waits = annexes.iter().zip(&waiting.wishes).any(|(tenant, wish)| tenant.is_some() && wish.is_some());
-            let mut rooms = rooms.iter().zip(&waiting.generations);
+            let waits =
+                sources.iter().zip(&waiting.reopen_requests).any(|(kept, request)| kept.is_some() && request.is_some());
+            let mut files = files.iter().zip(&waiting.generations);
             let is_closed =
-                rooms.all(|(own, &generation)| !own.as_ref().is_some_and(|own| own.room.has_before(generation)));
+                files.all(|(own, &generation)| !own.as_ref().is_some_and(|own| own.file.has_before(generation)));
             let is_closed = is_closed && !waits;
             if is_closed {
-                // Who asked may have given up.
+                // The asker may have given up.
                 let _ = waiting.answer.try_send(std::mem::take(&mut waiting.outcome));
             }
             !is_closed
         });
+    }
+}
+
+// Compression: which file the compressor gets next, and its reports.
+
+impl KeeperThread {
+    /// Offers the compressor the next file of each path that has none there.
+    fn offer(&mut self) {
+        let Some(jobs) = self.jobs.clone() else { return };
+        let now = Instant::now();
+        for index in 0..self.files.len() {
+            let Some((file, recipe, boundary)) = self.file(index).and_then(|file| file.offer(now)) else { continue };
+            let (owner, receiver) = (JobOwner::File(index), self.inbox.clone());
+            jobs.bring(CompressJob { file, recipe, boundary, owner, files_lock: None, receiver });
+        }
+        if self.is_in_force.load(Ordering::Acquire) {
+            self.offer_of_sources(&jobs, now);
+        }
+    }
+
+    fn offer_of_sources(&mut self, jobs: &CompressJobs, now: Instant) {
+        for (index, kept) in self.sources.iter_mut().enumerate() {
+            let Some(kept) = kept else { continue };
+            let Some(queue) = &mut kept.queue else { continue };
+            let Some(file) = queue.offer(&kept.worker, now) else { continue };
+            let (recipe, boundary) = (queue.recipe(), queue.boundary());
+            let (owner, receiver, files_lock) =
+                (JobOwner::Sources(index), self.inbox.clone(), Some(kept.worker.files_lock()));
+            jobs.bring(CompressJob { file, recipe, boundary, owner, files_lock, receiver });
+        }
+    }
+
+    /// Takes the reports of the compressor. Dropping the report of an owner that has ended removes its temporary file.
+    fn take_reports(&mut self) {
+        while let Ok(report) = self.reports.try_recv() {
+            match report.owner {
+                JobOwner::File(index) => {
+                    if let Some(file) = self.file(index) {
+                        file.take_report(report);
+                    }
+                }
+                JobOwner::Sources(index) => self.take_report_of_source(index, report),
+            }
+        }
+    }
+
+    fn take_report_of_source(&mut self, index: usize, report: CompressReport) {
+        let kept = self.sources.get_mut(index).and_then(Option::as_mut);
+        if let Some(kept) = kept
+            && let Some(queue) = &mut kept.queue
+        {
+            queue.take_report(&Arc::clone(&kept.worker), report);
+        }
+    }
+
+    /// When to offer the next file, if nothing else happens.
+    fn offers_at(&mut self) -> Option<Instant> {
+        self.jobs.as_ref()?;
+        let now = Instant::now();
+        let of_rooms = self.files().filter_map(|(_, file)| file.offers_at(now)).min();
+        let queue = self.sources.iter().flatten().filter_map(|kept| kept.queue.as_ref());
+        let is_in_force = self.is_in_force.load(Ordering::Acquire);
+        let of_sources = queue.filter_map(|queue| queue.offers_at(now, is_in_force)).min();
+        [of_rooms, of_sources].into_iter().flatten().min()
     }
 }

@@ -20,12 +20,12 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
-/// Locks a file for the one who writes it. An error says who is in the way.
+/// Locks a file for writing. The error names what holds a lock.
 pub(super) fn claim(file: &File, path: &Path) -> io::Result<()> {
     claim_by(path, || fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file())).map(drop), || conflict(file))
 }
 
-/// The same with the calls that a test can make fail.
+/// The same with calls that a test can make fail.
 fn claim_by(
     path: &Path,
     mut lock: impl FnMut() -> nix::Result<()>,
@@ -42,21 +42,21 @@ fn claim_by(
                 _ => "another process writes it; is a second udpd running?",
             })),
             Err(error) => {
-                say_once(path, error);
+                warn_once(path, error);
                 Ok(())
             }
         };
     }
 }
 
-/// Whether anybody holds a lock of any kind on the file; of one that cannot be known, no.
+/// Whether a lock of any kind is held on the file; false if that cannot be found out.
 pub(super) fn is_locked(file: &File) -> bool {
     let of_any_kind = conflict(file).is_ok_and(|lock| !is(&lock, libc::F_UNLCK));
-    // Let go of when the caller closes the file.
+    // Released when the caller closes the file.
     of_any_kind || matches!(file.try_lock(), Err(TryLockError::WouldBlock))
 }
 
-/// The lock that is in the way of one for writing; an `F_UNLCK` when there is none.
+/// The lock that conflicts with one for writing; an `F_UNLCK` when there is none.
 fn conflict(file: impl AsFd) -> nix::Result<libc::flock> {
     let mut lock = whole_file();
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)).map(|_| lock)
@@ -71,7 +71,7 @@ fn is(lock: &libc::flock, kind: libc::c_int) -> bool {
     libc::c_int::from(lock.l_type) == kind
 }
 
-fn say_once(path: &Path, error: Errno) {
+fn warn_once(path: &Path, error: Errno) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         log::warn!(
@@ -101,19 +101,19 @@ mod tests {
     fn a_second_writer_is_refused_also_within_the_process_and_until_the_first_has_closed_it() {
         let (_directory, path) = file();
         let (first, second) = (open(&path), open(&path));
-        claim(&first, &path).expect("nobody writes it");
+        claim(&first, &path).expect("no other writer");
         let also_first = first.try_clone().expect("cloned");
         drop(first);
-        let error = claim(&second, &path).expect_err("somebody writes it").to_string();
+        let error = claim(&second, &path).expect_err("another writer").to_string();
         assert!(error.contains("a second udpd"), "{error}");
         assert!(is_locked(&second));
         drop(also_first);
         assert!(!is_locked(&second));
-        claim(&second, &path).expect("nobody writes it any more");
+        claim(&second, &path).expect("the first writer has closed it");
     }
 
     #[test]
-    fn a_reader_that_locks_with_flock_keeps_nobody_from_writing() {
+    fn a_reader_that_locks_with_flock_keeps_no_writer_out() {
         let (_directory, path) = file();
         let (reader, writer) = (open(&path), open(&path));
         reader.lock_shared().expect("locked");
@@ -135,7 +135,7 @@ mod tests {
     fn a_file_system_without_locks_is_written_all_the_same_and_an_interrupted_call_is_made_again() {
         let path = Path::new("/nowhere/log");
         for error in [Errno::ENOLCK, Errno::EOPNOTSUPP, Errno::EINVAL, Errno::EIO, Errno::ENOSYS] {
-            claim_by(path, || Err(error), || unreachable!("nobody is in the way")).expect("written");
+            claim_by(path, || Err(error), || unreachable!("there is no conflict")).expect("written");
         }
         let mut outcomes = [Err(Errno::EINTR), Err(Errno::EINTR), Ok(())].into_iter();
         claim_by(path, || outcomes.next().expect("no more calls than that"), || unreachable!()).expect("at last");

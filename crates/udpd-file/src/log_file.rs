@@ -1,16 +1,16 @@
-//! One file as its consumer sees it: what is written to it, and what is asked of its keeper.
+//! One file as its consumer sees it: what the consumer writes to it and requests from its keeper.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::clock::{Clock, Ends};
-use super::desk::{At, Desk, Note, Order};
-use super::handle::{Handle, cure};
-use super::keeper::{FileKeeper, Post};
-use super::name::Name;
-use super::room::Room;
+use super::clock::{FileEnd, WallClock};
+use super::handle::{LogHandle, cure};
+use super::keeper::{FileKeeper, KeeperHandle};
+use super::mailbox::{FileUpdate, KeeperRequest, Mailbox, WritePosition};
+use super::name::FileName;
+use super::rotating_file::RotatingFile;
 use super::settings::{FileSettings, Sync};
 use udpd_base::format::encoder::{Encoder, Scene};
 use udpd_base::handover::Caller;
@@ -18,38 +18,37 @@ use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{FileLedger, Tallies};
 use udpd_base::sink::outbox::Outbox;
 
-/// How often the consumer has its keeper see whether the path still leads to the file, while it writes; the kernel does
-/// not tell everything. With the moment that somebody who moves a file is left for a new one, it is left within a
-/// quarter of a second.
+/// How often the consumer has its keeper check whether the path still leads to the file, while it writes: inotify does
+/// not report everything. Together with the grace period after a move, a moved file is replaced within 250 ms.
 const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 
-/// How soon a full file that could not be finished is asked for again.
+/// The pause before a full file that could not be finished is requested again.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
-/// How soon a disk that is slower than its syncs is asked again.
+/// The pause before the next sync request to a disk that is slower than its syncs.
 const SYNC_PAUSE: Duration = Duration::from_millis(5);
 
-/// A file, and the next one of the same name, and so on.
+/// A file and its successors of the same name.
 #[derive(Debug)]
 pub(super) struct LogFile {
     outbox: Outbox,
     /// With the path of this file, which may hold codes for the time.
     settings: FileSettings,
     ledger: Arc<FileLedger>,
-    clock: Clock,
-    keeper: Post,
-    /// What is written to; `None` while nothing can be.
-    handle: Option<Handle>,
-    /// Since when there is none, in datagrams and bytes that were lost in all by then.
+    clock: WallClock,
+    keeper: KeeperHandle,
+    /// The open file; `None` while none can be written.
+    handle: Option<LogHandle>,
+    /// While there is no file: how many datagrams and bytes were lost before that began.
     lost_before: Option<(u64, u64)>,
-    /// Which file that is, or was.
+    /// The generation of that file, or of the last one.
     generation: u64,
     length: u64,
-    /// Not before then is a full file to be finished: it could not be the last time.
+    /// A full file is not finished before this, because the last attempt failed.
     full_pause: Option<Instant>,
-    /// When its name or its period ends.
-    ends: Option<Ends>,
-    /// The next file has been asked for, and the keeper has not answered yet.
+    /// When its period or the time in its name ends.
+    ends: Option<FileEnd>,
+    /// The next file is requested and the keeper has not answered yet.
     is_changing: bool,
     /// When the oldest unsynced record must be on the disk.
     sync_due: Option<Instant>,
@@ -60,22 +59,23 @@ impl LogFile {
     pub(super) fn open(
         settings: FileSettings,
         encoder: Encoder,
-        clock: Clock,
+        clock: WallClock,
         keeper: &mut FileKeeper,
         consumer: Caller,
     ) -> io::Result<Self> {
         let ledger = Arc::new(FileLedger::default());
-        let name = Name::new(settings.path.clone(), settings.rotate.every);
-        let desk = Arc::new(Desk::new(consumer));
-        let (books, own_desk) = (Arc::clone(&ledger), Arc::clone(&desk));
-        let prospect = keeper.prospect().clone();
-        let room = Room::open(name, &settings, encoder.header(), (books, own_desk), clock.clone(), prospect)?;
+        let name = FileName::new(settings.path.clone(), settings.rotate.every);
+        let mailbox = Arc::new(Mailbox::new(consumer));
+        let (books, own_mailbox) = (Arc::clone(&ledger), Arc::clone(&mailbox));
+        let context = keeper.context().clone();
+        let file_state =
+            RotatingFile::open(name, &settings, encoder.header(), (books, own_mailbox), clock.clone(), context)?;
         let mut file = Self {
             outbox: Outbox::new(encoder),
             settings,
             ledger,
             clock,
-            keeper: keeper.take(room, desk),
+            keeper: keeper.take(file_state, mailbox),
             handle: None,
             lost_before: None,
             generation: 0,
@@ -86,14 +86,14 @@ impl LogFile {
             sync_due: None,
             last_look: Instant::now(),
         };
-        file.look_at_desk();
+        file.read_mailbox();
         Ok(file)
     }
 
-    /// Waits for the first file, which another sink has written until now.
+    /// Waits for the first file, which the previous sink has written until now.
     pub(super) fn begin(&mut self) {
         self.keeper.begin();
-        self.look_at_desk();
+        self.read_mailbox();
         if self.handle.is_none() {
             self.lost_before = Some(self.outbox.lost());
         }
@@ -103,7 +103,7 @@ impl LogFile {
         self.outbox.go_on_for(scenes);
     }
 
-    /// What it is called, codes for the time and all.
+    /// Its path, with the codes for the time.
     pub(super) fn path(&self) -> &str {
         &self.settings.path
     }
@@ -123,7 +123,7 @@ impl LogFile {
     }
 
     pub(super) fn flush(&mut self, tallies: &mut Tallies) {
-        self.look_at_desk();
+        self.read_mailbox();
         if self.outbox.is_empty() {
             return;
         }
@@ -141,38 +141,38 @@ impl LogFile {
         }
     }
 
-    /// Takes what the keeper has left. Only ever while nothing is half written: a file ends with a whole record.
-    fn look_at_desk(&mut self) {
-        let Some(note) = self.keeper.desk.take() else { return };
-        let generation = note.stop_before;
-        self.take(note);
+    /// Takes the keeper's update. It is called only between writes, because a file must end with a whole record.
+    fn read_mailbox(&mut self) {
+        let Some(update) = self.keeper.mailbox.take() else { return };
+        let generation = update.stop_before;
+        self.take(update);
         if generation > self.generation {
-            // Now that nothing more goes there.
+            // From here on nothing is written to the old file.
             self.generation = generation;
-            self.keeper.order(Order::Left(At { generation, written: self.ledger.written() }));
+            self.keeper.order(KeeperRequest::Left(WritePosition { generation, written: self.ledger.written() }));
         }
     }
 
-    fn take(&mut self, note: Note) {
+    fn take(&mut self, update: FileUpdate) {
         let now = Instant::now();
-        if let Some(ends) = note.ends {
-            self.ends = ends.map(|ends| Ends::new(ends, &self.clock, now));
+        if let Some(ends) = update.ends {
+            self.ends = ends.map(|ends| FileEnd::new(ends, &self.clock, now));
         }
         self.is_changing = false;
         self.full_pause = Some(now + FULL_PAUSE);
-        if note.stop_before > self.generation {
+        if update.stop_before > self.generation {
             self.full_pause = None;
-            self.length = note.begun.as_ref().map_or(0, |begun| begun.length);
-            self.handle = note.begun.map(|begun| begun.handle);
+            self.length = update.begun.as_ref().map_or(0, |begun| begun.length);
+            self.handle = update.begun.map(|begun| begun.handle);
             match &self.handle {
                 None => self.lost_before = self.lost_before.or(Some(self.outbox.lost())),
-                Some(_) => self.say_lost("is written again"),
+                Some(_) => self.log_lost("is written again"),
             }
         }
     }
 
-    /// Once there is a file again, what it cost that there was none.
-    fn say_lost(&mut self, what: &str) {
+    /// Logs what was lost while there was no file.
+    fn log_lost(&mut self, what: &str) {
         let Some(before) = self.lost_before.take() else { return };
         let lost = self.outbox.lost();
         log::warn!(
@@ -183,11 +183,11 @@ impl LogFile {
         );
     }
 
-    fn at(&self) -> At {
-        At { generation: self.generation, written: self.ledger.written() }
+    fn at(&self) -> WritePosition {
+        WritePosition { generation: self.generation, written: self.ledger.written() }
     }
 
-    /// The clocks are read once per write, which carries thousands of datagrams when many come.
+    /// Reads the clocks once per write, which carries thousands of datagrams under load.
     fn note_written(&mut self, bytes: u64) {
         self.ledger.add_written(bytes);
         self.length += bytes;
@@ -200,15 +200,15 @@ impl LogFile {
         }
         if now - self.last_look >= LOOK_INTERVAL {
             self.last_look = now;
-            if !self.keeper.desk.is_looking.swap(true, Ordering::AcqRel) {
-                self.keeper.order(Order::Look);
+            if !self.keeper.mailbox.is_looking.swap(true, Ordering::AcqRel) {
+                self.keeper.order(KeeperRequest::Look);
             }
         }
         let is_full = self.settings.rotate.bytes > 0 && self.length >= self.settings.rotate.bytes;
         self.change_if(is_full && self.full_pause.is_none_or(|until| until <= now), now);
     }
 
-    /// Asks for the next file when this one is full or its time is over.
+    /// Requests the next file when this one is full or its period is over.
     fn change_if(&mut self, is_full: bool, now: Instant) {
         if self.is_changing || self.handle.is_none() {
             return;
@@ -216,7 +216,7 @@ impl LogFile {
         let is_over = self.ends.is_some_and(|ends| ends.has_come(&self.clock, now));
         if is_full || is_over {
             self.is_changing = true;
-            let order = if is_full { Order::FinishFull } else { Order::FinishDue };
+            let order = if is_full { KeeperRequest::FinishFull } else { KeeperRequest::FinishDue };
             self.keeper.order(order(self.generation));
         }
     }
@@ -225,16 +225,16 @@ impl LogFile {
         if self.sync_due.is_none_or(|due| due > now) {
             return;
         }
-        if self.keeper.desk.is_syncing.swap(true, Ordering::AcqRel) {
-            // The disk is slower than was asked for; it is asked again when it is done.
+        if self.keeper.mailbox.is_syncing.swap(true, Ordering::AcqRel) {
+            // The disk is slower than its syncs; the next one is requested when this one is done.
             self.sync_due = Some(now + SYNC_PAUSE);
         } else {
             self.sync_due = None;
-            self.keeper.order(Order::Sync(self.at()));
+            self.keeper.order(KeeperRequest::Sync(self.at()));
         }
     }
 
-    /// What the keeper leaves need not be waited for: it calls.
+    /// The keeper wakes the consumer for an update, so that needs no due time.
     pub(super) fn due(&self) -> Option<Instant> {
         let ends = self.ends.filter(|_| !self.is_changing && self.handle.is_some());
         [self.sync_due, ends.map(|ends| ends.at)].into_iter().flatten().min()
@@ -242,7 +242,7 @@ impl LogFile {
 
     pub(super) fn when_due(&mut self) {
         let now = Instant::now();
-        self.look_at_desk();
+        self.read_mailbox();
         self.sync_if_due(now);
         if self.ends.is_some_and(|ends| ends.at <= now) {
             self.change_if(false, now);
@@ -258,13 +258,13 @@ impl LogFile {
         self.handle = None;
         self.is_changing = false;
         let errno = error.raw_os_error().unwrap_or_default();
-        self.keeper.order(Order::Broken { at: self.at(), errno, whole_bytes: self.length });
+        self.keeper.order(KeeperRequest::Broken { at: self.at(), errno, whole_bytes: self.length });
     }
 
     pub(super) fn close(mut self) {
-        self.say_lost("was not written again before the end");
+        self.log_lost("was not written again before the end");
         if self.settings.sync != Sync::Never && self.handle.is_some() {
-            self.keeper.order(Order::Sync(self.at()));
+            self.keeper.order(KeeperRequest::Sync(self.at()));
         }
         let at = self.at();
         self.keeper.close(at);
@@ -278,8 +278,8 @@ mod compress_tests;
 #[path = "keep_tests.rs"]
 mod keep_tests;
 #[cfg(test)]
-#[path = "taken_tests.rs"]
-mod taken_tests;
+#[path = "moved_tests.rs"]
+mod moved_tests;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

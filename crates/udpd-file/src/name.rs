@@ -1,5 +1,4 @@
-//! What a file is called at a moment, when it must be called otherwise, and what the files that are finished are
-//! called.
+//! The name of a file at a moment, when that name ends, and the names of finished files.
 //!
 //! A path with codes for the time gives each period a file of its own. A file whose path stays the same is renamed when
 //! it is finished: the moment of that is appended, and a number if that name is taken. Names come from the
@@ -35,12 +34,12 @@ const NUMBERS_MAX: u32 = 10_000;
 
 /// A path with codes for the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Name {
+pub(super) struct FileName {
     pattern: String,
     every_seconds: u64,
 }
 
-impl Name {
+impl FileName {
     /// `every` begins a new file at its multiples as well; zero does not.
     pub(super) fn new(pattern: String, every: Duration) -> Self {
         // Without doubled slashes and dots, so that every name below a directory is spelled in one way.
@@ -93,8 +92,8 @@ impl Name {
         (PathBuf::from(&self.pattern[..slash]), self.pattern[slash..].trim_start_matches('/'))
     }
 
-    /// Whether a file of this path, named as it is below [`Name::below_fixed`], can be one that was finished here: a
-    /// moment that exists stands for every code, or was appended.
+    /// Whether a file of this path, named as it is below [`FileName::below_fixed`], can be one that was finished here:
+    /// a moment that exists stands for every code, or was appended.
     pub(super) fn is_finished(&self, below: &str) -> bool {
         match matches(self.below_fixed().1, below) {
             // A file whose path has codes is finished as it is; one without must have been renamed.
@@ -182,7 +181,6 @@ fn moment_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Whether `text` is what [`finished_names`] appends.
 /// Whether this can stand behind the path of a file when it is finished: the moment of that where it was renamed, what
 /// a compressed form has, or what is said of one that was set aside.
 pub(super) fn is_behind_finished(text: &str) -> bool {
@@ -235,8 +233,8 @@ mod tests {
     /// 2026-11-21 06:42:21
     const NOW: u64 = 1_795_243_341;
 
-    fn name(pattern: &str, every_seconds: u64) -> Name {
-        Name::new(pattern.to_owned(), Duration::from_secs(every_seconds))
+    fn name(pattern: &str, every_seconds: u64) -> FileName {
+        FileName::new(pattern.to_owned(), Duration::from_secs(every_seconds))
     }
 
     #[test]

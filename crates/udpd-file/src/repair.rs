@@ -1,4 +1,4 @@
-//! What a crash left of a record: found at the end of a file and moved beside it before anything is appended.
+//! Repair after a crash: a torn record at the end of a file is moved beside it before anything is appended.
 //!
 //! A file that holds something else than records of the sink's format has no end that could be told, and is refused.
 
@@ -50,7 +50,7 @@ pub(super) fn torn_end(file: &File, boundary: Boundary) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Moves that beside the file, which nobody else writes.
+/// Moves it beside the file, which no other process writes.
 pub(super) fn move_aside(file: &File, path: &Path, torn: &[u8]) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".torn");
@@ -103,7 +103,7 @@ fn torn_record(mut file: &File, boundary: Boundary) -> io::Result<Vec<u8>> {
 mod tests {
     use std::fs;
 
-    use super::super::handle::Handle;
+    use super::super::handle::LogHandle;
     use super::*;
 
     fn directory() -> tempfile::TempDir {
@@ -114,9 +114,9 @@ mod tests {
     fn a_torn_line_is_set_aside_and_whole_lines_stay() {
         let directory = directory();
         let path = directory.path().join("deep/er/log");
-        drop(Handle::open(&path, Boundary::Newline).expect("made with its directories"));
+        drop(LogHandle::open(&path, Boundary::Newline).expect("made with its directories"));
         fs::write(&path, b"whole\ntorn").expect("written");
-        Handle::open(&path, Boundary::Newline).expect("repaired");
+        LogHandle::open(&path, Boundary::Newline).expect("repaired");
         assert_eq!(fs::read(&path).expect("readable"), b"whole\n");
         assert_eq!(fs::read(path.with_extension("torn")).expect("set aside"), b"torn");
     }
@@ -129,11 +129,11 @@ mod tests {
         let record = [&1000_u32.to_be_bytes()[..], &[0; 1000]].concat();
         let whole = record.repeat(3000);
         fs::write(&path, [&whole[..], &record[..504]].concat()).expect("written");
-        drop(Handle::open(&path, Boundary::Length).expect("repaired"));
+        drop(LogHandle::open(&path, Boundary::Length).expect("repaired"));
         assert_eq!(fs::read(&path).expect("readable"), whole);
         assert_eq!(fs::read(directory.path().join("records.torn")).expect("set aside"), record[..504]);
         fs::write(&path, vec![0xff; 2 << 20]).expect("written");
-        let error = Handle::open(&path, Boundary::Length).expect_err("something else");
+        let error = LogHandle::open(&path, Boundary::Length).expect_err("something else");
         assert!(error.to_string().contains("of another format"), "{error}");
         assert_eq!(fs::metadata(&path).expect("there").len(), 2 << 20, "left as it is");
     }
@@ -147,12 +147,12 @@ mod tests {
             (&[&CAPTURE_BEGINS[..], b"and so on\ntorn"].concat(), Boundary::Newline, "a capture"),
         ] {
             fs::write(&path, content).expect("written");
-            let error = Handle::open(&path, boundary).expect_err("another format").to_string();
+            let error = LogHandle::open(&path, boundary).expect_err("another format").to_string();
             assert!(error.contains(words), "{error}");
             assert_eq!(fs::read(&path).expect("there"), content);
         }
         fs::write(&path, &CAPTURE_BEGINS[..2]).expect("written");
-        Handle::open(&path, Boundary::Block).expect("a capture that was torn at once");
+        LogHandle::open(&path, Boundary::Block).expect("a capture that was torn at once");
         assert_eq!(fs::metadata(&path).expect("there").len(), 0);
     }
 }

@@ -139,7 +139,7 @@ impl SinkSettings for FileSettings {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
-        let Opening { sink, consumer, scenes, feeds, caller, shared, prospect, .. } = opening;
+        let Opening { sink, consumer, scenes, feeds, caller, shared, context, .. } = opening;
         let paths = paths_of_lanes(&self.path, scenes, feeds, sink, consumer);
         let fail = |error: io::Error| {
             let shown: Vec<&str> = paths.iter().flatten().map(String::as_str).collect();
@@ -147,7 +147,7 @@ impl SinkSettings for FileSettings {
         };
         let shared = match shared {
             Some(shared) => shared,
-            none => none.insert(Box::new(FileKeeper::new(feeds.len(), prospect.clone()).map_err(fail)?)),
+            none => none.insert(Box::new(FileKeeper::new(feeds.len(), context.clone()).map_err(fail)?)),
         };
         let keeper = shared.downcast_mut().expect("what the consumers of a sink share is of its type");
         if self.is_by_datagram() {

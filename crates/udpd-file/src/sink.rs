@@ -4,33 +4,32 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::clock::Clock;
+use super::clock::WallClock;
 use super::keeper::FileKeeper;
 use super::log_file::LogFile;
 use super::settings::FileSettings;
-use super::template::{self, Names};
+use super::template::{self, PathNames};
 use udpd_base::format::encoder::Scene;
 use udpd_base::handover::Caller;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{FileLedger, Tallies};
 use udpd_base::sink::{Feeders, Sink};
 
-/// Which file the datagrams of which lane go to, for one consumer.
+/// The files of one consumer, by lane.
 #[derive(Debug)]
 pub(super) struct FileSink {
-    /// Their path, with the names that a lane fills in.
+    /// Their path, with the placeholders that a lane fills in.
     path: String,
     files: Vec<LogFile>,
     /// The file of each lane, by the lane's index; lanes that do not feed this consumer have none.
     file_of_lane: Vec<Option<usize>>,
-    /// A sink of before writes them.
-    has_forerunner: bool,
+    /// The sink of the previous pipeline writes them.
+    has_predecessor: bool,
 }
 
 impl FileSink {
     /// Opens the file of each lane; `path_of_lane` is indexed like the lanes and may hold codes for the time. Lanes
-    /// with the same path share a file. Each file has its own ledger. `keeper` keeps them, and wakes their consumer by
-    /// `consumer`.
+    /// with the same path share a file. Each file has its own ledger. `keeper` wakes the consumer by `consumer`.
     pub(super) fn open(
         path_of_lane: &[Option<String>],
         scenes: &Arc<[Scene]>,
@@ -55,11 +54,11 @@ impl FileSink {
         for (index, path) in paths.into_iter().enumerate() {
             let encoder = settings.encoder(scenes, |lane| file_of_lane[lane] == Some(index));
             let settings = FileSettings { path: path.clone(), ..settings.clone() };
-            files.push(LogFile::open(settings, encoder, Clock::default(), keeper, consumer.clone())?);
+            files.push(LogFile::open(settings, encoder, WallClock::default(), keeper, consumer.clone())?);
         }
         let ledgers = files.iter().map(LogFile::ledger).collect();
-        let has_forerunner = keeper.prospect().has_forerunner;
-        Ok((Self { path: settings.path.clone(), files, file_of_lane, has_forerunner }, ledgers))
+        let has_predecessor = keeper.context().has_predecessor;
+        Ok((Self { path: settings.path.clone(), files, file_of_lane, has_predecessor }, ledgers))
     }
 }
 
@@ -72,7 +71,7 @@ pub(super) fn paths_of_lanes(
     consumer: usize,
 ) -> Vec<Option<String>> {
     let path_of = |(scene, feeds): (&Scene, &bool)| {
-        let names = Names { listener: &scene.listener, lane: scene.lane, consumer, sink };
+        let names = PathNames { listener: &scene.listener, lane: scene.lane, consumer, sink };
         feeds.then(|| template::expand(path, &names))
     };
     scenes.iter().zip(feeds).map(path_of).collect()
@@ -80,7 +79,7 @@ pub(super) fn paths_of_lanes(
 
 impl Sink for FileSink {
     fn begin(&mut self) {
-        if std::mem::take(&mut self.has_forerunner) {
+        if std::mem::take(&mut self.has_predecessor) {
             self.files.iter_mut().for_each(LogFile::begin);
         }
     }

@@ -85,7 +85,7 @@ impl SinkSettings for StdoutSettings {
             let message = format!("sink {}: cannot use standard output: {error}", opening.sink);
             Failure::new(ExitCode::Failure, message)
         })?;
-        let stream = Stream::new(File::from(stream)).map_err(|error| {
+        let stream = StdStream::new(File::from(stream)).map_err(|error| {
             let message = format!("sink {}: cannot see what standard output is: {error}", opening.sink);
             Failure::new(ExitCode::Failure, message)
         })?;
@@ -100,19 +100,19 @@ impl SinkSettings for StdoutSettings {
 /// Writes records to a stream.
 #[derive(Debug)]
 struct StreamSink {
-    stream: Stream,
+    stream: StdStream,
     outbox: Outbox,
     closed: Option<String>,
 }
 
 #[derive(Debug)]
-struct Stream {
+struct StdStream {
     file: File,
     /// The most that is written by one call.
     piece_bytes: usize,
 }
 
-impl Stream {
+impl StdStream {
     fn new(file: File) -> io::Result<Self> {
         let kind = file.metadata()?.file_type();
         let piece_bytes = if kind.is_fifo() || kind.is_socket() { PIECE_BYTES } else { usize::MAX };
@@ -120,7 +120,7 @@ impl Stream {
     }
 }
 
-impl Destination for Stream {
+impl Destination for StdStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut asked = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
         match poll(&mut asked, PollTimeout::from(PATIENCE_MS)) {
@@ -143,7 +143,7 @@ impl Destination for Stream {
 }
 
 impl StreamSink {
-    fn new(stream: Stream, encoder: Encoder) -> Self {
+    fn new(stream: StdStream, encoder: Encoder) -> Self {
         Self { stream, outbox: Outbox::with_header(encoder), closed: None }
     }
 }

@@ -9,7 +9,7 @@ use udpd_base::text::suggest::nearest;
 
 /// What stands for each placeholder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Names<'n> {
+pub struct PathNames<'n> {
     /// `{listener}`
     pub listener: &'n str,
     /// `{lane}`, as the ledger numbers the lanes of that listener
@@ -85,7 +85,7 @@ pub fn has(template: &str, placeholder: &str) -> bool {
 }
 
 /// The path for one writer. The template must have passed [`check`].
-pub fn expand(template: &str, names: &Names<'_>) -> String {
+pub fn expand(template: &str, names: &PathNames<'_>) -> String {
     template
         .replace("{lane}", &names.lane.to_string())
         .replace("{consumer}", &names.consumer.to_string())
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn every_placeholder_is_filled_in() {
-        let names = Names { listener: "syslog", lane: 3, consumer: 1, sink: "archive" };
+        let names = PathNames { listener: "syslog", lane: 3, consumer: 1, sink: "archive" };
         let template = "/log/{listener}/{lane}-{consumer}.{sink}";
         assert_eq!(check(template), Ok(()));
         assert_eq!(expand(template, &names), "/log/syslog/3-1.archive");
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_time_is_left_to_the_sink_and_other_codes_are_refused() {
-        let names = Names { listener: "a", lane: 0, consumer: 0, sink: "s" };
+        let names = PathNames { listener: "a", lane: 0, consumer: 0, sink: "s" };
         let template = "/log/%Y/%m/%d/{listener}-%H%M%S.log";
         assert_eq!(check(template), Ok(()));
         assert_eq!(expand(template, &names), "/log/%Y/%m/%d/a-%H%M%S.log");

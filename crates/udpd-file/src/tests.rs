@@ -10,7 +10,7 @@ use udpd_base::format::Format;
 use udpd_base::format::prefix::Prefix;
 use udpd_base::ledger::Tally;
 use udpd_base::os::crew::Crew;
-use udpd_base::sink::Prospect;
+use udpd_base::sink::OpenContext;
 use udpd_base::sink::outbox::Destination;
 use udpd_base::sink::testing::{Received, scenes};
 
@@ -38,15 +38,15 @@ pub(super) struct Subject {
     pub(super) file: Option<LogFile>,
     pub(super) directory: tempfile::TempDir,
     pub(super) tally: Tally,
-    pub(super) clock: Clock,
+    pub(super) clock: WallClock,
     pub(super) reopener: Reopener,
     compressor: Compressor,
 }
 
 /// A file with a keeper of its own.
-fn open(settings: FileSettings, clock: &Clock, compressor: &Compressor) -> io::Result<(LogFile, Reopener)> {
+fn open(settings: FileSettings, clock: &WallClock, compressor: &Compressor) -> io::Result<(LogFile, Reopener)> {
     let encoder = Encoder::new(settings.format, scenes(1), |_| true);
-    let mut keeper = FileKeeper::new(1, Prospect::default())?;
+    let mut keeper = FileKeeper::new(1, OpenContext::default())?;
     let file = LogFile::open(settings, encoder, clock.clone(), &mut keeper, Caller::default())?;
     Ok((file, keeper.start(&Crew::new().0, compressor, &[])?))
 }
@@ -54,7 +54,7 @@ fn open(settings: FileSettings, clock: &Clock, compressor: &Compressor) -> io::R
 impl Subject {
     pub(super) fn open(name: &str, settings: FileSettings) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let clock = Clock::default();
+        let clock = WallClock::default();
         let path = directory.path().join(name).to_str().expect("UTF-8").to_owned();
         let compressor = Compressor::default();
         let (file, reopener) = open(FileSettings { path, ..settings }, &clock, &compressor).expect("opened");
@@ -101,7 +101,7 @@ impl Subject {
         while !holds(self.file()) {
             assert!(Instant::now() < deadline, "in vain: {what}");
             thread::yield_now();
-            self.file().look_at_desk();
+            self.file().read_mailbox();
         }
     }
 
@@ -140,7 +140,7 @@ pub(super) fn path_of(subject: &Subject, name: &str) -> PathBuf {
 }
 
 fn finished(path: &Path) -> usize {
-    Name::new(path.to_str().expect("UTF-8").to_owned(), Duration::ZERO).finished().len()
+    FileName::new(path.to_str().expect("UTF-8").to_owned(), Duration::ZERO).finished().len()
 }
 
 #[test]

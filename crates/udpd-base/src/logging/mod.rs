@@ -5,8 +5,8 @@
 //! may hang as long as it likes. A line that finds the queue full, or that cannot be written, is counted, and once
 //! writing works again the log says how many are missing. So the log is either complete or says that it is not.
 
+pub mod limiter;
 mod line;
-pub mod muffle;
 mod writer;
 
 use std::io::Write;

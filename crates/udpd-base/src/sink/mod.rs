@@ -10,8 +10,8 @@
 //! may write of it (`written`), what that asks of the machine, and how it is opened (`settings`).
 
 pub mod contract;
+pub mod open_context;
 pub mod outbox;
-pub mod prospect;
 pub mod settings;
 pub mod supplied;
 #[cfg(any(test, feature = "testing"))]
@@ -19,6 +19,6 @@ pub mod testing;
 pub mod written;
 
 pub use contract::{Feeders, Sink, deliver, fail};
-pub use prospect::Prospect;
+pub use open_context::OpenContext;
 pub use settings::{AnySettings, Differs, SinkSettings};
 pub use supplied::Supplied;

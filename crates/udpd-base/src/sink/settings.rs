@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::contract::Sink;
-use super::prospect::Prospect;
+use super::open_context::OpenContext;
 use crate::exit::Failure;
 use crate::format::Format;
 use crate::format::encoder::{Encoder, Scene};
@@ -183,7 +183,7 @@ pub struct Opening<'a> {
     /// It runs on the thread of a receiver: it never waits, and decides the fate of what it accepted when it is
     /// flushed.
     pub is_inline: bool,
-    pub prospect: &'a Prospect,
+    pub context: &'a OpenContext,
 }
 
 impl Opening<'_> {

@@ -24,7 +24,7 @@ use crate::watch::stalls::{Change, StallWatch};
 use crate::watch::status::StatusLine;
 use crate::watch::upkeep::Upkeep;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::logging::muffle::{Muffle, count};
+use udpd_base::logging::limiter::{LogLimiter, repeats};
 use udpd_base::os::crew;
 use udpd_base::os::crew::Event;
 use udpd_base::os::notify::Notifier;
@@ -78,8 +78,8 @@ pub(super) struct Housekeeping<'a> {
 /// Reloads that change nothing, asked for over the control socket: the log hears of one a minute.
 #[derive(Debug, Default)]
 pub(super) struct Unheard {
-    unchanged: Muffle,
-    refused: Muffle,
+    unchanged: LogLimiter,
+    refused: LogLimiter,
     /// Why the last one was refused. Another reason is news.
     why: String,
 }
@@ -88,9 +88,9 @@ impl Unheard {
     /// How often there was nothing new to say before this one, which is to be said.
     fn refused(&mut self, why: &str) -> Option<u64> {
         if self.why != why {
-            (self.why, self.refused) = (why.to_owned(), Muffle::default());
+            (self.why, self.refused) = (why.to_owned(), LogLimiter::default());
         }
-        self.refused.let_speak(Instant::now())
+        self.refused.pass(Instant::now())
     }
 }
 
@@ -210,18 +210,18 @@ impl Housekeeping<'_> {
         let result = match self.wait_for(making) {
             Ok(reread) => {
                 let is_news = matches!(reread.outcome, Outcome::Changed(_)) || by_signal;
-                let silent = if is_news { Some(0) } else { self.unheard.unchanged.let_speak(Instant::now()) };
+                let silent = if is_news { Some(0) } else { self.unheard.unchanged.pass(Instant::now()) };
                 let (next, done) = self.put_in_force(reread, silent.is_some());
                 self = next;
                 if let Some(silent) = silent {
-                    log::info!("reload: {done}{}", count(silent));
+                    log::info!("reload: {done}{}", repeats(silent));
                 }
                 Ok(done)
             }
             Err(failure) => {
                 let silent = if by_signal { Some(0) } else { self.unheard.refused(&failure.message) };
                 if let Some(silent) = silent {
-                    let times = count(silent);
+                    let times = repeats(silent);
                     log::error!("reload refused, the configuration of before stays in force: {failure}{times}");
                 }
                 Err(failure)

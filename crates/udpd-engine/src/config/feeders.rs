@@ -8,7 +8,7 @@ use super::listener::{Lanes, Listener};
 use super::sinks::Consumers;
 use super::steer::Steer;
 use udpd_file::template;
-use udpd_file::template::Names;
+use udpd_file::template::PathNames;
 
 /// What one lane is taken to receive, in datagrams per second, when nothing else says how many lanes are needed.
 const LANE_RATE: u64 = 500_000;
@@ -133,6 +133,6 @@ impl Feeder {
     /// The file that gets what this lane receives, with the codes for the time still in its name.
     pub fn file(&self, listeners: &[Listener], sink: &str, path: &str) -> String {
         let listener = &listeners[self.listener].name;
-        template::expand(path, &Names { listener, lane: self.number, consumer: self.consumer, sink })
+        template::expand(path, &PathNames { listener, lane: self.number, consumer: self.consumer, sink })
     }
 }

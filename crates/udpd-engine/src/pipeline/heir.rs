@@ -40,7 +40,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::handover::pool::Home;
 use udpd_base::ledger::LaneLedger;
 use udpd_base::os::crew::Crew;
-use udpd_base::sink::{Differs, Prospect};
+use udpd_base::sink::{Differs, OpenContext};
 
 /// A pipeline that has everything and does not receive yet.
 #[derive(Debug)]
@@ -378,9 +378,9 @@ impl Making<'_> {
                 }
             });
             let (homes, scenes, listeners) = (&homes, &scenes, &listeners);
-            let (has_forerunner, is_in_force) = (self.takes_place[sink], Arc::clone(&self.is_in_force));
-            let prospect = &Prospect { is_in_force, has_forerunner };
-            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept, prospect };
+            let (has_predecessor, is_in_force) = (self.takes_place[sink], Arc::clone(&self.is_in_force));
+            let context = &OpenContext { is_in_force, has_predecessor };
+            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept, context };
             books.push(wiring.open(outlets, &mut opened, files)?);
         }
         Ok((books, opened))

@@ -32,7 +32,7 @@ use udpd_base::exit::Failure;
 use udpd_base::handover::pool::Home;
 use udpd_base::ledger::LaneLedger;
 use udpd_base::os::crew::Crew;
-use udpd_base::sink::Prospect;
+use udpd_base::sink::OpenContext;
 
 impl Pipeline {
     /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
@@ -131,13 +131,13 @@ impl Prepared {
             threads.iter().map(|thread| ledger_of(thread, config.sinks.len())).collect();
         let mut outlets: Vec<Vec<Outlet>> = threads.iter().map(|_| Vec::new()).collect();
         let (mut sinks, mut consumers, files) = (Vec::new(), Consumers::default(), Files::default());
-        let prospect = Prospect { is_in_force: Arc::default(), has_forerunner: false };
+        let context = OpenContext { is_in_force: Arc::default(), has_predecessor: false };
         let scenes = wiring::scenes(config, plan);
         let listeners: Vec<String> = config.listeners.iter().map(|listener| listener.name.clone()).collect();
         for sink in 0..config.sinks.len() {
             let (homes, scenes) = (&homes, &scenes);
-            let (listeners, prospect) = (&listeners, &prospect);
-            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept: None, prospect };
+            let (listeners, context) = (&listeners, &context);
+            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept: None, context };
             sinks.push(wiring.open(&mut outlets, &mut consumers, &files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
@@ -156,7 +156,7 @@ impl Prepared {
         let committed = commit().and_then(|()| glue(threads));
         committed.inspect_err(|_| followers.iter().for_each(Follower::end))?;
         filters.attach();
-        prospect.is_in_force.store(true, Ordering::Release);
+        context.is_in_force.store(true, Ordering::Release);
         let lanes = self.begin(outlets, &ledgers, &stop, addresses);
         bypasses.begin();
         Ok(Pipeline {

@@ -29,7 +29,7 @@ use udpd_base::os::crew::{Crew, Event, Starting};
 use udpd_base::os::duty::Duty;
 use udpd_base::os::threads;
 use udpd_base::sink::settings::Opening;
-use udpd_base::sink::{Feeders, Prospect};
+use udpd_base::sink::{Feeders, OpenContext};
 
 /// One sink on its way to being open.
 pub(super) struct Wiring<'a> {
@@ -44,7 +44,7 @@ pub(super) struct Wiring<'a> {
     pub crew: &'a Crew,
     /// What it goes on with, if it does.
     pub kept: Option<KeptSink<'a>>,
-    pub prospect: &'a Prospect,
+    pub context: &'a OpenContext,
 }
 
 /// A consumer that waits for its thread.
@@ -121,7 +121,7 @@ impl Wiring<'_> {
     }
 
     fn entry(&self, consumers: &mut Consumers) -> Entry {
-        if !self.prospect.has_forerunner {
+        if !self.context.has_predecessor {
             return Entry::free();
         }
         let (entry, admission) = Entry::after_others(self.sink);
@@ -179,7 +179,7 @@ impl Wiring<'_> {
                 caller: &caller,
                 shared: &mut shared,
                 is_inline: false,
-                prospect: self.prospect,
+                context: self.context,
             })?;
             books.files.extend(opened.files);
             books.destinations.extend(opened.destinations);
@@ -232,7 +232,7 @@ impl Wiring<'_> {
                 caller: &Inbox::default().caller(),
                 shared: &mut None,
                 is_inline: true,
-                prospect: self.prospect,
+                context: self.context,
             })?;
             let own = feeder.listener..feeder.listener + 1;
             let (ledger, residence) = (Arc::new(ConsumerLedger::new(own.clone())), Arc::default());

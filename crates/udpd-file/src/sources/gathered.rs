@@ -1,23 +1,23 @@
-//! Records that wait to be written, of all sources in one buffer of fixed size. Each source's are a chain in the order
-//! in which they came; when they are written, a chain is copied together so that one write carries all of it.
+//! The records of all sources that wait to be written, in one buffer of fixed size. The records of each source form a
+//! chain in their order of arrival; a write copies a chain together, so that it carries all of it.
 
 use udpd_base::format::encoder::{Encoder, Format};
 
 /// No record.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// For so many bytes of the buffer there is room for one record in the books: what is shorter fills these first.
+/// The list of records has one entry for so many bytes of the buffer; with shorter records the list is full first.
 const BYTES_A_RECORD: usize = 64;
 
 /// The longest payload there is.
 const PAYLOAD_BYTES_MAX: usize = 65_535;
 
-/// One write carries no more than this and one record.
+/// One write carries at most this and one record.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// A record in the buffer, and the next one of the same source.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Record {
+pub(super) struct GatheredRecord {
     pub(super) start: u32,
     pub(super) end: u32,
     pub(super) listener: u32,
@@ -26,22 +26,22 @@ pub(super) struct Record {
 
 /// The records of one source, the first and the last.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Chain {
+pub(super) struct RecordChain {
     pub(super) first: u32,
     last: u32,
 }
 
 /// The records of all sources.
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(super) struct GatheredRecords {
     bytes: Vec<u8>,
-    records: Vec<Record>,
+    records: Vec<GatheredRecord>,
     bytes_max: usize,
-    /// Where a chain is copied together.
+    /// Where a chain is copied together for a write.
     together: Vec<u8>,
 }
 
-impl Chain {
+impl RecordChain {
     pub(super) const EMPTY: Self = Self { first: NONE, last: NONE };
 
     pub(super) fn is_empty(&self) -> bool {
@@ -56,12 +56,12 @@ fn record_bytes_max(format: Format) -> usize {
 
 /// The memory for so many bytes of records.
 pub(super) fn memory_bytes_max(buffer_bytes: usize, format: Format) -> usize {
-    let records = buffer_bytes / BYTES_A_RECORD * size_of::<Record>();
+    let records = buffer_bytes / BYTES_A_RECORD * size_of::<GatheredRecord>();
     buffer_bytes + WRITE_BYTES + 2 * record_bytes_max(format) + records
 }
 
-impl Gathered {
-    /// With all the memory it will ever have.
+impl GatheredRecords {
+    /// Allocates all the memory it ever uses.
     pub(super) fn new(buffer_bytes: usize, format: Format) -> Self {
         let longest = record_bytes_max(format);
         Self {
@@ -76,7 +76,7 @@ impl Gathered {
         self.records.is_empty()
     }
 
-    /// True when it is time to write.
+    /// Whether it has to be written now.
     pub(super) fn is_full(&self) -> bool {
         self.bytes.len() >= self.bytes_max || self.records.len() == self.records.capacity()
     }
@@ -84,7 +84,7 @@ impl Gathered {
     /// Adds a record to a chain; `append` writes it.
     pub(super) fn push(
         &mut self,
-        chain: &mut Chain,
+        chain: &mut RecordChain,
         listener: usize,
         encoder: &mut Encoder,
         append: impl FnOnce(&mut Encoder, &mut Vec<u8>),
@@ -92,7 +92,12 @@ impl Gathered {
         let start = place(self.bytes.len());
         append(encoder, &mut self.bytes);
         let own = place(self.records.len());
-        self.records.push(Record { start, end: place(self.bytes.len()), listener: place(listener), next: NONE });
+        self.records.push(GatheredRecord {
+            start,
+            end: place(self.bytes.len()),
+            listener: place(listener),
+            next: NONE,
+        });
         match self.records.get_mut(chain.last as usize) {
             Some(last) if chain.last != NONE => last.next = own,
             _ => chain.first = own,
@@ -100,12 +105,11 @@ impl Gathered {
         chain.last = own;
     }
 
-    pub(super) fn record(&self, index: u32) -> Option<Record> {
+    pub(super) fn record(&self, index: u32) -> Option<GatheredRecord> {
         self.records.get(index as usize).copied()
     }
 
-    /// Copies the records from `first` on together, as many as one write carries; returns them and the first one that
-    /// is not among them.
+    /// Copies the records from `first` on together, as many as one write carries; returns them and the next record.
     pub(super) fn together(&mut self, first: u32) -> (&[u8], u32) {
         self.together.clear();
         let mut next = first;

@@ -5,7 +5,7 @@
 //! no sender can leave the directory, hide a file or make one that a shell or another system cannot name.
 //!
 //! An IPv6 address has hyphens for its colons (`2001-db8--7`), and a zero where it would begin or end with one
-//! (`0--1`). Who replaces the hyphens by colons has the address again. An IPv4 address that came to an IPv6 socket is
+//! (`0--1`). Replacing the hyphens by colons gives the address again. An IPv4 address that came to an IPv6 socket is
 //! written as IPv4: one sender has one file. A prefix is written behind an underscore (`10.1.2.0_24`), and so is the
 //! number of the interface of a link-local address (`fe80--1_if3`), which is another host at another interface.
 
@@ -14,21 +14,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::super::template::{ALL_BITS, OfDatagram};
 
-/// What stands in the place of addresses in the name of the file for the sources that are too many.
+/// Stands in place of addresses in the name of the file that sources beyond the limit share.
 pub(super) const OVERFLOW: &str = "overflow";
 
-/// What tells one file from another.
+/// What selects a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct SourceKey {
     /// Which of the sink's paths it is.
     pub(super) path: u32,
-    /// `None` for the file of those that are too many.
-    of: Option<Addresses>,
+    /// `None` for the overflow file.
+    of: Option<KeyAddresses>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Addresses {
-    /// As many bits of it as tell files apart; unspecified where none do.
+struct KeyAddresses {
+    /// The bits of it that select the file; unspecified when it does not.
     source: IpAddr,
     /// The interface of a link-local address.
     scope: u32,
@@ -36,9 +36,9 @@ struct Addresses {
     destination: IpAddr,
 }
 
-/// What of a datagram tells files apart.
+/// The parts of a datagram's addresses that select its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(super) struct KeyParts {
     bits: Option<[u8; 2]>,
     port: bool,
     destination: bool,
@@ -46,24 +46,24 @@ pub(super) struct Parts {
 
 /// A path whose placeholders are for the addresses of a datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pattern(Vec<Piece>);
+pub(super) struct SourcePattern(Vec<PatternPiece>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+enum PatternPiece {
     Text(String),
     Filled(OfDatagram),
 }
 
-impl Pattern {
+impl SourcePattern {
     /// Reads a path that has passed the check of templates.
     pub(super) fn new(path: &str) -> Self {
         let mut pieces = Vec::new();
         let mut parts = path.split('{');
-        pieces.extend(parts.next().map(|text| Piece::Text(text.to_owned())));
+        pieces.extend(parts.next().map(|text| PatternPiece::Text(text.to_owned())));
         for part in parts {
             let (name, text) = part.split_once('}').unwrap_or((part, ""));
-            pieces.extend(OfDatagram::read(name).map(Piece::Filled));
-            pieces.push(Piece::Text(text.to_owned()));
+            pieces.extend(OfDatagram::read(name).map(PatternPiece::Filled));
+            pieces.push(PatternPiece::Text(text.to_owned()));
         }
         Self(pieces)
     }
@@ -74,17 +74,17 @@ impl Pattern {
     }
 
     /// What tells its files apart: the finest that is named.
-    pub(super) fn parts(&self) -> Parts {
-        let mut parts = Parts { bits: None, port: false, destination: false };
+    pub(super) fn parts(&self) -> KeyParts {
+        let mut parts = KeyParts { bits: None, port: false, destination: false };
         for piece in &self.0 {
             match piece {
-                Piece::Filled(OfDatagram::Source { bits }) => {
+                PatternPiece::Filled(OfDatagram::Source { bits }) => {
                     let before = parts.bits.unwrap_or([0, 0]);
                     parts.bits = Some([before[0].max(bits[0]), before[1].max(bits[1])]);
                 }
-                Piece::Filled(OfDatagram::SourcePort) => parts.port = true,
-                Piece::Filled(OfDatagram::Destination) => parts.destination = true,
-                Piece::Text(_) => {}
+                PatternPiece::Filled(OfDatagram::SourcePort) => parts.port = true,
+                PatternPiece::Filled(OfDatagram::Destination) => parts.destination = true,
+                PatternPiece::Text(_) => {}
             }
         }
         parts
@@ -92,29 +92,29 @@ impl Pattern {
 
     /// Whether anything in it is filled in by a datagram.
     pub(super) fn names_a_datagram(&self) -> bool {
-        self.0.iter().any(|piece| matches!(piece, Piece::Filled(_)))
+        self.0.iter().any(|piece| matches!(piece, PatternPiece::Filled(_)))
     }
 
-    /// Reads what [`Pattern::fill`] has made of it, on top of what was read before: `behind` says what is left of a
-    /// text behind a piece that no datagram fills in, and `is_rest` what may be left in the end.
+    /// Reads what [`SourcePattern::fill`] has made of it, on top of what was read before: `behind` says what is left of
+    /// a text behind a piece that no datagram fills in, and `is_rest` what may be left in the end.
     pub(super) fn read(
         &self,
         text: &str,
-        before: Reading,
+        before: KeyReading,
         behind: &dyn for<'t> Fn(&str, &'t str) -> Option<&'t str>,
         is_rest: &dyn Fn(&str) -> bool,
-    ) -> Option<Reading> {
+    ) -> Option<KeyReading> {
         fn read(
-            pieces: &[Piece],
+            pieces: &[PatternPiece],
             text: &str,
-            before: Reading,
+            before: KeyReading,
             behind: &dyn for<'t> Fn(&str, &'t str) -> Option<&'t str>,
             is_rest: &dyn Fn(&str) -> bool,
-        ) -> Option<Reading> {
+        ) -> Option<KeyReading> {
             match pieces {
                 [] => is_rest(text).then_some(before),
-                [Piece::Text(own), rest @ ..] => read(rest, behind(own, text)?, before, behind, is_rest),
-                [Piece::Filled(of), rest @ ..] => (1..=text.len()).rev().find_map(|end| {
+                [PatternPiece::Text(own), rest @ ..] => read(rest, behind(own, text)?, before, behind, is_rest),
+                [PatternPiece::Filled(of), rest @ ..] => (1..=text.len()).rev().find_map(|end| {
                     let (own, text) = text.split_at_checked(end)?;
                     read(rest, text, before.with(*of, own)?, behind, is_rest)
                 }),
@@ -123,19 +123,19 @@ impl Pattern {
         read(&self.0, text, before, behind, is_rest)
     }
 
-    /// Whether this can be what [`Pattern::fill`] makes of it, for some source.
+    /// Whether this can be what [`SourcePattern::fill`] makes of it, for some source.
     pub(super) fn fits(&self, text: &str) -> bool {
         fits(&self.0, text)
     }
 
     /// The path of one file, with codes for the time still in it.
-    pub(super) fn fill(&self, key: &Key) -> String {
+    pub(super) fn fill(&self, key: &SourceKey) -> String {
         let mut path = String::with_capacity(128);
         for piece in &self.0 {
             match (piece, &key.of) {
-                (Piece::Text(text), _) => path.push_str(text),
-                (Piece::Filled(_), None) => path.push_str(OVERFLOW),
-                (Piece::Filled(OfDatagram::Source { bits }), Some(of)) => {
+                (PatternPiece::Text(text), _) => path.push_str(text),
+                (PatternPiece::Filled(_), None) => path.push_str(OVERFLOW),
+                (PatternPiece::Filled(OfDatagram::Source { bits }), Some(of)) => {
                     append(&mut path, masked(of.source, *bits));
                     let bits_of_family = if of.source.is_ipv4() { 0 } else { 1 };
                     if bits[bits_of_family] < ALL_BITS[bits_of_family] {
@@ -146,35 +146,35 @@ impl Pattern {
                         let _ = write!(path, "_if{}", of.scope);
                     }
                 }
-                (Piece::Filled(OfDatagram::SourcePort), Some(of)) => {
+                (PatternPiece::Filled(OfDatagram::SourcePort), Some(of)) => {
                     let _ = write!(path, "{}", of.port);
                 }
-                (Piece::Filled(OfDatagram::Destination), Some(of)) => append(&mut path, of.destination),
+                (PatternPiece::Filled(OfDatagram::Destination), Some(of)) => append(&mut path, of.destination),
             }
         }
         path
     }
 }
 
-impl Key {
+impl SourceKey {
     /// Of a datagram.
-    pub(super) fn new(path: u32, parts: &Parts, source: SocketAddr, destination: IpAddr) -> Self {
-        let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    pub(super) fn new(path: u32, parts: &KeyParts, source: SocketAddr, destination: IpAddr) -> Self {
+        let unset = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let address = source.ip().to_canonical();
         let scope = match (&source, address) {
             (SocketAddr::V6(v6), IpAddr::V6(address)) if address.is_unicast_link_local() => v6.scope_id(),
             _ => 0,
         };
-        let of = Addresses {
-            source: parts.bits.map_or(nobody, |bits| masked(address, bits)),
+        let of = KeyAddresses {
+            source: parts.bits.map_or(unset, |bits| masked(address, bits)),
             scope: if parts.bits.is_some() { scope } else { 0 },
             port: if parts.port { source.port() } else { 0 },
-            destination: if parts.destination { destination.to_canonical() } else { nobody },
+            destination: if parts.destination { destination.to_canonical() } else { unset },
         };
         Self { path, of: Some(of) }
     }
 
-    /// Of those that are too many.
+    /// The key of the overflow file.
     pub(super) fn overflow(path: u32) -> Self {
         Self { path, of: None }
     }
@@ -183,7 +183,7 @@ impl Key {
 /// Stands for a slash between braces. No path has it.
 const SLASH: char = '\u{1}';
 
-/// A path in which a slash parts directories and does nothing else. [`Pattern::levels`] knows it.
+/// A path in which a slash parts directories and does nothing else. [`SourcePattern::levels`] knows it.
 pub(super) fn without_slashes(path: &str) -> String {
     let mut is_within = false;
     let of = |character| {
@@ -195,20 +195,25 @@ pub(super) fn without_slashes(path: &str) -> String {
 
 /// What a path that was filled in says of its source, as far as it was read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reading {
+pub(super) struct KeyReading {
     path: u32,
-    parts: Parts,
-    of: Addresses,
+    parts: KeyParts,
+    of: KeyAddresses,
     /// How many bits of the source are known.
     bits: u8,
 }
 
-impl Reading {
+impl KeyReading {
     /// Of a path of this number, by what tells its files apart.
-    pub(super) fn new(path: usize, parts: Parts) -> Self {
+    pub(super) fn new(path: usize, parts: KeyParts) -> Self {
         let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         // There are no more paths than lanes.
-        Self { path: path as u32, parts, of: Addresses { source: none, scope: 0, port: 0, destination: none }, bits: 0 }
+        Self {
+            path: path as u32,
+            parts,
+            of: KeyAddresses { source: none, scope: 0, port: 0, destination: none },
+            bits: 0,
+        }
     }
 
     /// With what stands for one more placeholder; `None` where that is nothing that udpd writes there, or stands for
@@ -241,19 +246,19 @@ impl Reading {
         Some(self)
     }
 
-    /// Whose file it is.
-    pub(super) fn key(self) -> Option<Key> {
+    /// The source of the file.
+    pub(super) fn key(self) -> Option<SourceKey> {
         let bits = self.parts.bits.unwrap_or([0, 0]);
         let is_whole = self.parts.bits.is_none() || self.bits >= bits[usize::from(self.of.source.is_ipv6())];
-        is_whole.then_some(Key { path: self.path, of: Some(self.of) })
+        is_whole.then_some(SourceKey { path: self.path, of: Some(self.of) })
     }
 }
 
-fn fits(pieces: &[Piece], text: &str) -> bool {
+fn fits(pieces: &[PatternPiece], text: &str) -> bool {
     match pieces {
         [] => text.is_empty(),
-        [Piece::Text(own), rest @ ..] => text.strip_prefix(own.as_str()).is_some_and(|text| fits(rest, text)),
-        [Piece::Filled(of), rest @ ..] => (1..=text.len()).any(|end| {
+        [PatternPiece::Text(own), rest @ ..] => text.strip_prefix(own.as_str()).is_some_and(|text| fits(rest, text)),
+        [PatternPiece::Filled(of), rest @ ..] => (1..=text.len()).any(|end| {
             let halves = text.split_at_checked(end);
             halves.is_some_and(|(own, text)| is_of(*of, own) && fits(rest, text))
         }),
@@ -316,9 +321,9 @@ mod tests {
     use super::*;
 
     fn path(pattern: &str, source: &str) -> String {
-        let pattern = Pattern::new(pattern);
+        let pattern = SourcePattern::new(pattern);
         let destination: IpAddr = "2001:db8::5".parse().expect("an address");
-        let key = Key::new(0, &pattern.parts(), source.parse().expect("an address"), destination);
+        let key = SourceKey::new(0, &pattern.parts(), source.parse().expect("an address"), destination);
         pattern.fill(&key)
     }
 
@@ -339,16 +344,16 @@ mod tests {
             ("/l/{destination}/x", "10.1.2.3:514", "/l/2001-db8--5/x"),
         ] {
             assert_eq!(path(pattern, source), expected, "{pattern} of {source}");
-            assert!(Pattern::new(pattern).fits(expected), "{pattern} fits {expected}");
+            assert!(SourcePattern::new(pattern).fits(expected), "{pattern} fits {expected}");
         }
-        let pattern = Pattern::new("/l/{source/8}-{source_port}");
-        assert_eq!(pattern.fill(&Key::overflow(0)), "/l/overflow-overflow");
+        let pattern = SourcePattern::new("/l/{source/8}-{source_port}");
+        assert_eq!(pattern.fill(&SourceKey::overflow(0)), "/l/overflow-overflow");
         assert!(pattern.fits("/l/overflow-overflow") && !pattern.fits("/l/x-1") && !pattern.fits("/l/10.0.0.1-"));
     }
 
     #[test]
     fn no_address_escapes_the_directory_or_is_named_like_another() {
-        let pattern = Pattern::new("{source}");
+        let pattern = SourcePattern::new("{source}");
         let mut state = 7_u128;
         let mut seen = std::collections::HashSet::new();
         for _ in 0..20_000 {
@@ -356,7 +361,7 @@ mod tests {
             // Many zeros, and the families beside one another.
             let address = Ipv6Addr::from_bits(state & (state << 61) & (u128::MAX >> (state as u32 % 97)));
             let source = SocketAddr::from((address, 1));
-            let name = pattern.fill(&Key::new(0, &pattern.parts(), source, source.ip()));
+            let name = pattern.fill(&SourceKey::new(0, &pattern.parts(), source, source.ip()));
             let is_plain = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b'-');
             assert!(name.bytes().all(is_plain) && !name.starts_with(['-', '.']) && name != OVERFLOW, "{name}");
             let back: IpAddr = name.replace('-', ":").parse().expect("an address again");
@@ -370,7 +375,12 @@ mod tests {
     #[test]
     fn only_what_the_path_names_tells_files_apart() {
         let key = |pattern: &str, source: &str| {
-            Key::new(0, &Pattern::new(pattern).parts(), source.parse().expect("an address"), Ipv4Addr::LOCALHOST.into())
+            SourceKey::new(
+                0,
+                &SourcePattern::new(pattern).parts(),
+                source.parse().expect("an address"),
+                Ipv4Addr::LOCALHOST.into(),
+            )
         };
         assert_eq!(key("{source}", "10.0.0.1:1"), key("{source}", "10.0.0.1:2"));
         assert_ne!(key("{source}-{source_port}", "10.0.0.1:1"), key("{source}-{source_port}", "10.0.0.1:2"));

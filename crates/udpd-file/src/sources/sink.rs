@@ -1,41 +1,42 @@
-//! The sink of files by source: gathers records, and has those of each source written to its file when it is time.
-
-mod saying;
-mod writing;
+//! The sink of files by source: gathers records, and writes those of each source to its file when they are due.
 
 use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use super::super::clock::{Clock, Ends};
-use super::super::handle::{make_directory, try_directory};
+use super::super::clock::{FileEnd, WallClock};
+use super::super::handle::{cure, make_directory, try_directory};
 use super::super::keeper::FileKeeper;
 use super::super::settings::{FileSettings, Sync};
 use super::super::sink::paths_of_lanes;
-use super::annex::{Annex, AnnexPost};
-use super::census::Census;
-use super::gathered::{self, Gathered};
-use super::key::{Key, Parts};
-use super::piles::SourcePiles;
+use super::compress_queue::SourceCompressQueue;
+use super::error_log::{SourceError, SourcesErrorLog};
+use super::existing::SourceScan;
+use super::gathered::{self, GatheredRecords, NONE, RecordChain};
+use super::key::{KeyParts, SourceKey};
 use super::source_file::SourceFiles;
-use super::table::{self, Table};
-use super::voice::Voice;
+use super::table::{self, SourceTable};
+use super::worker::{SourceFilesHandle, SourceFilesWorker};
 use udpd_base::capture::headers;
 use udpd_base::format::encoder::{Encoder, Scene};
 use udpd_base::handover::Caller;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{FileLedger, Tallies};
+use udpd_base::logging::limiter::repeats;
 use udpd_base::os::crew;
+use udpd_base::sink::contract::{deliver, fail};
+use udpd_base::sink::outbox::Destination;
 use udpd_base::sink::{Feeders, Sink};
 
-/// The longest that a record waits for others of its source.
+/// How long a record waits for others of its source.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// So many files are finished, when their time is over, before the next datagrams are looked at.
+/// How many files are finished at a period's end before the next datagrams are handled.
 const FINISHED_AT_ONCE: usize = 64;
 
-/// How soon a disk that is slower than its syncs is asked again.
+/// The pause before the next sync request to a disk that is slower than its syncs.
 const SYNC_PAUSE: Duration = Duration::from_millis(5);
 
 /// The memory of one consumer.
@@ -50,30 +51,30 @@ pub(crate) struct SourcesSink {
     settings: FileSettings,
     encoder: Encoder,
     files: SourceFiles,
-    parts: Parts,
-    /// Which path the datagrams of a lane fill in, by the lane's index.
+    parts: KeyParts,
+    /// The number of the path of each lane.
     path_of_lane: Vec<Option<usize>>,
     scenes: Arc<[Scene]>,
-    table: Table,
-    gathered: Gathered,
-    /// The sources with records in there.
+    table: SourceTable,
+    gathered: GatheredRecords,
+    /// The sources with gathered records.
     waiting: Vec<usize>,
     write_due: Option<Instant>,
     sync_due: Option<Instant>,
-    clock: Clock,
-    ends: Option<Ends>,
-    /// The next source whose file may be over.
+    clock: WallClock,
+    ends: Option<FileEnd>,
+    /// The next source whose period may be over.
     sweep: Option<usize>,
     ledger: Arc<FileLedger>,
-    annex: Option<AnnexPost>,
-    voice: Voice,
-    /// How many datagrams and bytes could not be written within the writing in hand.
+    worker: Option<SourceFilesHandle>,
+    error_log: SourcesErrorLog,
+    /// How many datagrams and bytes the current round could not write.
     failed: (u64, u64),
     has_said_overflow: bool,
 }
 
 impl SourcesSink {
-    /// Sees whether files can be made where the paths lead. None is made before its first datagram comes.
+    /// Checks whether files can be created at the paths. No file is created before its first datagram.
     pub(crate) fn open(
         path_of_lane: Vec<Option<String>>,
         scenes: &Arc<[Scene]>,
@@ -94,22 +95,22 @@ impl SourcesSink {
         let ledger = Arc::new(FileLedger::default());
         let directory = files.directories().next().unwrap_or_default();
         let care = (settings.keep, settings.recipe());
-        files.disks.begin(&directory)?;
-        let annex = Annex::new(&files, care, Arc::clone(&ledger), consumer.clone());
-        let piles = settings.recipe().map(|recipe| SourcePiles::new(recipe, settings, files.paths()));
+        files.file_systems.begin(&directory)?;
+        let worker = SourceFilesWorker::new(&files, care, Arc::clone(&ledger), consumer.clone());
+        let queue = settings.recipe().map(|recipe| SourceCompressQueue::new(recipe, settings, files.paths()));
         let buffer = usize::try_from(settings.buffer_bytes).unwrap_or(usize::MAX);
         // Each lane can have a path of its own.
-        let mut table = Table::new(settings.sources_max, path_of_lane.len(), settings.open_files);
-        let mut census = Census::new(settings.sources_max);
-        crew::at_rest(|| files.take_census(&mut census));
-        if census.is_cut_short() {
+        let mut table = SourceTable::new(settings.sources_max, path_of_lane.len(), settings.open_files);
+        let mut scan = SourceScan::new(settings.sources_max);
+        crew::at_rest(|| files.scan_sources(&mut scan));
+        if scan.is_cut_short() {
             log::info!(
                 "{}: there are more files than a start can look through; sources that have only older ones may have \
                  files beside those that sources_max allows",
                 settings.path
             );
         }
-        for source in census.sources {
+        for source in scan.sources {
             table.place(source);
         }
         let mut sink = Self {
@@ -119,16 +120,16 @@ impl SourcesSink {
             table,
             path_of_lane,
             files,
-            gathered: Gathered::new(buffer, settings.format),
+            gathered: GatheredRecords::new(buffer, settings.format),
             waiting: Vec::with_capacity(settings.sources_max + feeds.len()),
             write_due: None,
             sync_due: None,
-            clock: Clock::default(),
+            clock: WallClock::default(),
             ends: None,
             sweep: None,
             ledger: Arc::clone(&ledger),
-            annex: Some(keeper.take_sources(annex, piles)),
-            voice: Voice::new(),
+            worker: Some(keeper.add_sources(worker, queue)),
+            error_log: SourcesErrorLog::new(),
             failed: (0, 0),
             has_said_overflow: false,
             settings: settings.clone(),
@@ -137,19 +138,19 @@ impl SourcesSink {
         Ok((sink, ledger))
     }
 
-    /// When files are over next.
+    /// Computes when the current period ends.
     fn set_end(&mut self) {
         let seconds = self.files.any_name().and_then(|name| name.ends(self.clock.seconds()));
-        let end = |seconds| Ends::new(UNIX_EPOCH + Duration::from_secs(seconds), &self.clock, Instant::now());
+        let end = |seconds| FileEnd::new(UNIX_EPOCH + Duration::from_secs(seconds), &self.clock, Instant::now());
         self.ends = seconds.map(end);
     }
 
-    fn key(&self, batch: &LaneBatch, datagram: &mmsg::Datagram<'_>) -> Key {
+    fn key(&self, batch: &LaneBatch, datagram: &mmsg::Datagram<'_>) -> SourceKey {
         let path = self.path_of_lane[batch.lane].expect("the pipeline gave every lane of this consumer a path");
         let bound: IpAddr = self.scenes[batch.lane].address.ip();
         let destination = datagram.destination().unwrap_or(bound);
         // There are no more paths than lanes.
-        Key::new(path as u32, &self.parts, headers::source(datagram), destination)
+        SourceKey::new(path as u32, &self.parts, headers::source(datagram), destination)
     }
 
     fn note_overflow(&mut self, datagrams: u64) {
@@ -171,19 +172,19 @@ impl SourcesSink {
                 self.ledger.note_finished();
                 self.note_finished(place);
                 let key = self.table.at(place).key;
-                if let Some(annex) = &self.annex {
-                    annex.clear(self.files.name(&key));
+                if let Some(worker) = &self.worker {
+                    worker.clear(self.files.name(&key));
                 }
                 if self.settings.sync == Sync::WhenFinished {
                     self.sync_due = self.sync_due.or(Some(Instant::now()));
                 }
             }
             Ok(false) => {}
-            Err(error) => self.say_unfinished(place, &error),
+            Err(error) => self.log_unfinished(place, &error),
         }
     }
 
-    /// Finishes some of the files whose time is over.
+    /// Finishes some of the files whose period is over.
     fn sweep(&mut self) {
         let Some(next) = self.sweep else { return };
         let end = (next + FINISHED_AT_ONCE).min(self.table.len());
@@ -196,20 +197,20 @@ impl SourcesSink {
         if self.sync_due.is_none_or(|due| due > now) {
             return;
         }
-        let is_asked = self.annex.as_ref().is_none_or(|annex| annex.sync(self.ledger.written()));
+        let is_asked = self.worker.as_ref().is_none_or(|worker| worker.sync(self.ledger.written()));
         self.sync_due = (!is_asked).then(|| now + SYNC_PAUSE);
     }
 
-    /// Leaves every file that somebody has moved, when that is asked for, and says how many those are: also of those
-    /// that are closed for the moment, because whoever asked has moved them all alike.
+    /// On a request to reopen, closes every moved file and answers how many there were. Files that are not open now
+    /// count too, because the operator has moved them all alike.
     fn reopen_if_asked(&mut self, tallies: &mut Tallies) {
-        let Some(wish) = self.annex.as_ref().and_then(AnnexPost::wish) else { return };
+        let Some(request) = self.worker.as_ref().and_then(SourceFilesHandle::request) else { return };
         self.write_out(tallies);
         let begun: Vec<usize> = (0..self.table.len()).filter(|&place| self.table.at(place).begun.is_some()).collect();
         let is_taken = |&&place: &&usize| self.files.leave_at_once_if_taken(&mut self.table, place, &self.ledger);
         let left = crew::at_rest(|| begun.iter().filter(is_taken).count());
-        if let Some(annex) = &self.annex {
-            annex.answer(wish, left, begun.len() - left);
+        if let Some(worker) = &self.worker {
+            worker.answer(request, left, begun.len() - left);
         }
     }
 }
@@ -274,11 +275,214 @@ impl Sink for SourcesSink {
     fn finish(&mut self, tallies: &mut Tallies, publish: &mut dyn FnMut(&mut Tallies)) {
         self.write_out(tallies);
         publish(tallies);
-        self.say_last_words();
+        self.log_final();
         (0..self.table.len()).for_each(|place| self.table.close(place));
         let sync = (self.settings.sync != Sync::Never).then(|| self.ledger.written());
-        if let Some(annex) = self.annex.take() {
-            annex.close(sync);
+        if let Some(worker) = self.worker.take() {
+            worker.close(sync);
         }
+    }
+}
+
+// Writing what was gathered. What one file does not take fails, and no other file notices.
+
+impl SourcesSink {
+    /// Writes all gathered records: first to the open files, so that none is closed for another one before its write.
+    fn write_out(&mut self, tallies: &mut Tallies) {
+        if self.gathered.is_empty() {
+            self.write_due = None;
+            return;
+        }
+        let now = self.clock.seconds();
+        let mut waiting = std::mem::take(&mut self.waiting);
+        self.failed = (0, 0);
+        waiting.sort_unstable_by_key(|&place| !self.table.is_open(place));
+        let mut written = 0;
+        for &place in &waiting {
+            written += self.write_source(place, now, tallies);
+        }
+        waiting.clear();
+        self.waiting = waiting;
+        self.gathered.clear();
+        self.write_due = None;
+        self.ledger.note_sources(self.table.own() as u64);
+        self.note_written(written);
+        self.log_recovery();
+    }
+
+    fn note_written(&mut self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        self.ledger.add_written(bytes);
+        if let (Sync::Every(interval), None) = (self.settings.sync, self.sync_due) {
+            self.sync_due = Some(Instant::now() + interval);
+        }
+    }
+
+    /// Writes the records of one source; returns the number of bytes written.
+    fn write_source(&mut self, place: usize, now: u64, tallies: &mut Tallies) -> u64 {
+        let mut first = std::mem::replace(&mut self.table.at(place).chain, RecordChain::EMPTY).first;
+        let mut written = 0;
+        match crew::at_rest(|| self.files.provide(&mut self.table, place, now, &self.ledger)) {
+            Ok(None) => {}
+            Ok(Some(lacking)) => self.log_descriptor_shortage(&lacking),
+            Err((path, error)) => {
+                self.log_unwritten(place, &path, &error);
+                self.settle(first, NONE, 0, tallies);
+                return 0;
+            }
+        }
+        while first != NONE {
+            let (bytes, next) = self.gathered.together(first);
+            let source = self.table.at(place);
+            let (Some(handle), Some(begun)) = (&mut source.handle, &mut source.begun) else { break };
+            let (mut done, mut outcome) = (0, Ok(()));
+            while done < bytes.len() && outcome.is_ok() {
+                match crew::at_rest(|| handle.write(&bytes[done..])) {
+                    Ok(0) => outcome = Err(io::ErrorKind::WriteZero.into()),
+                    Ok(count) => done += count,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => outcome = Err(error),
+                }
+            }
+            let whole = settle_whole(&self.gathered, first, next, done, tallies, &mut self.failed);
+            if whole < done {
+                // If that fails, the file has changed and is repaired when it is opened again.
+                let _ = crew::at_rest(|| handle.take_back(done - whole));
+            }
+            begun.length += whole as u64;
+            written += whole as u64;
+            if let Err(error) = outcome {
+                let path = self.files.path(&source.key, begun.at);
+                self.log_unwritten(place, &path, &error);
+                self.table.close(place);
+                self.settle(next, NONE, 0, tallies);
+                return written;
+            }
+            first = next;
+        }
+        self.table.note_written(place);
+        self.error_log.succeed(SourceError::Writing, &mut self.table.at(place).failing);
+        let length = self.table.at(place).begun.map_or(0, |begun| begun.length);
+        if self.files.rotate.bytes > 0 && length >= self.files.rotate.bytes {
+            self.finish_file(place, now, true);
+        }
+        written
+    }
+
+    /// Of the records from `first` to before `end`, those in the first `done` bytes are delivered and the others fail.
+    fn settle(&mut self, first: u32, end: u32, done: usize, tallies: &mut Tallies) {
+        settle_whole(&self.gathered, first, end, done, tallies, &mut self.failed);
+    }
+}
+
+/// Of the records from `first` to before `end`, delivers those that are whole in the first `done` bytes and fails the
+/// others; returns how long the whole ones are.
+fn settle_whole(
+    gathered: &GatheredRecords,
+    first: u32,
+    end: u32,
+    done: usize,
+    tallies: &mut Tallies,
+    failed: &mut (u64, u64),
+) -> usize {
+    let (mut next, mut length, mut whole) = (first, 0, 0);
+    while next != end
+        && let Some(record) = gathered.record(next)
+    {
+        let bytes = (record.end - record.start) as usize;
+        length += bytes;
+        let tally = &mut tallies[record.listener as usize];
+        if length <= done {
+            whole = length;
+            deliver(tally, 1);
+        } else {
+            fail(tally, 1);
+            failed.0 += 1;
+            failed.1 += bytes as u64;
+        }
+        next = record.next;
+    }
+    whole
+}
+
+// The log lines. `error_log` decides when they are written.
+
+impl SourcesSink {
+    /// The file of a source cannot be written.
+    fn log_unwritten(&mut self, place: usize, path: &Path, error: &io::Error) {
+        let failing = &mut self.table.at(place).failing;
+        let Some(suppressed) = self.error_log.fail(SourceError::Writing, failing, Instant::now()) else { return };
+        log::error!(
+            "cannot write to {}: {error}; the datagrams of each source whose file cannot be written count as \
+             sink_error until it can be{}{}",
+            path.display(),
+            cure(error),
+            repeats(suppressed)
+        );
+    }
+
+    /// The file of a source cannot be finished and stays in use.
+    fn log_unfinished(&mut self, place: usize, error: &io::Error) {
+        let source = self.table.at(place);
+        let Some(suppressed) = self.error_log.fail(SourceError::Finishing, &mut source.failing, Instant::now()) else {
+            return;
+        };
+        let path = self.files.path(&source.key, source.begun.map_or(self.clock.seconds(), |begun| begun.at));
+        log::error!(
+            "cannot finish {}: {error}; udpd goes on writing it and tries again{}{}",
+            path.display(),
+            cure(error),
+            repeats(suppressed)
+        );
+    }
+
+    /// A file could be opened only after others were closed for it.
+    fn log_descriptor_shortage(&mut self, error: &io::Error) {
+        let Some(suppressed) = self.error_log.fail_descriptors(Instant::now()) else { return };
+        log::warn!(
+            "{}: cannot open one more file: {error}; half of those that are open are closed for it, so files are \
+             opened more often{}{}",
+            self.settings.path,
+            cure(error),
+            repeats(suppressed)
+        );
+    }
+
+    /// The file of a source is finished.
+    fn note_finished(&mut self, place: usize) {
+        self.error_log.succeed(SourceError::Finishing, &mut self.table.at(place).failing);
+        if self.error_log.is_over(SourceError::Finishing, Instant::now()) {
+            log::warn!("{}: files that are over are finished again", self.settings.path);
+        }
+    }
+
+    /// A round of writing is over.
+    fn log_recovery(&mut self) {
+        let now = Instant::now();
+        self.error_log.add_lost(self.failed);
+        if self.failed.0 == 0 && self.error_log.is_over(SourceError::Writing, now) {
+            let lost = self.error_log.take_lost();
+            self.log_lost("is written again", lost);
+        }
+        if self.error_log.descriptors_recovered(now) {
+            log::warn!("{}: no file was closed for another one's descriptor for a minute", self.settings.path);
+        }
+    }
+
+    fn log_final(&mut self) {
+        match self.error_log.take_final() {
+            Some((lost, true)) => self.log_lost("is written again", lost),
+            Some((lost, false)) => self.log_lost("was not written again before the end", lost),
+            None => {}
+        }
+    }
+
+    fn log_lost(&self, what: &str, (datagrams, bytes): (u64, u64)) {
+        log::warn!(
+            "{} {what}; {datagrams} datagrams ({bytes} bytes) were lost meanwhile and are counted as sink_error",
+            self.settings.path
+        );
     }
 }

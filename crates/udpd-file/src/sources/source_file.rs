@@ -1,4 +1,4 @@
-//! The file of one source: opened, gone on with, left to whoever has moved it, and finished.
+//! The file of one source: opened, opened again, closed when it was moved, and finished.
 
 use std::fs;
 use std::io;
@@ -8,32 +8,32 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
-use super::super::handle::{Handle, set_aside};
-use super::super::name::{Name, finished_names};
+use super::super::handle::{LogHandle, set_aside};
+use super::super::name::{FileName, finished_names};
+use super::super::retention::Retention;
 use super::super::settings::{FileSettings, Keep, Rotate};
-use super::super::shelf::Shelf;
-use super::census::Census;
-use super::disks::Disks;
-use super::key::{Key, Parts, Pattern};
-use super::table::{Begun, Table};
+use super::existing::SourceScan;
+use super::file_systems::FileSystems;
+use super::key::{KeyParts, SourceKey, SourcePattern};
+use super::table::{NewFile, SourceTable};
 use udpd_base::codec::Recipe;
 use udpd_base::format::boundary::Boundary;
 use udpd_base::ledger::FileLedger;
-use udpd_base::logging::muffle::Muffle;
+use udpd_base::logging::limiter::LogLimiter;
 
 /// What the files of all sources have in common.
 #[derive(Debug)]
 pub(super) struct SourceFiles {
-    /// With the names that a lane fills in, in the order in which they were first seen.
-    paths: Vec<(String, Pattern)>,
+    /// With the placeholders of a lane filled in, in the order of first use.
+    paths: Vec<(String, SourcePattern)>,
     pub(super) rotate: Rotate,
     pub(super) keep: Keep,
     recipe: Option<Recipe>,
-    /// See `annex`.
-    pub(super) latch: Arc<Mutex<()>>,
-    pub(super) disks: Arc<Disks>,
-    /// For their lists.
-    pub(super) muffles: Arc<[Muffle; 2]>,
+    /// See `worker`.
+    pub(super) files_lock: Arc<Mutex<()>>,
+    pub(super) file_systems: Arc<FileSystems>,
+    /// For the lines about their indexes.
+    pub(super) limiters: Arc<[LogLimiter; 2]>,
     pub(super) boundary: Boundary,
     pub(super) header: Vec<u8>,
 }
@@ -42,40 +42,40 @@ impl SourceFiles {
     pub(super) fn new(settings: &FileSettings, header: Vec<u8>) -> Self {
         let FileSettings { rotate, keep, format, .. } = *settings;
         let (recipe, boundary) = (settings.recipe(), format.boundary());
-        let (latch, disks, muffles) = (Arc::default(), Arc::default(), Arc::default());
-        Self { paths: Vec::new(), rotate, keep, recipe, latch, disks, muffles, boundary, header }
+        let (files_lock, file_systems, limiters) = (Arc::default(), Arc::default(), Arc::default());
+        Self { paths: Vec::new(), rotate, keep, recipe, files_lock, file_systems, limiters, boundary, header }
     }
 
-    /// With the names that a lane fills in.
+    /// With the placeholders of a lane filled in.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
         self.paths.iter().map(|(path, _)| path.as_str())
     }
 
-    fn latch(&self) -> MutexGuard<'_, ()> {
-        self.latch.lock().unwrap_or_else(PoisonError::into_inner)
+    fn files_lock(&self) -> MutexGuard<'_, ()> {
+        self.files_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of a path.
     pub(super) fn number(&mut self, path: String) -> usize {
         let known = self.paths.iter().position(|(other, _)| *other == path);
         known.unwrap_or_else(|| {
-            let pattern = Pattern::new(&path);
+            let pattern = SourcePattern::new(&path);
             self.paths.push((path, pattern));
             self.paths.len() - 1
         })
     }
 
-    /// What of a datagram tells files apart; the same for every path, because one template has made them.
-    pub(super) fn parts(&self) -> Option<Parts> {
+    /// What of a datagram selects its file; the same for every path, because all come from one template.
+    pub(super) fn parts(&self) -> Option<KeyParts> {
         self.paths.first().map(|(_, pattern)| pattern.parts())
     }
 
-    /// What each path is called at a moment, for its codes alone.
-    pub(super) fn any_name(&self) -> Option<Name> {
-        self.paths.first().map(|(path, _)| Name::new(path.clone(), self.rotate.every))
+    /// The name of a path, for its time codes only.
+    pub(super) fn any_name(&self) -> Option<FileName> {
+        self.paths.first().map(|(path, _)| FileName::new(path.clone(), self.rotate.every))
     }
 
-    /// The directories in which nothing is named by a datagram or the clock.
+    /// The directories without placeholders and time codes.
     pub(super) fn directories(&self) -> impl Iterator<Item = PathBuf> {
         self.paths.iter().map(|(path, _)| {
             let fixed = &path[..path.find(['{', '%']).unwrap_or(path.len())];
@@ -83,26 +83,26 @@ impl SourceFiles {
         })
     }
 
-    /// Which sources have files already.
-    pub(super) fn take_census(&self, census: &mut Census) {
+    /// Finds the sources that have files already.
+    pub(super) fn scan_sources(&self, scan: &mut SourceScan) {
         let paths = self.paths.iter().zip(self.directories()).enumerate();
-        paths.for_each(|(number, ((path, _), directory))| census.take(number, path, &directory));
+        paths.for_each(|(number, ((path, _), directory))| scan.take(number, path, &directory));
     }
 
-    pub(super) fn name(&self, key: &Key) -> Name {
-        Name::new(self.paths[key.path as usize].1.fill(key), self.rotate.every)
+    pub(super) fn name(&self, key: &SourceKey) -> FileName {
+        FileName::new(self.paths[key.path as usize].1.fill(key), self.rotate.every)
     }
 
     /// The path of a source's file at a moment.
-    pub(super) fn path(&self, key: &Key, at: u64) -> PathBuf {
+    pub(super) fn path(&self, key: &SourceKey, at: u64) -> PathBuf {
         self.name(key).at(at)
     }
 
-    /// Sees to it that the file of a source is open and in its place. Where that took the descriptors of others, the
-    /// error that said so is returned.
+    /// Ensures that the file of a source is open and in its place. Returns the error of the first attempt if other
+    /// files had to be closed for its descriptor.
     pub(super) fn provide(
         &self,
-        table: &mut Table,
+        table: &mut SourceTable,
         place: usize,
         now: u64,
         ledger: &FileLedger,
@@ -120,7 +120,7 @@ impl SourceFiles {
         let mut lacking = None;
         let opened = match self.open(&path, begun, &key) {
             Err(error) if is_out_of_descriptors(&error) && table.open() > 0 => {
-                // Others of this process or host need some, too: half of them are given up, and there is one more try.
+                // The process or the host is out of descriptors: close half of these files, and try once more.
                 for _ in 0..table.open().div_ceil(2) {
                     table.oldest().into_iter().for_each(|oldest| table.close(oldest));
                 }
@@ -132,7 +132,7 @@ impl SourceFiles {
         match opened.and_then(|handle| Ok((handle.inode()?, handle.length()?, handle))) {
             Ok((inode, length, handle)) => {
                 let at = begun.map_or(now, |begun| begun.at);
-                table.at(place).begun = Some(Begun { at, inode, length, seen_bytes: length, is_astray: false });
+                table.at(place).begun = Some(NewFile { at, inode, length, seen_bytes: length, is_displaced: false });
                 table.note_opened(place, handle);
                 Ok(lacking)
             }
@@ -140,68 +140,69 @@ impl SourceFiles {
         }
     }
 
-    fn open(&self, path: &Path, begun: Option<Begun>, key: &Key) -> io::Result<Handle> {
-        let _latch = self.latch();
+    fn open(&self, path: &Path, begun: Option<NewFile>, key: &SourceKey) -> io::Result<LogHandle> {
+        let _files_lock = self.files_lock();
         if let Some(left) = begun {
-            let (mut handle, is_as_left) = Handle::open_again(path, self.boundary, (left.inode, left.length))?;
-            self.disks.note(path, &handle.metadata()?)?;
+            let (mut handle, is_as_left) = LogHandle::open_again(path, self.boundary, (left.inode, left.length))?;
+            self.file_systems.note(path, &handle.metadata()?)?;
             if !is_as_left {
                 handle.append_whole(&self.header)?;
             }
             return Ok(handle);
         }
-        let mut shelf = self.shelf(key);
-        shelf.finish_interrupted(path);
+        let mut retention = self.retention(key);
+        retention.finish_interrupted(path);
         let is_new = path.symlink_metadata().is_err();
-        let mut handle = Handle::open(path, self.boundary)?;
-        let noted = handle.metadata().and_then(|metadata| self.disks.note(path, &metadata));
+        let mut handle = LogHandle::open(path, self.boundary)?;
+        let noted = handle.metadata().and_then(|metadata| self.file_systems.note(path, &metadata));
         if let Err(error) = noted.and_then(|()| handle.append_whole(&self.header)) {
             if is_new {
                 let _ = fs::remove_file(path);
             }
             return Err(error);
         }
-        shelf.begun(path, &handle, is_new);
+        retention.begun(path, &handle, is_new);
         Ok(handle)
     }
 
-    /// The finished files of one source. Its list is read whenever it is needed: ten thousand would be much to keep.
-    fn shelf(&self, key: &Key) -> Shelf {
-        let mut shelf = Shelf::new(&self.name(key), self.keep, self.recipe).muffled_by(&self.muffles);
-        shelf.read();
-        shelf
+    /// The finished files of one source. Its index is read on demand, because ten thousand would take much memory.
+    fn retention(&self, key: &SourceKey) -> Retention {
+        let mut retention = Retention::new(&self.name(key), self.keep, self.recipe).limited_by(&self.limiters);
+        retention.read();
+        retention
     }
 
-    /// Leaves a file that somebody has moved or removed. One that was moved just now is written once more where nothing
-    /// is in its place yet: whoever moves it may be about to make another there, as logrotate does with `create`.
-    fn leave_if_taken(&self, table: &mut Table, place: usize, ledger: &FileLedger) {
+    /// Closes a file that another process has moved or removed. A file that was moved just now is written once more
+    /// while nothing is in its place: the process may be about to create another there, as logrotate does with
+    /// `create`.
+    fn leave_if_taken(&self, table: &mut SourceTable, place: usize, ledger: &FileLedger) {
         let source = table.at(place);
         let (Some(handle), Some(begun)) = (&source.handle, &mut source.begun) else { return };
         let path = self.path(&source.key, begun.at);
         if handle.is_at(&path) {
             begun.seen_bytes = begun.length;
-            begun.is_astray = false;
+            begun.is_displaced = false;
             return;
         }
         let is_removed = handle.names().is_ok_and(|names| names == 0);
         if is_removed {
             let after = begun.length.saturating_sub(begun.seen_bytes);
             ledger.note_removed_bytes(after);
-        } else if !begun.is_astray && path.symlink_metadata().is_err() {
-            begun.is_astray = true;
+        } else if !begun.is_displaced && path.symlink_metadata().is_err() {
+            begun.is_displaced = true;
             return;
         }
         source.begun = None;
         table.close(place);
     }
 
-    /// Leaves the file, open or not, if somebody has moved or removed it; says whether that was so.
-    pub(super) fn leave_at_once_if_taken(&self, table: &mut Table, place: usize, ledger: &FileLedger) -> bool {
+    /// Closes the file, open or not, if another process has moved or removed it; returns whether it has.
+    pub(super) fn leave_at_once_if_taken(&self, table: &mut SourceTable, place: usize, ledger: &FileLedger) -> bool {
         let source = table.at(place);
         let Some(begun) = &mut source.begun else { return false };
         if source.handle.is_some() {
-            // Who asks for that has made the next file, or never will.
-            begun.is_astray = true;
+            // The process that asks for this has created the next file, or never will.
+            begun.is_displaced = true;
             self.leave_if_taken(table, place, ledger);
         } else if !is_as_begun(&self.path(&source.key, begun.at), begun) {
             source.begun = None;
@@ -209,8 +210,8 @@ impl SourceFiles {
         table.at(place).begun.is_none()
     }
 
-    /// Finishes the file of a source, where it is over at that moment or full; says whether it did.
-    pub(super) fn finish(&self, table: &mut Table, place: usize, now: u64, is_full: bool) -> io::Result<bool> {
+    /// Finishes the file of a source if its period is over or it is full; returns whether it did.
+    pub(super) fn finish(&self, table: &mut SourceTable, place: usize, now: u64, is_full: bool) -> io::Result<bool> {
         let source = table.at(place);
         let (key, Some(begun)) = (source.key, source.begun) else { return Ok(false) };
         let name = self.name(&key);
@@ -219,12 +220,12 @@ impl SourceFiles {
         if is_renamed && !is_full && !name.is_over(begun.at, now) {
             return Ok(false);
         }
-        let _latch = self.latch();
-        // What is at its path may be somebody else's, and is not to be renamed.
+        let _files_lock = self.files_lock();
+        // The path may lead to a file of another process, which must not be renamed.
         let is_own = is_as_begun(&path, &begun);
         if is_renamed && is_own {
-            let mut shelf = self.shelf(&key);
-            set_aside(&path, finished_names(&path, now), |name| shelf.list_by(name, Ok(begun.inode)))?;
+            let mut retention = self.retention(&key);
+            set_aside(&path, finished_names(&path, now), |name| retention.list_by(name, Ok(begun.inode)))?;
         }
         table.close(place);
         table.at(place).begun = None;
@@ -232,8 +233,8 @@ impl SourceFiles {
     }
 }
 
-/// Whether what is at a path is the file that was begun there.
-fn is_as_begun(path: &Path, begun: &Begun) -> bool {
+/// Whether a path still leads to the file that was begun there.
+fn is_as_begun(path: &Path, begun: &NewFile) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.is_file() && found.ino() == begun.inode)
 }
 

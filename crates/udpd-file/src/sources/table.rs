@@ -1,53 +1,53 @@
-//! Which sources there are, and which of their files are open. The table has room for as many as the settings allow and
-//! never grows: a source once in it stays, so nobody who invents sources pushes another one out.
+//! The known sources, and which of their files are open. The table is allocated for as many sources as the settings
+//! allow and never grows. A source stays in it, so invented sources cannot push out real ones.
 
 use std::collections::HashMap;
 
-use super::super::handle::Handle;
-use super::gathered::Chain;
-use super::key::Key;
-use super::voice::Failing;
+use super::super::handle::LogHandle;
+use super::error_log::FailingEpisodes;
+use super::gathered::RecordChain;
+use super::key::SourceKey;
 
 /// No source.
 const NONE: usize = usize::MAX;
 
-/// What is known of a source's file.
+/// A source and its file.
 #[derive(Debug)]
-pub(super) struct Source {
-    pub(super) key: Key,
-    /// What waits to be written.
-    pub(super) chain: Chain,
+pub(super) struct SourceState {
+    pub(super) key: SourceKey,
+    /// The records that wait to be written.
+    pub(super) chain: RecordChain,
     /// Its file, while that is open.
-    pub(super) handle: Option<Handle>,
+    pub(super) handle: Option<LogHandle>,
     /// The file that was begun and is not finished, open or not.
-    pub(super) begun: Option<Begun>,
-    /// What of it fails, for the log.
-    pub(super) failing: Failing,
-    /// Its neighbours among the open ones, by when they were written.
+    pub(super) begun: Option<NewFile>,
+    /// Its current errors, for the log.
+    pub(super) failing: FailingEpisodes,
+    /// Its neighbours among the open ones, in order of their last write.
     older: usize,
     newer: usize,
 }
 
-/// A file that is gone on with.
+/// A file that was begun and is not finished.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Begun {
+pub(super) struct NewFile {
     /// In seconds since 1970.
     pub(super) at: u64,
     pub(super) inode: u64,
     pub(super) length: u64,
-    /// How long it was when it was last seen in its place.
+    /// Its length when its path last led to it.
     pub(super) seen_bytes: u64,
-    /// It was not in its place when it was last looked for, and nothing was.
-    pub(super) is_astray: bool,
+    /// At the last check nothing was at its path.
+    pub(super) is_displaced: bool,
 }
 
 /// All sources.
 #[derive(Debug)]
-pub(super) struct Table {
-    by_key: HashMap<Key, usize>,
-    sources: Vec<Source>,
+pub(super) struct SourceTable {
+    by_key: HashMap<SourceKey, usize>,
+    sources: Vec<SourceState>,
     sources_max: usize,
-    /// How many of them are those of overflow.
+    /// How many of them are overflow files.
     overflows: usize,
     open_max: usize,
     open: usize,
@@ -55,14 +55,13 @@ pub(super) struct Table {
     newest: usize,
 }
 
-/// The memory for so many sources. A table of hashes is at most seven eighths full, and twice as large as one that is
-/// less than that; a path that is being filled in is short.
+/// The memory for so many sources. A hash table is at most seven eighths full, and its size is a power of two.
 pub(super) fn memory_bytes_max(sources_max: usize) -> usize {
     let slots = (sources_max * 8 / 7 + 1).next_power_of_two();
-    sources_max * size_of::<Source>() + slots * (size_of::<(Key, usize)>() + 1)
+    sources_max * size_of::<SourceState>() + slots * (size_of::<(SourceKey, usize)>() + 1)
 }
 
-impl Table {
+impl SourceTable {
     pub(super) fn new(sources_max: usize, paths: usize, open_max: usize) -> Self {
         Self {
             by_key: HashMap::with_capacity(sources_max + paths),
@@ -76,16 +75,16 @@ impl Table {
         }
     }
 
-    /// The place of a source, and whether it has a file of its own; one more than there may be is with the others of
-    /// its path that are too many.
-    pub(super) fn place(&mut self, key: Key) -> (usize, bool) {
+    /// The place of a source, and whether it has a file of its own. A source beyond the limit shares the overflow file
+    /// of its path.
+    pub(super) fn place(&mut self, key: SourceKey) -> (usize, bool) {
         if let Some(&place) = self.by_key.get(&key) {
             return (place, true);
         }
         if self.sources.len() - self.overflows < self.sources_max {
             return (self.add(key), true);
         }
-        let overflow = Key::overflow(key.path);
+        let overflow = SourceKey::overflow(key.path);
         let known = self.by_key.get(&overflow).copied();
         let place = known.unwrap_or_else(|| {
             self.overflows += 1;
@@ -94,10 +93,10 @@ impl Table {
         (place, false)
     }
 
-    fn add(&mut self, key: Key) -> usize {
+    fn add(&mut self, key: SourceKey) -> usize {
         let place = self.sources.len();
-        let (chain, failing) = (Chain::EMPTY, Failing::default());
-        self.sources.push(Source { key, chain, handle: None, begun: None, failing, older: NONE, newer: NONE });
+        let (chain, failing) = (RecordChain::EMPTY, FailingEpisodes::default());
+        self.sources.push(SourceState { key, chain, handle: None, begun: None, failing, older: NONE, newer: NONE });
         self.by_key.insert(key, place);
         place
     }
@@ -111,7 +110,7 @@ impl Table {
         self.sources.len() - self.overflows
     }
 
-    pub(super) fn at(&mut self, place: usize) -> &mut Source {
+    pub(super) fn at(&mut self, place: usize) -> &mut SourceState {
         &mut self.sources[place]
     }
 
@@ -119,7 +118,7 @@ impl Table {
         self.sources[place].handle.is_some()
     }
 
-    /// The source whose file was written longest ago, when no more may be open than are.
+    /// The source whose file was written longest ago, if the limit of open files is reached.
     pub(super) fn oldest_if_full(&self) -> Option<usize> {
         (self.open >= self.open_max && self.oldest != NONE).then_some(self.oldest)
     }
@@ -133,7 +132,7 @@ impl Table {
         self.open
     }
 
-    pub(super) fn note_opened(&mut self, place: usize, handle: Handle) {
+    pub(super) fn note_opened(&mut self, place: usize, handle: LogHandle) {
         debug_assert!(!self.is_open(place), "it is closed before another is opened");
         self.sources[place].handle = Some(handle);
         self.open += 1;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use udpd_base::logging::muffle::{Muffle, count};
+use udpd_base::logging::limiter::{LogLimiter, repeats};
 use udpd_base::os::user;
 
 /// How often a peer that is gone is looked for.
@@ -27,7 +27,7 @@ pub(super) struct Peer<S> {
     /// The log has a line about it.
     is_said_gone: bool,
     /// A peer that comes and goes gets one line a minute.
-    gone: Muffle,
+    gone: LogLimiter,
     /// The error numbers that have been said of single messages; 0: one was received in part.
     said: Vec<i32>,
 }
@@ -41,7 +41,7 @@ impl<S> fmt::Debug for Peer<S> {
 
 impl<S> Peer<S> {
     pub(super) fn new(sink: &str, path: PathBuf, spills: bool, connect: fn(&Path) -> io::Result<S>) -> Self {
-        let (sink, gone, said) = (sink.to_owned(), Muffle::default(), Vec::new());
+        let (sink, gone, said) = (sink.to_owned(), LogLimiter::default(), Vec::new());
         let (socket, tried, is_gone, is_said_gone) = (None, None, false, false);
         let mut peer = Self { sink, path, connect, socket, tried, spills, is_gone, is_said_gone, gone, said };
         peer.find();
@@ -107,12 +107,12 @@ impl<S> Peer<S> {
     fn begins_to_be_gone(&mut self) -> Option<String> {
         let (was_gone, now) = (std::mem::replace(&mut self.is_gone, true), Instant::now());
         // A peer that is still gone when the silence is over is said then.
-        if self.is_said_gone || was_gone && self.gone.is_silent(now) {
+        if self.is_said_gone || was_gone && self.gone.suppresses(now) {
             return None;
         }
-        let silent = self.gone.let_speak(now)?;
+        let silent = self.gone.pass(now)?;
         self.is_said_gone = true;
-        Some(count(silent))
+        Some(repeats(silent))
     }
 
     fn say_gone(&mut self, what: &str, error: &io::Error) {
@@ -158,6 +158,6 @@ mod tests {
             assert_eq!(peer.begins_to_be_gone(), None, "and it is looked for again");
         }
         assert!(peer.is_gone && !peer.is_said_gone);
-        assert_eq!(peer.gone.let_speak(Instant::now() + Duration::from_secs(61)), Some(100));
+        assert_eq!(peer.gone.pass(Instant::now() + Duration::from_secs(61)), Some(100));
     }
 }

@@ -91,7 +91,7 @@ impl<S: Attempt> Spilling<S> {
         let directory = home.as_ref().map(|home| home.directory.clone()).unwrap_or_default();
         let refused = |error: io::Error| refusal(opening.sink, &directory, &error);
         let mut sink = Self::new(inner, opening.sink, home, opening.when_full).map_err(refused)?;
-        if !opening.prospect.has_forerunner {
+        if !opening.context.has_predecessor {
             sink.open_store().map_err(refused)?;
         }
         Ok(sink)

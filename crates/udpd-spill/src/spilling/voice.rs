@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::{Recovered, Store, Trouble};
 use udpd_base::handover::route::FullPolicy;
-use udpd_base::logging::muffle::{Muffle, count};
+use udpd_base::logging::limiter::{LogLimiter, repeats};
 use udpd_base::text::units::print_size;
 
 /// What is said, and has been.
@@ -16,9 +16,9 @@ pub(super) struct Voice {
     is_in_use: bool,
     /// The log has a line that it is needed, and gets one when it is empty.
     is_said_in_use: bool,
-    uses: Muffle,
+    uses: LogLimiter,
     is_full: bool,
-    fills: Muffle,
+    fills: LogLimiter,
     is_unsynced: bool,
     is_stuck: bool,
     /// Datagrams that were sent from the spill, and that could not be read, since that was last said.
@@ -34,9 +34,9 @@ impl Voice {
             sink: sink.to_owned(),
             is_in_use: false,
             is_said_in_use: false,
-            uses: Muffle::default(),
+            uses: LogLimiter::default(),
             is_full: false,
-            fills: Muffle::default(),
+            fills: LogLimiter::default(),
             is_unsynced: false,
             is_stuck: false,
             sent: 0,
@@ -50,9 +50,9 @@ impl Voice {
         if std::mem::replace(&mut self.is_in_use, true) {
             return;
         }
-        if let Some(silent) = self.uses.let_speak(Instant::now()) {
+        if let Some(silent) = self.uses.pass(Instant::now()) {
             self.is_said_in_use = true;
-            let (sink, directory, times) = (&self.sink, store.directory().display(), count(silent));
+            let (sink, directory, times) = (&self.sink, store.directory().display(), repeats(silent));
             log::warn!("sink {sink}: what its destination does not take now waits in {directory}{times}");
         }
     }
@@ -120,14 +120,14 @@ impl Voice {
         if std::mem::replace(&mut self.is_full, true) {
             return;
         }
-        let Some(silent) = self.fills.let_speak(Instant::now()) else { return };
+        let Some(silent) = self.fills.pass(Instant::now()) else { return };
         let (sink, directory, bytes) = (&self.sink, store.directory().display(), print_size(store.bytes()));
         let what = match when_full {
             FullPolicy::DropNewest => "what comes now counts as spill_full",
             FullPolicy::DropOldest => "what waits there for longest makes room and counts as spill_full",
             FullPolicy::Block => "the sink waits for room, and what comes meanwhile for the sink",
         };
-        let times = count(silent);
+        let times = repeats(silent);
         match error.kind() {
             std::io::ErrorKind::QuotaExceeded => {
                 log::warn!("sink {sink}: its spill {directory} is full ({bytes}); {what}; raise spill.bytes{times}");

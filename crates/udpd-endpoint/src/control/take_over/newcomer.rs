@@ -19,7 +19,7 @@ use super::wire::{Peer, Wire};
 use super::words::{Offer, Stopped, Word};
 use crate::exchange::Reply;
 use udpd_base::exit::Failure;
-use udpd_base::logging::muffle::{Muffle, count};
+use udpd_base::logging::limiter::{LogLimiter, repeats};
 use udpd_base::os::crew;
 use udpd_base::os::crew::Crew;
 use udpd_base::os::duty::Duty;
@@ -54,7 +54,7 @@ pub(in super::super) struct TakeOvers {
     /// Whose this process is. In its sandbox it could not ask any more.
     own_user: u32,
     is_busy: Arc<AtomicBool>,
-    strangers: Arc<Muffle>,
+    strangers: Arc<LogLimiter>,
 }
 
 /// A process of the same user that is to take over.
@@ -114,14 +114,14 @@ impl TakeOvers {
 }
 
 /// Who may open the control socket can ask for this again and again: `strangers` says how often the log hears.
-fn meet(given: &Receiver<OwnedFd>, turn: Turn, own_user: u32, ask: &Ask, strangers: &Muffle) {
+fn meet(given: &Receiver<OwnedFd>, turn: Turn, own_user: u32, ask: &Ask, strangers: &LogLimiter) {
     let Ok(connection) = crew::at_rest(|| given.recv()) else { return };
     let greeted = Wire::new(connection.into()).and_then(|wire| wire.peer().map(|peer| (wire, peer)));
     let (wire, peer) = match greeted {
         Ok(greeted) => greeted,
         Err(error) => {
-            if let Some(silent) = strangers.let_speak(Instant::now()) {
-                log::warn!("cannot answer a process that wants to take over: {error}{}", count(silent));
+            if let Some(silent) = strangers.pass(Instant::now()) {
+                log::warn!("cannot answer a process that wants to take over: {error}{}", repeats(silent));
             }
             return;
         }
@@ -134,9 +134,9 @@ fn meet(given: &Receiver<OwnedFd>, turn: Turn, own_user: u32, ask: &Ask, strange
             newcomer.refuse(&why);
             // Who reads the line may ask anew at once.
             drop(newcomer);
-            let silent = if is_stranger { strangers.let_speak(Instant::now()) } else { Some(0) };
+            let silent = if is_stranger { strangers.pass(Instant::now()) } else { Some(0) };
             if let Some(silent) = silent {
-                let times = count(silent);
+                let times = repeats(silent);
                 log::warn!("{who} wanted to take over and does not: {why}; nothing has changed here{times}");
             }
         }

@@ -1,5 +1,7 @@
-//! The file that a compressed form is written to before it has its name. It is hidden, so that nobody takes it for a
-//! whole one, and is removed by whoever lets go of it without giving it that name.
+//! The temporary file of a compressed form, and its exchange for the plain file. The temporary file is hidden, so that
+//! no reader takes it for a complete one, and is removed when it is dropped without a rename.
+//!
+//! Each step of the exchange leaves one complete form under a listed name, even if a crash follows it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -9,7 +11,11 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 
+use super::super::handle::set_aside;
+use super::super::index::FinishedForm;
 use super::super::lock;
+use super::super::retention::{Retention, remove_unused};
+use super::{CompressError, CompressedFile, FileStamp};
 use udpd_base::codec::Method;
 
 /// How its name ends.
@@ -17,7 +23,7 @@ const SUFFIX: &str = ".udpd-new";
 
 /// A file that is being written, or is written and has no name yet.
 #[derive(Debug)]
-pub(super) struct Temporary {
+pub(crate) struct TemporaryFile {
     pub(super) path: PathBuf,
     pub(super) file: File,
     pub(super) inode: u64,
@@ -38,7 +44,7 @@ pub(crate) fn is_temporary_of(name: &str) -> Option<&str> {
     Method::of_name(form).map(|(_, plain)| plain)
 }
 
-/// Removes what a crash has left of a compressed form, unless another process writes it.
+/// Removes the temporary file that a crash has left, unless another process writes it.
 pub(crate) fn remove_left(plain: &Path) {
     for path in Method::ALL.map(|method| path_for(plain, method)) {
         let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
@@ -49,8 +55,8 @@ pub(crate) fn remove_left(plain: &Path) {
     }
 }
 
-impl Temporary {
-    /// Makes it, in place of one that a crash has left. One that somebody has locked is written by another process.
+impl TemporaryFile {
+    /// Creates it, in place of one that a crash has left. A locked one is being written by another process.
     pub(super) fn make(plain: &Path, method: Method, mode: u32) -> io::Result<Self> {
         let path = path_for(plain, method);
         let open = |options: &mut OpenOptions| {
@@ -78,18 +84,73 @@ impl Temporary {
         Ok(temporary)
     }
 
-    /// Whether it is still what is at its path.
+    /// Whether its path still leads to it.
     pub(super) fn is_in_place(&self) -> bool {
         self.path.symlink_metadata().is_ok_and(|found| found.is_file() && found.ino() == self.inode)
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if self.is_in_place() {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// How many bytes a file was long, and is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CompressedSizes {
+    pub from_bytes: u64,
+    pub to_bytes: u64,
+}
+
+/// The whole exchange, for a keeper that alone writes the index and begins the file.
+pub(crate) fn exchange(
+    retention: &mut Retention,
+    plain: &Path,
+    made: &CompressedFile,
+) -> Result<CompressedSizes, CompressError> {
+    list(retention, plain, made)?;
+    take_place(made)?;
+    Ok(remove_plain(plain, made))
+}
+
+/// Adds the compressed form to the index, before it gets its name.
+pub(crate) fn list(retention: &mut Retention, plain: &Path, made: &CompressedFile) -> Result<(), CompressError> {
+    if !is_unchanged(plain, &made.plain) || !made.temporary.is_in_place() {
+        return Err(CompressError::Changed);
+    }
+    if made.target.symlink_metadata().is_ok() {
+        let what = format!("another process has made {} meanwhile", made.target.display());
+        return Err(CompressError::Failed(io::Error::new(io::ErrorKind::AlreadyExists, what)));
+    }
+    retention.list_compressed(plain, made.recipe.method, made.temporary.inode).map_err(CompressError::Failed)
+}
+
+/// Renames it and syncs the directory.
+pub(crate) fn take_place(made: &CompressedFile) -> Result<(), CompressError> {
+    set_aside(&made.temporary.path, std::iter::once(made.target.clone()), |_| ()).map_err(CompressError::Failed)?;
+    let directory = made.target.parent().unwrap_or(Path::new("/"));
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(CompressError::Failed)
+}
+
+/// Removes the plain file. If that fails, the next look at the index does it.
+pub(crate) fn remove_plain(plain: &Path, made: &CompressedFile) -> CompressedSizes {
+    let form = FinishedForm { path: plain.to_owned(), inode: made.plain.inode, bytes: made.plain.bytes };
+    if is_unchanged(plain, &made.plain)
+        && let Err(error) = remove_unused(&form)
+    {
+        log::debug!("cannot remove {} yet, which is compressed: {error}", plain.display());
+    }
+    CompressedSizes { from_bytes: made.plain.bytes, to_bytes: made.bytes }
+}
+
+fn is_unchanged(path: &Path, seen: &FileStamp) -> bool {
+    path.symlink_metadata().is_ok_and(|found| {
+        let is_changed = found.modified().map_or(true, |changed| changed != seen.changed);
+        found.is_file() && (found.ino(), found.len()) == (seen.inode, seen.bytes) && !is_changed
+    })
 }
 
 #[cfg(test)]
@@ -104,14 +165,14 @@ mod tests {
         assert_eq!(path, directory.path().join(".a.log.gz.udpd-new"));
         assert_eq!(is_temporary_of(".a.log.gz.udpd-new"), Some("a.log"));
         fs::write(&path, "left").expect("written");
-        let first = Temporary::make(&plain, Method::Gzip, 0o640).expect("made");
+        let first = TemporaryFile::make(&plain, Method::Gzip, 0o640).expect("made");
         assert_eq!(first.file.metadata().expect("there").len(), 0);
-        let error = Temporary::make(&plain, Method::Gzip, 0o640).expect_err("it is being written");
+        let error = TemporaryFile::make(&plain, Method::Gzip, 0o640).expect_err("it is being written");
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         assert!(first.is_in_place());
         drop(first);
         assert!(!path.exists());
         std::os::unix::fs::symlink("/dev/null", &path).expect("a link");
-        Temporary::make(&plain, Method::Gzip, 0o640).expect_err("a link is no file of ours");
+        TemporaryFile::make(&plain, Method::Gzip, 0o640).expect_err("a link is no file of ours");
     }
 }

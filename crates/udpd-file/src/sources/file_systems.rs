@@ -1,9 +1,8 @@
-//! The file systems on which the files by source of one consumer lie, each with a descriptor by which it is forced to
-//! the disk. A directory that a path names may be a mount point, so there can be several.
+//! The file systems of the files by source of one consumer, each with a descriptor for `syncfs`. A directory that a
+//! path names may be a mount point, so there can be several.
 //!
-//! The kernel tells a descriptor of what failed since it was opened. So that of a file system is opened before the
-//! first byte is written there, and stays open. It is one of a directory: a file may be removed by others, and would
-//! keep its place on the disk.
+//! The kernel reports to a descriptor what failed since it was opened. So it is opened before the first byte is written
+//! there, and stays open. It is one of a directory, because an open descriptor of a removed file would keep its space.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -11,60 +10,60 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// So many are kept; a sink on more is a mistake, or deserves several sinks.
+/// The most file systems of one consumer; more is a mistake, or calls for several sinks.
 pub(crate) const FILE_SYSTEMS_MAX: usize = 64;
 
 /// One file system.
 #[derive(Debug, Clone)]
-pub(super) struct Disk {
-    /// Some directory on it.
+pub(super) struct FileSystem {
+    /// A directory on it.
     pub(super) directory: PathBuf,
     pub(super) opened: Arc<File>,
     number: u64,
 }
 
-/// All that are known.
+/// The known file systems.
 #[derive(Debug, Default)]
-pub(super) struct Disks {
-    known: Mutex<Known>,
+pub(super) struct FileSystems {
+    known: Mutex<KnownFileSystems>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    disks: Vec<Disk>,
-    /// What files there say of where they are: not always the same as their directory, as on overlayfs.
+struct KnownFileSystems {
+    file_systems: Vec<FileSystem>,
+    /// The device numbers of files there: on overlayfs they differ from that of the directory.
     of_files: Vec<u64>,
-    /// There is one more than are kept.
+    /// There are more than the list holds.
     is_overfull: bool,
 }
 
-impl Disk {
+impl FileSystem {
     fn open(directory: &Path) -> io::Result<Self> {
         let opened = File::open(directory)?;
         Ok(Self { number: opened.metadata()?.dev(), directory: directory.to_owned(), opened: Arc::new(opened) })
     }
 }
 
-impl Disks {
-    /// The one of a directory first of all.
+impl FileSystems {
+    /// Adds the file system of a directory.
     pub(super) fn begin(&self, directory: &Path) -> io::Result<()> {
-        let disk = Disk::open(directory)?;
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).add(disk);
+        let file_system = FileSystem::open(directory)?;
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).add(file_system);
         Ok(())
     }
 
-    /// A file is open and nothing is written to it yet.
+    /// Adds the file system of a file before anything is written to it.
     pub(super) fn note(&self, path: &Path, file: &Metadata) -> io::Result<()> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.is_overfull || known.of_files.contains(&file.dev()) {
             return Ok(());
         }
-        let disk = match Disk::open(path.parent().unwrap_or(Path::new("/"))) {
-            // It may be for writing only, and nothing is to be lost for that.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Disk::open(path)?,
+        let file_system = match FileSystem::open(path.parent().unwrap_or(Path::new("/"))) {
+            // The directory may not be readable, which must cost no datagram.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => FileSystem::open(path)?,
             opened => opened?,
         };
-        if known.of_files.len() < FILE_SYSTEMS_MAX && known.add(disk) {
+        if known.of_files.len() < FILE_SYSTEMS_MAX && known.add(file_system) {
             known.of_files.push(file.dev());
             return Ok(());
         }
@@ -77,22 +76,22 @@ impl Disks {
         Ok(())
     }
 
-    /// Those that are kept, and whether these are all.
-    pub(super) fn all(&self) -> (Vec<Disk>, bool) {
+    /// The known file systems, and whether these are all.
+    pub(super) fn all(&self) -> (Vec<FileSystem>, bool) {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        (known.disks.clone(), !known.is_overfull)
+        (known.file_systems.clone(), !known.is_overfull)
     }
 }
 
-impl Known {
-    /// False when there is no place for it.
-    fn add(&mut self, disk: Disk) -> bool {
-        if self.disks.iter().any(|other| other.number == disk.number) {
+impl KnownFileSystems {
+    /// Returns false when the list is full.
+    fn add(&mut self, file_system: FileSystem) -> bool {
+        if self.file_systems.iter().any(|other| other.number == file_system.number) {
             return true;
         }
-        let has_place = self.disks.len() < FILE_SYSTEMS_MAX;
+        let has_place = self.file_systems.len() < FILE_SYSTEMS_MAX;
         if has_place {
-            self.disks.push(disk);
+            self.file_systems.push(file_system);
         }
         has_place
     }
@@ -101,9 +100,9 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::super::super::settings::FileSettings;
-    use super::super::key::Key;
+    use super::super::key::SourceKey;
     use super::super::source_file::SourceFiles;
-    use super::super::table::Table;
+    use super::super::table::SourceTable;
     use super::*;
     use udpd_base::ledger::FileLedger;
 
@@ -123,36 +122,36 @@ mod tests {
         let settings = FileSettings::new(format!("{}/{{source}}/log", here.path().display()));
         let mut files = SourceFiles::new(&settings, Vec::new());
         files.number(settings.path.clone());
-        let (parts, mut table) = (files.parts().expect("parts"), Table::new(10, 1, 10));
-        files.disks.begin(here.path()).expect("a directory");
+        let (parts, mut table) = (files.parts().expect("parts"), SourceTable::new(10, 1, 10));
+        files.file_systems.begin(here.path()).expect("a directory");
         for last in [1, 2, 3, 1] {
             let source = std::net::SocketAddr::from(([10, 0, 0, last], 7));
-            let (place, _) = table.place(Key::new(0, &parts, source, source.ip()));
+            let (place, _) = table.place(SourceKey::new(0, &parts, source, source.ip()));
             files.provide(&mut table, place, 0, &FileLedger::default()).expect("opened");
         }
-        let (disks, are_all) = files.disks.all();
-        let numbers: Vec<u64> = disks.iter().map(|disk| disk.number).collect();
+        let (file_systems, are_all) = files.file_systems.all();
+        let numbers: Vec<u64> = file_systems.iter().map(|file_system| file_system.number).collect();
         assert_eq!((numbers, are_all), (vec![number(here.path()), number(there.path())], true));
-        assert!(disks.iter().all(|disk| rustix::fs::syncfs(&disk.opened).is_ok()));
+        assert!(file_systems.iter().all(|file_system| rustix::fs::syncfs(&file_system.opened).is_ok()));
     }
 
     #[test]
-    fn one_more_than_are_kept_is_never_called_synced() {
-        let disks = Disks::default();
+    fn one_file_system_beyond_the_limit_is_never_called_synced() {
+        let file_systems = FileSystems::default();
         let directory = tempfile::tempdir().expect("a directory");
-        disks.begin(directory.path()).expect("there");
-        let mut known = disks.known.lock().expect("nobody has panicked");
-        let disk = known.disks[0].clone();
+        file_systems.begin(directory.path()).expect("there");
+        let mut known = file_systems.known.lock().expect("no thread has panicked");
+        let file_system = known.file_systems[0].clone();
         for number in 1..=FILE_SYSTEMS_MAX as u64 {
-            let added = known.add(Disk { number: disk.number + number, ..disk.clone() });
+            let added = known.add(FileSystem { number: file_system.number + number, ..file_system.clone() });
             assert_eq!(added, number < FILE_SYSTEMS_MAX as u64);
         }
         // Its own file system is known; what is full is the list of what files say.
-        known.of_files = (1..=FILE_SYSTEMS_MAX as u64).map(|number| disk.number + number).collect();
+        known.of_files = (1..=FILE_SYSTEMS_MAX as u64).map(|number| file_system.number + number).collect();
         drop(known);
         let file = directory.path().join("file");
         std::fs::write(&file, "").expect("written");
-        disks.note(&file, &file.metadata().expect("there")).expect("a directory");
-        assert!(!disks.all().1);
+        file_systems.note(&file, &file.metadata().expect("there")).expect("a directory");
+        assert!(!file_systems.all().1);
     }
 }

@@ -1,43 +1,43 @@
-//! The finished files of a path that wait to be compressed, as its keeper sees them: one of them is with the thread at
-//! a time, and one that could not be compressed is left alone for a while.
+//! When the keeper offers the next finished file of a path to the compressor: one at a time, and after a failure not
+//! before a pause.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::super::handle::cure;
-use super::super::shelf::Candidate;
-use super::job::Refusal;
+use super::super::retention::CompressCandidate;
+use super::CompressError;
 use udpd_base::codec::Recipe;
 
-/// How long nothing is tried after something has failed: the disk is full, or the like.
+/// The pause of the whole queue after a failure, such as a full disk.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// How long a file is left alone that could not be compressed, while others are.
+/// The pause of one file that could not be compressed, while others are.
 const FILE_PAUSE: Duration = Duration::from_secs(600);
 
-/// The same for one that somebody uses, its own consumer perhaps.
+/// The same for a file in use, perhaps by its own consumer.
 const IN_USE_PAUSE: Duration = Duration::from_secs(3);
 
-/// Of so many files that is known; the rest is tried again.
+/// At most so many files are paused; the others are retried.
 const PAUSED_MAX: usize = 1024;
 
-/// What waits.
+/// The queue of one path.
 #[derive(Debug)]
-pub(crate) struct Pile {
+pub(crate) struct CompressQueue {
     pub recipe: Recipe,
-    /// One is with the thread.
+    /// The compressor has one file.
     is_asked: bool,
-    /// There may be one since it was last looked for.
+    /// A file may have been added since the last look.
     may_have: bool,
-    /// Nothing is tried before.
+    /// No file is offered before this.
     paused: Option<Instant>,
     paused_files: HashMap<PathBuf, Instant>,
-    /// What was said of the last failure.
+    /// The last failure in the log.
     said: Option<String>,
 }
 
-impl Pile {
+impl CompressQueue {
     pub(crate) fn new(recipe: Recipe) -> Self {
         let paused_files = HashMap::new();
         Self { recipe, is_asked: false, may_have: true, paused: None, paused_files, said: None }
@@ -48,12 +48,12 @@ impl Pile {
         self.may_have = true;
     }
 
-    /// What had kept one of these from being compressed may be over.
-    pub(crate) fn forgive(&mut self, is_one: impl Fn(&Path) -> bool) {
+    /// Ends the pause of these files.
+    pub(crate) fn retry_files(&mut self, is_one: impl Fn(&Path) -> bool) {
         self.paused_files.retain(|path, _| !is_one(path));
     }
 
-    /// Whether it is time to look for one.
+    /// Whether to look for a file now.
     pub(crate) fn wants(&mut self, now: Instant) -> bool {
         let is_over = self.paused.take_if(|until| *until <= now).is_some();
         if is_over || self.paused_files.values().any(|until| *until <= now) {
@@ -62,8 +62,8 @@ impl Pile {
         self.may_have && !self.is_asked && self.paused.is_none()
     }
 
-    /// When it is to be looked at, if nothing else happens; at once where there may be one.
-    pub(crate) fn looks_at(&self, now: Instant) -> Option<Instant> {
+    /// When to look for a file, if nothing else happens; at once when there may be one.
+    pub(crate) fn checks_at(&self, now: Instant) -> Option<Instant> {
         if self.is_asked {
             return None;
         }
@@ -72,32 +72,33 @@ impl Pile {
         self.paused.or_else(|| [more, file].into_iter().flatten().min())
     }
 
-    /// The first that is not left alone; there is none until the next is finished or a pause is over.
-    pub(crate) fn choose(&mut self, candidates: Vec<Candidate>, now: Instant) -> Option<Candidate> {
+    /// The first file that is not paused. If there is none, the next look waits for a finished file or the end of a
+    /// pause.
+    pub(crate) fn choose(&mut self, candidates: Vec<CompressCandidate>, now: Instant) -> Option<CompressCandidate> {
         self.paused_files.retain(|_, until| *until > now);
         self.may_have = false;
         candidates.into_iter().find(|file| !self.paused_files.contains_key(&file.path))
     }
 
-    /// The thread has it.
+    /// The compressor has the file.
     pub(crate) fn note_asked(&mut self) {
         (self.is_asked, self.may_have) = (true, true);
     }
 
-    /// It is back, compressed.
+    /// The file is compressed.
     pub(crate) fn note_compressed(&mut self) {
         self.is_asked = false;
         self.said = None;
     }
 
-    /// It is back as it was; true when that counts as a failure.
-    pub(crate) fn note_refused(&mut self, file: &Path, refusal: &Refusal, now: Instant) -> bool {
+    /// The file was not compressed; returns true when that counts as a failure.
+    pub(crate) fn note_refused(&mut self, file: &Path, refusal: &CompressError, now: Instant) -> bool {
         self.is_asked = false;
         if self.paused_files.len() < PAUSED_MAX {
-            let pause = if matches!(refusal, Refusal::Failed(_)) { FILE_PAUSE } else { IN_USE_PAUSE };
+            let pause = if matches!(refusal, CompressError::Failed(_)) { FILE_PAUSE } else { IN_USE_PAUSE };
             self.paused_files.insert(file.to_owned(), now + pause);
         }
-        let Refusal::Failed(error) = refusal else {
+        let CompressError::Failed(error) = refusal else {
             log::debug!("{} is not compressed now: {refusal}", file.display());
             return false;
         };
@@ -122,29 +123,29 @@ mod tests {
     use super::*;
     use udpd_base::codec::Method;
 
-    fn candidate(name: &str) -> Candidate {
-        Candidate { path: PathBuf::from(name), inode: 1, may_be_torn: false }
+    fn candidate(name: &str) -> CompressCandidate {
+        CompressCandidate { path: PathBuf::from(name), inode: 1, may_be_torn: false }
     }
 
     #[test]
     fn one_is_asked_for_at_a_time_and_after_a_failure_none_for_a_while() {
-        let mut pile = Pile::new(Recipe { method: Method::Gzip, level: 6 });
+        let mut queue = CompressQueue::new(Recipe { method: Method::Gzip, level: 6 });
         let begun = Instant::now();
         let two = || vec![candidate("/a"), candidate("/b")];
-        assert!(pile.wants(begun));
-        assert_eq!(pile.choose(two(), begun), Some(candidate("/a")));
-        pile.note_asked();
-        assert!(!pile.wants(begun));
-        let refusal = Refusal::Failed(io::ErrorKind::StorageFull.into());
-        assert!(pile.note_refused(Path::new("/a"), &refusal, begun));
-        assert!(!pile.wants(begun) && pile.looks_at(begun) == Some(begun + PAUSE));
-        assert!(pile.wants(begun + PAUSE));
-        assert_eq!(pile.choose(two(), begun + PAUSE), Some(candidate("/b")), "the other one first");
-        pile.note_asked();
-        pile.note_compressed();
-        assert!(pile.wants(begun + PAUSE));
-        assert_eq!(pile.choose(vec![candidate("/a")], begun + PAUSE), None);
-        assert!(!pile.wants(begun + PAUSE), "until something happens");
-        assert_eq!(pile.choose(vec![candidate("/a")], begun + FILE_PAUSE), Some(candidate("/a")));
+        assert!(queue.wants(begun));
+        assert_eq!(queue.choose(two(), begun), Some(candidate("/a")));
+        queue.note_asked();
+        assert!(!queue.wants(begun));
+        let refusal = CompressError::Failed(io::ErrorKind::StorageFull.into());
+        assert!(queue.note_refused(Path::new("/a"), &refusal, begun));
+        assert!(!queue.wants(begun) && queue.checks_at(begun) == Some(begun + PAUSE));
+        assert!(queue.wants(begun + PAUSE));
+        assert_eq!(queue.choose(two(), begun + PAUSE), Some(candidate("/b")), "the other one first");
+        queue.note_asked();
+        queue.note_compressed();
+        assert!(queue.wants(begun + PAUSE));
+        assert_eq!(queue.choose(vec![candidate("/a")], begun + PAUSE), None);
+        assert!(!queue.wants(begun + PAUSE), "until something happens");
+        assert_eq!(queue.choose(vec![candidate("/a")], begun + FILE_PAUSE), Some(candidate("/a")));
     }
 }

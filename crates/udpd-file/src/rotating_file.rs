@@ -1,0 +1,674 @@
+//! A file and its successors of the same name, as the keeper sees them: it begins, finishes, syncs and replaces them.
+//!
+//! The keeper tells the consumer to change to the next file only when that file is open. The old file stays open until
+//! the consumer has changed. Only then does the keeper finish it, so the last bytes are synced too, or counted as
+//! doubtful.
+//!
+//! A failed sync is final: the kernel reports a lost write once and then forgets it. The keeper renames a file whose
+//! sync has failed so that its name says so, counts its unsynced bytes as doubtful, and begins another file.
+//!
+//! Another process may move or remove the file, or ask for a new one. A moved file is written until the next one is
+//! open, because the process that moved it reads it. Only a removed file, which has no reader, is given up at once when
+//! no other file can be begun.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+
+use super::clock::WallClock;
+use super::compress::{CompressError, CompressQueue, CompressReport, exchange};
+use super::handle::{LogHandle, cure, set_aside};
+use super::mailbox::{Mailbox, NewFile, WritePosition};
+use super::name::{FileName, failed_names, finished_names};
+use super::retention::{CompressCandidate, Retention};
+use super::settings::{FileSettings, Rotate, Sync};
+use udpd_base::codec::Recipe;
+use udpd_base::format::boundary::Boundary;
+use udpd_base::ledger::FileLedger;
+use udpd_base::sink::OpenContext;
+
+/// The pause before the consumer asks again for a file that could not be begun.
+const CHANGE_AGAIN: Duration = Duration::from_secs(1);
+
+/// An open file and its current path.
+#[derive(Debug, Clone)]
+pub(super) struct OpenFile {
+    pub(super) handle: LogHandle,
+    path: Arc<Path>,
+    generation: u64,
+    /// Its length when its path last led to it.
+    seen_bytes: u64,
+}
+
+/// Why the consumer stops writing to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ClosingReason {
+    Finished,
+    /// Another process has moved or removed it.
+    Taken,
+    SyncFailed,
+}
+
+/// A file and its successors of the same name.
+pub(super) struct RotatingFile {
+    name: FileName,
+    rotate: Rotate,
+    sync: Sync,
+    boundary: Boundary,
+    header: Vec<u8>,
+    ledger: Arc<FileLedger>,
+    mailbox: Arc<Mailbox>,
+    clock: WallClock,
+    retention: Retention,
+    /// The finished files that wait to be compressed.
+    queue: Option<CompressQueue>,
+    context: OpenContext,
+    /// The sink of the previous pipeline still writes there, so no file is begun yet.
+    waits_for_previous: bool,
+    /// The first file did not exist before.
+    has_made_first: bool,
+    /// The number of the newest file.
+    generation: u64,
+    /// When the newest file was begun, in seconds since 1970.
+    begun: u64,
+    /// The newest file; `None` while no file can be written and the keeper retries.
+    current: Option<OpenFile>,
+    /// The path no longer leads to the newest file, and no other could be begun there.
+    is_displaced: bool,
+    /// When to replace the newest file, which another process has moved.
+    checks_at: Option<Instant>,
+    /// A moved file was replaced since the last call of [`RotatingFile::reopen`].
+    has_reopened: bool,
+    /// Older files that the consumer may still write to, the oldest first.
+    closing: VecDeque<(OpenFile, ClosingReason)>,
+    /// A file that could not be written, and its length up to the last whole record. It is used again if its path still
+    /// leads to it.
+    broken: Option<(LogHandle, u64)>,
+    /// A file whose sync has failed and that could not be renamed. No file is begun until it can be.
+    unsynced_file: Option<OpenFile>,
+    /// The error number and text of the last logged reason why there is no file.
+    last_error: Option<(i32, String)>,
+}
+
+impl RotatingFile {
+    /// Opens the first file and puts it into the mailbox. While the sink of the previous pipeline still writes there,
+    /// it only checks what would prevent that, and waits for [`RotatingFile::open_first_late`].
+    pub(super) fn open(
+        name: FileName,
+        settings: &FileSettings,
+        header: Vec<u8>,
+        (ledger, mailbox): (Arc<FileLedger>, Arc<Mailbox>),
+        clock: WallClock,
+        context: OpenContext,
+    ) -> io::Result<Self> {
+        let recipe = settings.recipe();
+        let retention = Retention::new(&name, settings.keep, recipe);
+        let waits_for_previous = context.has_predecessor;
+        let mut file = Self {
+            name,
+            rotate: settings.rotate,
+            sync: settings.sync,
+            boundary: settings.format.boundary(),
+            header,
+            ledger,
+            mailbox,
+            clock,
+            retention,
+            queue: recipe.map(CompressQueue::new),
+            context,
+            waits_for_previous,
+            has_made_first: false,
+            generation: 0,
+            begun: 0,
+            current: None,
+            is_displaced: false,
+            checks_at: None,
+            has_reopened: false,
+            closing: VecDeque::new(),
+            broken: None,
+            unsynced_file: None,
+            last_error: None,
+        };
+        if waits_for_previous { file.check_beside() } else { file.open_first() }?;
+        Ok(file)
+    }
+
+    pub(super) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+
+    pub(super) fn compresses(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The newest file and its number.
+    pub(super) fn newest(&self) -> Option<(u64, &LogHandle)> {
+        self.current.as_ref().map(|file| (file.generation, &file.handle))
+    }
+
+    /// Whether the consumer may still write to a file before this one.
+    pub(super) fn has_before(&self, generation: u64) -> bool {
+        self.closing.iter().any(|(file, _)| file.generation < generation)
+    }
+
+    /// Whether the keeper has to retry something.
+    pub(super) fn is_failing(&self) -> bool {
+        !self.waits_for_previous && (self.current.is_none() || self.is_displaced)
+    }
+
+    /// Opens the file for the current time, writes its header, and puts it into the mailbox.
+    fn begin(&mut self, now: u64) -> io::Result<()> {
+        let path = self.name.at(now);
+        self.retention.finish_interrupted(&path);
+        let is_new = path.symlink_metadata().is_err();
+        let opened = LogHandle::open(&path, self.boundary).and_then(|mut handle| {
+            handle.append_whole(&self.header)?;
+            Ok((handle.length()?, handle))
+        });
+        match opened {
+            Ok((length, handle)) => {
+                self.retention.begun(&path, &handle, is_new);
+                self.has_made_first |= is_new && self.generation == 0;
+                self.publish(handle, &path, length, now);
+                Ok(())
+            }
+            Err(error) => {
+                if is_new && fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() == 0) {
+                    // An empty leftover would block the old file from getting its name back.
+                    let _ = fs::remove_file(&path);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn publish(&mut self, handle: LogHandle, path: &Path, length: u64, now: u64) {
+        self.generation += 1;
+        self.begun = now;
+        self.is_displaced = false;
+        self.last_error = None;
+        let begun = NewFile { handle: handle.clone(), length };
+        self.mailbox.begin(self.generation, begun, self.ends(now));
+        self.current = Some(OpenFile { handle, path: path.into(), generation: self.generation, seen_bytes: length });
+    }
+
+    fn ends(&self, now: u64) -> Option<SystemTime> {
+        self.name.ends(now).map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
+    }
+
+    /// Finishes the file, if it is due or full, and begins the next. If that fails the consumer keeps the old one.
+    pub(super) fn change(&mut self, generation: u64, is_full: bool) {
+        let Some(before) = self.current.clone().filter(|file| file.generation == generation) else { return };
+        if !before.handle.is_at(&before.path) {
+            // The path leads to a file of another process, which must not be renamed.
+            self.replace_if_moved();
+            if self.generation == generation {
+                self.mailbox.go_on(Some(self.clock.now() + CHANGE_AGAIN));
+            }
+            return;
+        }
+        let now = self.clock.seconds();
+        let is_renamed = *self.name.at(now) == *before.path;
+        let is_over = is_full || self.name.is_over(self.begun, now);
+        if is_renamed && (!is_over || self.is_empty(&before.handle)) {
+            // A time code was due that has not changed, such as the month at midnight; or the clock was set within the
+            // period; or nothing was written.
+            return self.mailbox.go_on(self.ends(now));
+        }
+        match self.replace(before.clone(), is_renamed, now) {
+            Ok(finished) => self.closing.push_back((finished, ClosingReason::Finished)),
+            Err(error) => {
+                log::error!(
+                    "cannot begin a new file in place of {}: {error}; udpd goes on writing to it{}",
+                    before.path.display(),
+                    cure(&error)
+                );
+                self.mailbox.go_on(Some(self.clock.now() + CHANGE_AGAIN));
+            }
+        }
+    }
+
+    /// Begins a file in the place of this one; returns this one with its new name.
+    fn replace(&mut self, mut before: OpenFile, is_renamed: bool, now: u64) -> io::Result<OpenFile> {
+        if !is_renamed {
+            return self.begin(now).map(|()| before);
+        }
+        let own_name = Arc::clone(&before.path);
+        before.path = self.finish(&before.handle, &own_name, now)?;
+        self.begin(now).inspect_err(|_| {
+            // The consumer goes on writing to it, so it gets its name back, unless that name is taken.
+            let _ = set_aside(&before.path, std::iter::once(own_name.to_path_buf()), |_| ());
+        })?;
+        Ok(before)
+    }
+
+    /// Renames a file to the name of a finished one.
+    fn finish(&mut self, handle: &LogHandle, path: &Path, now: u64) -> io::Result<Arc<Path>> {
+        let retention = &mut self.retention;
+        set_aside(path, finished_names(path, now), |name| retention.list(name, handle)).map(Arc::from)
+    }
+
+    fn is_empty(&self, handle: &LogHandle) -> bool {
+        handle.length().is_ok_and(|length| length == self.header.len() as u64)
+    }
+
+    /// The consumer no longer writes to the files before this generation; `written` is its total of bytes so far.
+    pub(super) fn note_closed(&mut self, before: u64, written: u64) {
+        while self.closing.front().is_some_and(|(file, _)| file.generation < before) {
+            let Some((file, reason)) = self.closing.pop_front() else { return };
+            match reason {
+                ClosingReason::Finished => self.finish_closed(&file, written),
+                ClosingReason::Taken => self.account_taken(&file, written),
+                ClosingReason::SyncFailed => self.ledger.note_doubtful(written),
+            }
+        }
+    }
+
+    fn finish_closed(&mut self, file: &OpenFile, written: u64) {
+        if self.is_empty(&file.handle) {
+            // Nothing arrived in this period.
+            if file.handle.is_at(&file.path) {
+                let _ = fs::remove_file(&file.path);
+            }
+            return;
+        }
+        self.ledger.note_finished();
+        self.force_if_asked(file, written);
+        if self.sync != Sync::Never {
+            self.sync_directory();
+            self.retention.sync();
+        }
+        self.queue.iter_mut().for_each(CompressQueue::note_finished);
+        let open = self.inodes_in_use();
+        for path in self.retention.clear(&open) {
+            self.ledger.note_removed();
+            for directory in self.name.dated_directories(&path) {
+                // A directory that is not empty stays.
+                if fs::remove_dir(directory).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The inodes of the files that are written or may be written again.
+    fn inodes_in_use(&self) -> Vec<u64> {
+        let file = self.closing.iter().map(|(file, _)| file).chain(&self.current).chain(&self.unsynced_file);
+        let handles = file.map(|file| &file.handle).chain(self.broken.iter().map(|(handle, _)| handle));
+        handles.filter_map(|handle| handle.inode().ok()).collect()
+    }
+
+    /// Tells the consumer to write to no file until there is another.
+    fn stop(&mut self) {
+        // No file has this number.
+        self.generation += 1;
+        self.mailbox.stop(self.generation);
+    }
+
+    /// A write to this file has failed and the consumer writes nothing more to it.
+    pub(super) fn break_off(&mut self, at: WritePosition, errno: i32, whole_bytes: u64) {
+        // This also holds for a file that was finished meanwhile. If the cut fails now, it is made before the next
+        // write.
+        let mut known = self.closing.iter().map(|(file, _)| file).chain(&self.current);
+        if let Some(file) = known.find(|file| file.generation == at.generation) {
+            let _ = file.handle.cut_to(whole_bytes);
+        }
+        self.note_closed(at.generation + 1, at.written);
+        if let Some(file) = self.current.take_if(|file| file.generation == at.generation) {
+            self.is_displaced = false;
+            let error = io::Error::from_raw_os_error(errno);
+            self.last_error =
+                Some((errno, format!("cannot write to {}: {error}{}", file.path.display(), cure(&error))));
+            // Sync it now: there may be no other chance.
+            self.force_if_asked(&file, at.written);
+            self.broken = Some((file.handle, whole_bytes));
+        }
+    }
+
+    /// Retries what failed.
+    pub(super) fn try_again(&mut self) {
+        if self.is_displaced {
+            return self.replace_if_moved();
+        }
+        if self.current.is_none()
+            && let Err(error) = self.go_on()
+        {
+            self.log_error_once(&error, "udpd tries again");
+        }
+    }
+
+    /// Logs why there is no file, once for each error number.
+    fn log_error_once(&mut self, error: &io::Error, consequence: &str) {
+        let errno = error.raw_os_error().unwrap_or_default();
+        let text = format!("cannot begin {}: {error}{}", self.name.at(self.clock.seconds()).display(), cure(error));
+        if self.last_error.as_ref().is_none_or(|(said, _)| *said != errno) {
+            log::error!("{text}; {consequence}");
+        }
+        self.last_error = Some((errno, text));
+    }
+
+    fn go_on(&mut self) -> io::Result<()> {
+        if let Some(file) = &self.unsynced_file {
+            if file.handle.is_at(&file.path) {
+                set_aside(&file.path, failed_names(&file.path, self.clock.seconds()), |_| ())?;
+            }
+            self.unsynced_file = None;
+        }
+        let now = self.clock.seconds();
+        let path = self.name.at(now);
+        let Some((handle, whole_bytes)) = self.broken.clone().filter(|(handle, _)| handle.is_at(&path)) else {
+            // Dropping it releases its lock, which a file of the same name needs.
+            self.broken = None;
+            return self.begin(now);
+        };
+        // No other process has written it meanwhile. The cut after the failed write may itself have failed.
+        handle.cut_to(whole_bytes)?;
+        match handle.probe_space() {
+            Err(error) if error.raw_os_error() == Some(Errno::EFBIG as i32) && self.rotate != Rotate::NEVER => {
+                // It has reached the limit on file sizes, so it counts as full.
+                let path = self.finish(&handle, &path, now)?;
+                let file = OpenFile { handle, path, generation: self.generation, seen_bytes: whole_bytes };
+                self.broken = None;
+                self.finish_closed(&file, self.ledger.written());
+                return self.begin(now);
+            }
+            outcome => outcome?,
+        }
+        let length = handle.length()?;
+        self.broken = None;
+        self.publish(handle, &path, length, now);
+        Ok(())
+    }
+
+    /// The consumer has ended and writes to no file any more.
+    pub(super) fn close(&mut self, written: u64) {
+        self.note_closed(u64::MAX, written);
+        if let Some(file) = self.current.take_if(|file| file.handle.names().is_ok_and(|names| names == 0)) {
+            self.account_taken(&file, written);
+        }
+    }
+
+    /// The consumer has ended without a close request.
+    pub(super) fn close_abandoned(&mut self) {
+        self.close(self.ledger.written());
+    }
+}
+
+// The first file of a file: opened at once, or when the sink of before that writes it has closed it; and removed again
+// when nobody has use for it.
+
+impl RotatingFile {
+    /// Opens the first file, and reads which files an earlier run or sink has finished.
+    fn open_first(&mut self) -> io::Result<()> {
+        let now = self.clock.seconds();
+        self.retention.read();
+        self.retention.remove_left();
+        self.begin(now)?;
+        self.retention.warn_unlisted(&self.name.at(now));
+        Ok(())
+    }
+
+    /// Checks what would prevent opening the file, while the previous sink still writes it.
+    fn check_beside(&self) -> io::Result<()> {
+        LogHandle::check_beside(&self.name.at(self.clock.seconds()), self.boundary)
+    }
+
+    /// The previous sink has closed its file. A file that cannot be opened now is retried.
+    pub(super) fn open_first_late(&mut self) {
+        self.waits_for_previous = false;
+        if let Err(error) = self.open_first() {
+            self.log_error_once(&error, "its datagrams count as sink_error until udpd can");
+        }
+    }
+}
+
+impl Drop for RotatingFile {
+    /// Removes the empty file of a start or a reload that was refused.
+    fn drop(&mut self) {
+        let is_needless = self.has_made_first && !self.context.is_in_force.load(Ordering::Acquire);
+        if let (true, Some(file)) = (is_needless, &self.current)
+            && self.is_empty(&file.handle)
+            && file.handle.is_at(&file.path)
+        {
+            let _ = fs::remove_file(&file.path);
+        }
+    }
+}
+
+// Files that another process moves or removes.
+
+/// How long a process that has moved a file gets to create a new one at its path. logrotate does so with `create`, and
+/// takes a file that exists already for a mistake and moves it away too. Meanwhile the moved file is written.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// The same after a removal, because the process may be about to remove the directory too. What is written meanwhile is
+/// lost, so this is short.
+const GRACE_REMOVED: Duration = Duration::from_millis(10);
+
+impl RotatingFile {
+    /// The newest file may have been moved or removed. If so, schedules its replacement.
+    pub(super) fn note_change(&mut self) {
+        let Some(file) = &mut self.current else { return };
+        if file.handle.is_at(&file.path) {
+            file.seen_bytes = file.handle.length().unwrap_or(file.seen_bytes);
+            self.is_displaced = false;
+            return;
+        }
+        // A file that could not be replaced is retried anyway.
+        if !self.is_displaced {
+            let is_moved = file.handle.names().is_ok_and(|names| names > 0);
+            let at = Instant::now() + if is_moved { GRACE } else { GRACE_REMOVED };
+            self.checks_at = Some(self.checks_at.map_or(at, |before| before.min(at)));
+        }
+    }
+
+    /// When to replace the newest file, if it was moved.
+    pub(super) fn checks_at(&self) -> Option<Instant> {
+        self.checks_at
+    }
+
+    /// Replaces the newest file if its path no longer leads to it.
+    pub(super) fn replace_if_moved(&mut self) {
+        self.checks_at = None;
+        let Some(file) = &mut self.current else { return };
+        if file.handle.is_at(&file.path) {
+            file.seen_bytes = file.handle.length().unwrap_or(file.seen_bytes);
+            self.is_displaced = false;
+            return;
+        }
+        let file = file.clone();
+        let is_removed = file.handle.names().is_ok_and(|names| names == 0);
+        match self.begin(self.clock.seconds()) {
+            Ok(()) => {
+                let what = if is_removed { "removed" } else { "moved" };
+                log::info!("another process has {what} {}; udpd begins a new file", file.path.display());
+                self.closing.push_back((file, ClosingReason::Taken));
+                self.has_reopened = true;
+            }
+            Err(error) if is_removed => {
+                // No process could ever read what is written to it.
+                self.current = None;
+                self.closing.push_back((file, ClosingReason::Taken));
+                self.stop();
+                self.log_error_once(&error, "its datagrams count as sink_error until udpd can");
+            }
+            Err(error) => {
+                self.is_displaced = true;
+                self.log_error_once(&error, "until then udpd writes to the file that was moved");
+            }
+        }
+    }
+
+    /// Replaces the newest file if another process has moved or removed it; returns whether that happened since the
+    /// last call, be it now or earlier because of inotify.
+    pub(super) fn reopen(&mut self) -> Result<bool, String> {
+        match self.is_failing() {
+            true => self.try_again(),
+            false => self.replace_if_moved(),
+        }
+        match (&self.last_error, self.is_failing()) {
+            (Some((_, why)), true) => Err(why.clone()),
+            _ => Ok(std::mem::take(&mut self.has_reopened)),
+        }
+    }
+
+    /// A moved file keeps all its records. What was written to a removed file after its removal is lost although it
+    /// counts as delivered, so it is counted as doubtful.
+    fn account_taken(&mut self, file: &OpenFile, written: u64) {
+        if file.handle.names().is_ok_and(|names| names > 0) {
+            return self.force_if_asked(file, written);
+        }
+        let after = file.handle.length().unwrap_or(file.seen_bytes).saturating_sub(file.seen_bytes);
+        self.ledger.note_removed_by_others(written, after);
+        if after > 0 {
+            log::warn!(
+                "{} was removed while udpd wrote it; up to {after} bytes written after that are lost and count as \
+                 doubtful_bytes; to remove a log, move it, run `udpd reopen`, and then remove it",
+                file.path.display()
+            );
+        }
+    }
+}
+
+// Syncs.
+
+impl RotatingFile {
+    /// Syncs what the consumer has written so far to the file it writes to.
+    pub(super) fn sync(&mut self, at: WritePosition) {
+        let is_it = |file: &OpenFile| file.generation == at.generation;
+        if let Some(file) = self.current.clone().filter(is_it) {
+            if !self.force(&file, at.written) {
+                self.current = None;
+                self.is_displaced = false;
+                self.closing.push_back((file, ClosingReason::SyncFailed));
+                if let Err(error) = self.go_on() {
+                    self.stop();
+                    self.log_error_once(&error, "its datagrams count as sink_error until udpd can");
+                }
+            }
+        } else if let Some(index) =
+            self.closing.iter().position(|(file, reason)| is_it(file) && *reason != ClosingReason::SyncFailed)
+        {
+            let file = self.closing[index].0.clone();
+            if !self.force(&file, at.written) {
+                self.closing[index].1 = ClosingReason::SyncFailed;
+            }
+        }
+    }
+
+    fn force_if_asked(&mut self, file: &OpenFile, written: u64) {
+        if self.sync != Sync::Never {
+            self.force(file, written);
+        }
+    }
+
+    /// Syncs a file and counts the outcome. Returns false when the sync failed and the file was set aside.
+    fn force(&mut self, file: &OpenFile, written: u64) -> bool {
+        let begun = SystemTime::now();
+        match file.handle.sync() {
+            Ok(()) => self.ledger.note_synced(written, begun),
+            Err(error) => {
+                self.ledger.note_sync_failure();
+                self.ledger.note_doubtful(written);
+                self.set_unsynced_aside(file, &error);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Renames a file whose sync has failed.
+    fn set_unsynced_aside(&mut self, file: &OpenFile, error: &io::Error) {
+        let path = file.path.display();
+        let what = format!("cannot sync {path} to the disk: {error}; its unsynced bytes may be lost");
+        if !file.handle.is_at(&file.path) {
+            return log::error!("{what}; another process has moved or removed it{}", cure(error));
+        }
+        match set_aside(&file.path, failed_names(&file.path, self.clock.seconds()), |_| ()) {
+            Ok(aside) => log::error!("{what}; set it aside as {}{}", aside.display(), cure(error)),
+            Err(refusal) => {
+                log::error!("{what}; cannot set it aside: {refusal}; its datagrams count as sink_error until udpd can");
+                self.unsynced_file = Some(file.clone());
+            }
+        }
+    }
+
+    /// A directory holds the names of its files, so it has to be synced as well.
+    fn sync_directory(&self) {
+        let path = self.name.at(self.begun);
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        if let Err(error) = fs::File::open(directory).and_then(|directory| directory.sync_all()) {
+            log::warn!("cannot sync the directory {} to the disk: {error}", directory.display());
+        }
+    }
+}
+
+// Compression of the finished files, one after the other, by the compressor thread.
+
+/// The pause before the next look at a sink whose pipeline does not receive yet.
+const NOT_IN_FORCE: Duration = Duration::from_secs(1);
+
+impl RotatingFile {
+    /// The next file to compress, and how, unless one is being compressed.
+    pub(super) fn offer(&mut self, now: Instant) -> Option<(CompressCandidate, Recipe, Boundary)> {
+        if self.waits_for_previous || !self.context.is_in_force.load(Ordering::Acquire) {
+            return None;
+        }
+        if !self.queue.as_mut()?.wants(now) {
+            return None;
+        }
+        let (inodes_in_use, seconds) = (self.inodes_in_use(), self.clock.seconds());
+        let queue = self.queue.as_mut()?;
+        let candidates = self.retention.candidates(&inodes_in_use, seconds);
+        self.ledger.note_uncompressed(candidates.len() as u64);
+        let chosen = queue.choose(candidates, now)?;
+        let path = chosen.path.clone();
+        match self.retention.with_free_name(chosen, queue.recipe.method, seconds) {
+            Ok(file) => {
+                queue.note_asked();
+                Some((file, queue.recipe, self.boundary))
+            }
+            Err(error) => {
+                if queue.note_refused(&path, &CompressError::from(error), now) {
+                    self.ledger.note_compress_failure();
+                }
+                None
+            }
+        }
+    }
+
+    /// When to ask for the next file to compress, if nothing else happens.
+    pub(super) fn offers_at(&self, now: Instant) -> Option<Instant> {
+        let queue = self.queue.as_ref().filter(|_| !self.waits_for_previous)?;
+        match self.context.is_in_force.load(Ordering::Acquire) {
+            true => queue.checks_at(now),
+            false => Some(now + NOT_IN_FORCE),
+        }
+    }
+
+    /// Takes the outcome of the last compression.
+    pub(super) fn take_report(&mut self, CompressReport { file, outcome, .. }: CompressReport) {
+        let outcome = outcome.and_then(|made| exchange(&mut self.retention, &file.path, &made));
+        match outcome {
+            Ok(done) => {
+                self.queue.iter_mut().for_each(CompressQueue::note_compressed);
+                self.ledger.note_compressed(done.from_bytes, done.to_bytes);
+            }
+            Err(refusal) => {
+                if self.queue.as_mut().is_some_and(|queue| queue.note_refused(&file.path, &refusal, Instant::now())) {
+                    self.ledger.note_compress_failure();
+                }
+            }
+        }
+    }
+}
