@@ -4,8 +4,8 @@
 //! back to the record before. While the file cannot be written, each datagram counts as failed, other sinks do not
 //! notice, and the file is retried four times a second; when it is written again the log tells what was lost.
 //!
-//! The consumer only writes. A thread of its own begins, finishes, syncs and removes files, see `keeper`, so a slow disk
-//! costs no datagram. Where each sender has a file of its own the consumer begins and finishes them itself, see
+//! The consumer only writes. A thread of its own begins, finishes, syncs and removes files, see `keeper`, so a slow
+//! disk costs no datagram. Where each sender has a file of its own the consumer begins and finishes them itself, see
 //! `sources`.
 #![forbid(unsafe_code)]
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
