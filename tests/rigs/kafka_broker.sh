@@ -6,21 +6,10 @@
 # topics hold is compared with the ledger, record by record. LONG=1 sends 1,000,000 datagrams through each pair of
 # restarts, and 100,000 through an absent topic, five restarts and a lowered limit; KAFKA_RIG_PROFILE=dev takes a
 # debug build; with --prepare the broker is only fetched.
-set -euo pipefail
+. "$(dirname "$0")/lib/rig.sh"
 profile=${KAFKA_RIG_PROFILE:-release}
-cd "$(dirname "$0")/../.."
-
-skip() {
-    echo "SKIPPED kafka_broker.sh: $1"
-    exit 0
-}
-
-command -v java >/dev/null || skip "needs java, to run a broker"
-command -v mvn >/dev/null || skip "needs mvn, to fetch a broker"
-command -v openssl >/dev/null || skip "needs openssl, to make certificates"
-command -v pkg-config >/dev/null && pkg-config --exists libssl ||
-    skip "needs pkg-config and libssl-dev, to build the sink with TLS"
-command -v make >/dev/null && command -v c++ >/dev/null || skip "needs make and a C++ compiler, to build librdkafka"
+need java:default-jre-headless mvn:maven openssl make c++:g++ pkg-config
+pkg-config --exists libssl || skip "needs libssl-dev, to build the sink with TLS"
 
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
@@ -40,8 +29,9 @@ fi
 [ -z "${LONG:-}" ] || export UDPD_KAFKA_DATAGRAMS=1000000
 cargo test --profile "$profile" --all-features --test kafka --no-run
 
-KAFKA_RIG=$(mktemp -d)
-# A port on loopback that nobody holds, below those that the kernel gives away.
+work_folder
+KAFKA_RIG=$WORK
+# A free port on loopback, below those that the kernel gives away.
 free_port() {
     local port
     while :; do
@@ -56,7 +46,7 @@ secret_port=$(free_port)
 renewable_port=$(free_port)
 export KAFKA_RIG KAFKA_JARS KAFKA_PORT
 control=$PWD/tests/rigs/kafka/control.sh
-trap '"$control" kill || true; rm -rf "$KAFKA_RIG"' EXIT
+at_end '"$control" kill'
 
 mkdir "$KAFKA_RIG/files"
 tests/rigs/kafka/certificates.sh "$KAFKA_RIG/files" >"$KAFKA_RIG/certificates.log" 2>&1 ||

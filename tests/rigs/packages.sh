@@ -2,25 +2,10 @@
 # The Debian package in a real Debian, booted in a container of its own: what it holds and asks for; that installing
 # starts and enables nothing; that an upgrade restarts what runs and nothing else, leaves the old process where the new
 # version refuses the configuration, may not have what it names, or does not run at all, and says so; that a removal
-# keeps what is the operator's and a purge leaves nothing but what is mounted. Needs root, systemd-nspawn and
-# debootstrap; skips with its reason otherwise.
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-
-name=packages.sh
-skip() {
-    echo "SKIPPED $name: $1"
-    exit 0
-}
+# keeps what is the operator's and a purge leaves nothing but what is mounted.
+. "$(dirname "$0")/lib/rig.sh"
 . tests/rigs/systemd/container.sh
-need_container dpkg-deb:dpkg python3:python3
-
-directory=$(mktemp -d)
-clean_up() {
-    end_container
-    rm -rf "$directory"
-}
-trap clean_up EXIT
+need_container dpkg-deb:dpkg python3
 fail() {
     echo "FAILED: $1"
     [ ! -s "$directory/said" ] || tail -n 20 "$directory/said"
@@ -28,12 +13,9 @@ fail() {
     exit 1
 }
 
-# UDPD_RIG_BINARY: a udpd that is built already.
-udpd=${UDPD_RIG_BINARY:-}
-if [ -z "$udpd" ]; then
-    cargo build --release --bin udpd
-    udpd=$PWD/target/release/udpd
-fi
+begin
+udpd=$UDPD directory=$WORK
+at_end end_container
 make_image
 
 # 1. What is in it.
@@ -57,8 +39,8 @@ for file in usr/bin/udpd etc/udpd/udpd.toml usr/lib/sysusers.d/udpd.conf usr/sha
     usr/share/doc/udpd/examples/grafana/udpd.json usr/share/doc/udpd/examples/90-udpd.conf; do
     grep -q " \./$file\$" "$directory/contents" || fail "the package lacks $file"
 done
-# Whoever builds it: everything is root's, and only programs and directories may be executed.
-! grep -Ev ' root/root ' "$directory/contents" || fail "somebody else owns that"
+# Whatever user builds it: everything is root's, and only programs and directories may be executed.
+! grep -Ev ' root/root ' "$directory/contents" || fail "another user owns that"
 ! grep -E '^-..[xs]|^-.{5}[xsw]|^-.{8}[xw]' "$directory/contents" | grep -v ' \./usr/bin/udpd$' || fail "modes"
 ! grep -E ' \./(usr/lib/sysctl.d|etc/logrotate.d|etc/sysctl.d)' "$directory/contents" ||
     fail "it would change the host by being installed"

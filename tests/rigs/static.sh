@@ -2,29 +2,16 @@
 # The static binary and the file system of the container that holds nothing else: it needs no library, checks its
 # configuration, receives as the image's user under a limit of the control group, answers its health check, and ends
 # when it is told. The container is a root directory, namespaces and a control group; where docker has a daemon, it
-# builds the image besides. Needs root and the Rust target for musl; skips with its reason otherwise.
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-
-name=static.sh
-skip() {
-    echo "SKIPPED $name: $1"
-    exit 0
-}
-[ "$(id -u)" -eq 0 ] || skip "needs root, for a root directory of its own"
-for tool in unshare:util-linux readelf:binutils pgrep:procps python3:python3; do
-    command -v "${tool%%:*}" >/dev/null || skip "needs ${tool%%:*} (Debian package ${tool##*:})"
-done
-
-directory=$(mktemp -d)
+# builds the image besides. Needs the Rust target for musl; UDPD_RIG_STATIC_BINARY names a binary that is built already.
+. "$(dirname "$0")/lib/rig.sh"
+need root unshare:util-linux readelf:binutils pgrep:procps python3
+work_folder
+directory=$WORK
 group= daemon=
-clean_up() {
-    [ -z "$daemon" ] || { kill -KILL "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null; } || true
-    mountpoint -q "$directory/root/sys" && umount -l "$directory/root/sys"
-    [ -z "$group" ] || rmdir "$group" 2>/dev/null || true
-    rm -rf "$directory"
-}
-trap clean_up EXIT
+# Whatever ends it, nothing stays mounted.
+at_end '[ -z "$group" ] || rmdir "$group"'
+at_end 'mountpoint -q "$directory/root/sys" && umount -l "$directory/root/sys"'
+at_end '[ -z "$daemon" ] || { kill -KILL "$daemon"; wait "$daemon"; }'
 fail() {
     echo "FAILED: $1"
     [ ! -s "$directory/log" ] || tail -n 20 "$directory/log"
@@ -52,20 +39,11 @@ find "$directory/root/run" "$directory/root/var" -type d -exec chown 65532:65532
 mkdir "$directory/root/proc" "$directory/root/sys" "$directory/root/dev"
 
 # A group with 64 MiB, where control groups limit memory.
-own=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
-unified=$(awk '$9 == "cgroup2" || $10 == "cgroup2" { print $5 }' /proc/self/mountinfo | head -n 1)
-own_unified=$(sed -n 's/^0:://p' /proc/self/cgroup)
-if [ -n "$own" ]; then
-    group=$(awk '/ - cgroup .*[ ,]memory(,|$)/ { print $5 }' /proc/self/mountinfo | head -n 1)$own/udpd-rig-$$
-    limit=memory.limit_in_bytes
-elif [ -n "$unified" ] && grep -qw memory "$unified$own_unified/../cgroup.subtree_control" 2>/dev/null; then
-    group=$unified$(dirname "$own_unified")/udpd-rig-$$
-    limit=memory.max
-fi
+read -r group limit < <(python3 -c 'from lib.groups import memory_place; print(*memory_place())' 2>/dev/null) || true
 if [ -z "$group" ] || ! mkdir "$group" 2>/dev/null || ! echo $((64 << 20)) >"$group/$limit" 2>/dev/null; then
     [ -z "$group" ] || rmdir "$group" 2>/dev/null || true
     group=
-    echo "SKIPPED $name: the part with a limit on memory: no control group for memory is to be had here"
+    echo "SKIPPED $RIG: the part with a limit on memory: no control group for memory is to be had here"
 fi
 
 # As the image says: that root and that user; and what every runtime adds: /proc and /sys.
@@ -129,10 +107,10 @@ cp "$directory/daemon" "$directory/log"
 [ "$status" -eq 0 ] && grep -q 'stopping: SIGTERM' "$directory/log" || fail "SIGTERM ends it with $status"
 echo "passed: as uid 65532 it receives 100 of 100, answers its health check, and ends with 0"
 
-# 5. The image itself, where somebody can build one.
+# 5. The image itself, where it can be built.
 if docker info >/dev/null 2>&1; then
     docker build --quiet "$directory/image" >"$directory/log" 2>&1 || fail "docker build"
     echo "passed: docker builds the image"
 else
-    echo "SKIPPED $name: docker build: no docker daemon here; root directory, namespaces and group stood for it"
+    echo "SKIPPED $RIG: docker build: no docker daemon here; root directory, namespaces and group stood for it"
 fi

@@ -10,26 +10,15 @@
 #     SHAPES=all tests/rigs/steering_in_guest.sh --record benches/runs/DATE-HOST
 #
 # SHAPES may name single ones, see guest/shapes.py, `--only` single parts, see guest/host.py, and `--whole` takes the
-# long form of those. UDPD names a udpd that is built already. GUEST_BLESS=1 only writes the plans below guest/plans
-# anew, to be read before they go in.
+# long form of those. GUEST_BLESS=1 only writes the plans below guest/plans anew, to be read before they go in.
 #
-# Needs root, /dev/net/tun, python3, and Debian's packages for what is missing: qemu, a kernel, busybox, ethtool and
-# irqbalance. Skips with its reason otherwise; with --prepare it only fetches what is missing. The cards' other ends are
-# taps in a network namespace of their own; nothing outside of it is touched, and irqbalance runs in the guest alone.
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-
-skip() {
-    echo "SKIPPED steering_in_guest.sh: needs $1"
-    exit 0
-}
-[ "$(id -u)" -eq 0 ] || skip "root, for a network namespace"
-[ -c /dev/net/tun ] || skip "/dev/net/tun"
-for program in unshare ip python3 apt-get dpkg-deb cpio ldd; do
-    command -v "$program" >/dev/null || { [ "$program" = cpio ] && apt-get install -qy cpio >/dev/null 2>&1; } ||
-        skip "$program"
-done
-unshare --net --mount true 2>/dev/null || skip "the right to make a network namespace"
+# Needs /dev/net/tun, and Debian's packages for what is missing: qemu, a kernel, busybox, ethtool and irqbalance; with
+# --prepare it only fetches what is missing. The cards' other ends are taps in a network namespace of their own; nothing
+# outside of it is touched, and irqbalance runs in the guest alone.
+. "$(dirname "$0")/lib/rig.sh"
+command -v cpio >/dev/null || apt-get install -qy cpio >/dev/null 2>&1 || true
+need namespaces python3 apt-get:apt dpkg-deb:dpkg cpio ldd:libc-bin
+[ -c /dev/net/tun ] || skip "needs /dev/net/tun"
 
 cache=$(realpath -m "${CARGO_TARGET_DIR:-target}")/rig-cache
 mkdir -p "$cache"
@@ -43,23 +32,19 @@ fetch() {
 if ! command -v qemu-system-x86_64 >/dev/null; then
     apt-get update -q >/dev/null 2>&1 || true
     DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends qemu-system-x86 >/dev/null 2>&1 ||
-        skip "qemu-system-x86, which apt-get could not install"
+        skip "needs qemu-system-x86, which apt-get could not install"
 fi
 kernel=$(apt-cache depends linux-image-amd64 2>/dev/null |
     sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
-[ -n "$kernel" ] || skip "the package linux-image-amd64"
+[ -n "$kernel" ] || skip "needs the package linux-image-amd64"
 libraries=(libglib2.0-0 libnuma1 libcap-ng0 libsystemd0)
 for package in "$kernel" busybox-static ethtool irqbalance netcat-traditional "${libraries[@]}"; do
-    fetch "$package" || skip "the package $package, which apt-get could not download"
+    fetch "$package" || skip "needs the package $package, which apt-get could not download"
 done
 [ "${1:-}" != --prepare ] || exit 0
 
-if [ -z "${UDPD:-}" ]; then
-    cargo build --release --bin udpd
-    UDPD=${CARGO_TARGET_DIR:-target}/release/udpd
-fi
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+begin
+work=$WORK
 
 # The whole file system of every guest: busybox, ethtool, irqbalance, a reader of datagrams, udpd, and modules.
 root=$work/root
@@ -97,5 +82,5 @@ chmod +x "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initramfs"
 
 image=$(find "$cache/$kernel/boot" -name 'vmlinuz-*' | head -n 1)
-PYTHONPATH=$PWD/tests/rigs python3 -B tests/rigs/guest/host.py --image "$image" --initramfs "$work/initramfs" \
+python3 tests/rigs/guest/host.py --image "$image" --initramfs "$work/initramfs" \
     --folder "$work" --shapes "${SHAPES:-short}" ${GUEST_BLESS:+--bless} "$@"

@@ -1,38 +1,13 @@
 #!/usr/bin/env bash
 # Attacks what `udpd steer` saves, with the real binary and the real kernel: in network and mount namespaces of its own,
 # with veth interfaces and a journal written by hand for their RPS and XPS. After each attack the file is still there,
-# nothing else was written, the cause is named and the exit is not 0. Needs root; skips with its reason otherwise.
-# Touches nothing of this host: no interface, no /run, no /sys outside of its namespaces.
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-
-missing=
-[ "$(id -u)" -eq 0 ] || missing="root, for namespaces"
-for program in unshare nsenter ip mount setpriv flock; do
-    command -v "$program" >/dev/null || missing=$program
-done
+# nothing else was written, the cause is named and the exit is not 0. Touches nothing of this host: no interface, no /run,
+# no /sys outside of its namespaces.
+. "$(dirname "$0")/lib/rig.sh"
+need namespaces setpriv:util-linux flock:util-linux
 can_be_made='mount -t sysfs none /sys && ip link add card0 type veth peer name peer0'
-if [ -z "$missing" ] && ! unshare --net --mount sh -c "$can_be_made" 2>/dev/null; then
-    missing="the right to make namespaces and veth interfaces"
-fi
-if [ -n "$missing" ]; then
-    echo "SKIPPED steering_journal.sh: needs $missing"
-    exit 0
-fi
-
-if [ -z "${UDPD:-}" ]; then
-    cargo build --release --bin udpd
-    UDPD=$(realpath "${CARGO_TARGET_DIR:-target}/release/udpd")
-fi
-export UDPD
-directory=$(mktemp -d)
-trap 'rm -rf "$directory"' EXIT
-chmod 755 "$directory"
-export directory
-
-cat >"$directory/inside.sh" <<'INSIDE'
-set -euo pipefail
-mount -t sysfs none /sys
+unshare --net --mount sh -c "$can_be_made" 2>/dev/null || skip "needs the right to make veth interfaces"
+enter_namespaces
 mount -t tmpfs -o mode=755 none /run
 mkdir /run/netns
 folder=/run/udpd-steer
@@ -171,7 +146,7 @@ refused "the lock is a link" "is a symbolic link" "$UDPD" steer restore
 [ "$(cat $secret)" = "only root may read or write this" ] || fail "a file was written through a link"
 rm $folder/lock
 chmod 777 $folder
-refused "a folder that everybody may write to" "is writable by others" "$UDPD" steer restore
+refused "a folder that all users may write to" "is writable by others" "$UDPD" steer restore
 chmod 700 $folder
 chown 65534 "$file"
 refused "a journal of the service user" "belongs to user 65534" "$UDPD" steer restore
@@ -222,10 +197,7 @@ chmod 600 $folder/lock
 echo "process 1 (a rig that holds the lock)" >$folder/lock
 exec 9<>$folder/lock
 flock 9
-refused "somebody holds the lock" "process 1 (a rig that holds the lock) holds $folder/lock" "$UDPD" steer restore
+refused "another process holds the lock" "process 1 (a rig that holds the lock) holds $folder/lock" "$UDPD" steer restore
 exec 9>&-
 restored "the lock is free again"
 echo "steering_journal.sh: $passed passed"
-INSIDE
-
-unshare --net --mount --fork bash "$directory/inside.sh"

@@ -2,32 +2,28 @@
 # The shipped units in a real systemd: Debian's, booted in a container of its own with a network of its own. Restarts,
 # bad configurations, the watchdog with idle, stopped and disk-bound threads, kills and stops, and the units of
 # steering, each as an operator meets them. With --prepare it only makes the file system of the container. FROZEN_S (6)
-# is how many seconds a disk stands still. Needs root, systemd-nspawn and debootstrap; skips with its reason otherwise.
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-
-name=systemd.sh
-skip() {
-    echo "SKIPPED $name: $1"
-    exit 0
-}
+# is how many seconds a disk stands still.
+. "$(dirname "$0")/lib/rig.sh"
 . tests/rigs/systemd/container.sh
-need_container mkfs.ext4:e2fsprogs fsfreeze:util-linux losetup:mount python3:python3
+need_container mkfs.ext4:e2fsprogs fsfreeze:util-linux losetup:mount python3
+work_folder
+directory=$WORK
+make_image
+[ "${1:-}" != --prepare ] || exit 0
 
+if [ -z "${UDPD:-}" ]; then
+    build release build --bin udpd
+    UDPD=$built/udpd
+fi
+install -m 755 "$UDPD" "$WORK/udpd"
+udpd=$WORK/udpd
 stop_thread=$PWD/tests/rigs/systemd/stop_thread.py
-directory=$(mktemp -d)
 loop= sender= tracer= frozen=
-
-clean_up() {
-    local process
-    [ -z "$frozen" ] || fsfreeze --unfreeze "$directory/disk" 2>/dev/null || true
-    for process in $sender $tracer; do kill -KILL "$process" 2>/dev/null || true; done
-    end_container
-    mountpoint -q "$directory/disk" && umount -l "$directory/disk"
-    [ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
-    rm -rf "$directory"
-}
-trap clean_up EXIT
+at_end '[ -z "$loop" ] || losetup -d "$loop"'
+at_end 'mountpoint -q "$directory/disk" && umount -l "$directory/disk"'
+at_end end_container
+at_end '[ -z "$sender$tracer" ] || kill -KILL $sender $tracer'
+at_end '[ -z "$frozen" ] || fsfreeze --unfreeze "$directory/disk"'
 
 fail() {
     echo "FAILED: $1"
@@ -35,16 +31,6 @@ fail() {
     [ -z "$leader" ] || inside journalctl --no-pager -n 40 -u 'udpd*.service' -o short-monotonic || true
     exit 1
 }
-
-make_image
-[ "${1:-}" != --prepare ] || exit 0
-
-# UDPD_RIG_BINARY: a udpd that is built already.
-udpd=${UDPD_RIG_BINARY:-}
-if [ -z "$udpd" ]; then
-    cargo build --release --bin udpd
-    udpd=$PWD/target/release/udpd
-fi
 
 # Files of the sink lie on a disk that can be frozen.
 mkdir -p "$directory/etc" "$directory/disk" "$directory/units/udpd.service.d"
@@ -303,7 +289,7 @@ send 100 1 >/dev/null 2>&1 || fail "the socket of the unit was left deaf"
 for _ in $(seq 100); do [ "$(stats delivered)" -lt 100 ] || break; sleep 0.1; done
 inside systemctl stop udpd.socket udpd.service
 check_ledger 100
-[ "$(journal 'is shared with')" -eq 0 ] || fail "somebody is called the holder"
+[ "$(journal 'is shared with')" -eq 0 ] || fail "another process is called the holder"
 rm "$directory/units/udpd.socket"
 inside systemctl daemon-reload
 echo "passed: a socket unit"

@@ -1,32 +1,18 @@
 #!/usr/bin/env bash
 # `udpd top` in a real terminal (tmux): without a daemon, with one, through resizing, zooming, freezing, Ctrl-Z and fg,
 # a restart of the daemon, and the three ways to end it. Each picture is read off the screen and must be whole; each end
-# must leave the terminal as it was. UDPD names another binary. Needs tmux and python3; skips with its reason otherwise.
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-
-name=top.sh
-for program in tmux python3; do
-    command -v "$program" >/dev/null || { echo "SKIPPED $name: needs $program"; exit 0; }
-done
-
-[ -n "${UDPD:-}" ] || cargo build --release --bin udpd
-udpd=$(realpath "${UDPD:-target/release/udpd}")
-directory=$(mktemp -d)
-# A server of its own, whatever tmux this runs in: its end would be that of everybody's.
+# must leave the terminal as it was.
+. "$(dirname "$0")/lib/rig.sh"
+need tmux python3
+begin
+# A server of its own, whatever tmux this runs in: its end would be the end of all others.
 unset TMUX
-tmux() { command tmux -S "$directory/tmux" "$@"; }
-port=$(python3 -c 'import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("127.0.0.1", 0))
-print(s.getsockname()[1])')
+tmux() { command tmux -S "$WORK/tmux" "$@"; }
+port=$(python3 -c 'from lib.load import free_port; print(free_port())')
 daemon=
 sender=
-
-clean_up() {
-    tmux kill-server 2>/dev/null || true
-    for process in $sender $daemon; do kill -KILL "$process" 2>/dev/null || true; done
-    rm -rf "$directory"
-}
-trap clean_up EXIT
+at_end 'kill -KILL $sender $daemon'
+at_end tmux kill-server
 
 screen() { tmux capture-pane -p -t top; }
 fail() {
@@ -62,9 +48,9 @@ whole() {
 }
 press() { tmux send-keys -t top "$@"; }
 
-cat >"$directory/udpd.toml" <<TOML
+cat >"$WORK/udpd.toml" <<TOML
 [daemon]
-control_socket = "$directory/control.sock"
+control_socket = "$WORK/control.sock"
 metrics_address = ""
 [[listener]]
 name = "syslog"
@@ -76,7 +62,7 @@ sinks = ["nothing"]
 type = "null"
 TOML
 start_daemon() {
-    "$udpd" run -c "$directory/udpd.toml" 2>"$directory/daemon.log" &
+    "$UDPD" run -c "$WORK/udpd.toml" 2>"$WORK/daemon.log" &
     daemon=$!
 }
 stop_daemon() {
@@ -89,7 +75,7 @@ stop_daemon() {
 tmux -u -f /dev/null new-session -d -s top -x 80 -y 24 "exec bash --norc --noprofile"
 press "PS1='READY> '; clear" Enter
 see '^READY>'
-press "$udpd top --interval 200ms --socket $directory/control.sock" Enter
+press "$UDPD top --interval 200ms --socket $WORK/control.sock" Enter
 see 'NO ANSWER for'
 see 'there is no such file'
 
@@ -97,7 +83,7 @@ start_daemon
 gone 'NO ANSWER'
 see "^syslog  127.0.0.1:$port"
 see 'CHANNEL +LOST/S +SINK'
-"$udpd" bench send --to 127.0.0.1:$port --rate 2000 --seconds 600 --flows 8 >"$directory/send.log" 2>&1 &
+"$UDPD" bench send --to 127.0.0.1:$port --rate 2000 --seconds 600 --flows 8 >"$WORK/send.log" 2>&1 &
 sender=$!
 see '^received +[12]\.[0-9]+k/s'
 see '^ +\? +[0-9?]+ +[0-9]+% +0 +1 '
@@ -177,7 +163,7 @@ ended() {
         fail "no cursor, or the wrong screen, after $1"
 }
 again() {
-    press "clear; $udpd top --socket $directory/control.sock" Enter
+    press "clear; $UDPD top --socket $WORK/control.sock" Enter
     see 'CHANNEL +LOST/S +SINK'
 }
 press q
@@ -192,14 +178,14 @@ for signal in TERM HUP QUIT; do
 done
 
 # Where text cannot be placed: reports, one after the other.
-press "clear; TERM=dumb $udpd top --interval 200ms --socket $directory/control.sock | head -n 12; echo OV\"\"ER" Enter
+press "clear; TERM=dumb $UDPD top --interval 200ms --socket $WORK/control.sock | head -n 12; echo OV\"\"ER" Enter
 see '^OVER'
 screen | grep -q 'CHANNEL' || fail "no plain report in a dumb terminal"
-press "clear; $udpd top --once --socket $directory/control.sock > $directory/once; echo WRIT\"\"TEN" Enter
+press "clear; $UDPD top --once --socket $WORK/control.sock > $WORK/once; echo WRIT\"\"TEN" Enter
 see '^WRITTEN'
-grep -q 'nothing' "$directory/once" || fail "no report in a file"
-if grep -q $'\x1b' "$directory/once"; then fail "a terminal's code in a file"; fi
-press "clear; NO_COLOR=1 $udpd top --socket $directory/control.sock" Enter
+grep -q 'nothing' "$WORK/once" || fail "no report in a file"
+if grep -q $'\x1b' "$WORK/once"; then fail "a terminal's code in a file"; fi
+press "clear; NO_COLOR=1 $UDPD top --socket $WORK/control.sock" Enter
 see 'CHANNEL +LOST/S +SINK'
 tmux capture-pane -e -p -t top | grep -Eq $'\x1b\\[[0-9;]*3[0-8]m' && fail "a colour with NO_COLOR"
 press q

@@ -7,16 +7,13 @@ import subprocess
 import time
 import urllib.request
 
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from lib.check import until
+from lib.load import free_port
 
 
 class Browser:
     def __init__(self, work):
-        self.port = free_port()
+        self.port = free_port(socket.SOCK_STREAM)
         self.session = ""
         self.driver = subprocess.Popen(
             ["chromedriver", f"--port={self.port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -73,12 +70,8 @@ class Browser:
 
     def wait_until(self, what, script, *arguments):
         """Waits until a script returns something true, for longer than any machine needs."""
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            if value := self.run(script, *arguments):
-                return value
-            time.sleep(0.1)
-        raise AssertionError(f"never seen: {what}; the page says: {self.text('body')[:2000]}")
+        return until(lambda: f"seen: {what}; the page says: {self.text('body')[:2000]}",
+                     lambda: self.run(script, *arguments), 120, 0.1)
 
     def console(self):
         """What the console has got since it was last asked, but for what is merely information."""

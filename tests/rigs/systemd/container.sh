@@ -1,19 +1,13 @@
 # What the rigs with a real systemd share, read by them: Debian's, booted in a container of its own with a network of
 # its own. debootstrap makes the container's file system once, and it is kept; what a run changes in it is not.
-# Nothing of the systemd that this host may run is touched. The rig sets name and directory, and has skip().
+# Nothing of the systemd that this host may run is touched. The rig sets `directory`.
 
 machine=udpd-rig-$$
 image=${XDG_CACHE_HOME:-$HOME/.cache}/udpd-rigs/bookworm
 nspawn= leader= maker= unfinished=
 cgroups=()
 
-need_container() {
-    local tool
-    [ "$(id -u)" -eq 0 ] || skip "needs root, to boot a container"
-    for tool in systemd-nspawn:systemd-container debootstrap:debootstrap nsenter:util-linux "$@"; do
-        command -v "${tool%%:*}" >/dev/null || skip "needs ${tool%%:*} (Debian package ${tool##*:})"
-    done
-}
+need_container() { need root systemd-nspawn:systemd-container debootstrap nsenter:util-linux "$@"; }
 
 # The file system of the container, made once on this machine.
 make_image() {

@@ -87,9 +87,9 @@ disturb() { # what happens in this round
 
 inside systemctl stop udpd-steer.service udpd-steer-watch.service
 if [ ! -d /sys/module/bridge ]; then
-    echo "SKIPPED $name: steering a card here would load the module bridge into the kernel of this host"
+    echo "SKIPPED $RIG: steering a card here would load the module bridge into the kernel of this host"
 elif ! make_card; then
-    echo "SKIPPED $name: steering a card needs an interface of the kernel with several queues (bridge)"
+    echo "SKIPPED $RIG: steering a card needs an interface of the kernel with several queues (bridge)"
 else
     queues_now >"$directory/queues.before"
     [ -n "$(masks_set)" ] || fail "the card has no masks to begin with"

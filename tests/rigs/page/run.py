@@ -1,10 +1,5 @@
-"""The page in a real browser, through load, loss and restarts of the daemon.
-
-Arguments: program, folder for its files.
-"""
-
+"""The page in a real browser, through load, loss and restarts of the daemon; see page.sh."""
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -15,11 +10,14 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from browser import Browser, free_port
+from browser import Browser
+from lib import check as checks
+from lib.check import check, main, passed, same
+from lib.daemon import WORK, Daemon, dropped_at
+from lib.load import free_port, send as send_all
 
-UDPD, WORK = sys.argv[1], Path(sys.argv[2])
 TOKEN = "0123456789abcdef0123456789abcdef"
-METRICS = free_port()
+METRICS, LISTEN = free_port(socket.SOCK_STREAM), free_port()
 ADDRESS = f"http://127.0.0.1:{METRICS}/"
 # What would be a script if the page took it for markup.
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -35,22 +33,7 @@ sys.stdin.read()
 """
 
 
-def free_udp_port():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-LISTEN = free_udp_port()
-# The name of another process is not to be had inside the sandbox.
-CONFIG = f"""
-[daemon]
-sandbox = "off"
-control_socket = "{WORK}/control.sock"
-metrics_address = "127.0.0.1:{METRICS}"
-TOKEN
-pool_bytes = "4MiB"
-[[listener]]
+CONFIG = f"""[[listener]]
 name = "syslog"
 address = "127.0.0.1:{LISTEN}"
 lanes = 1
@@ -63,57 +46,43 @@ type = "stdout"
 format = "lines"
 queue_bytes = "256KiB"
 """
+# The name of another process is not to be had inside the sandbox.
+KEYS = f'sandbox = "off"\nmetrics_address = "127.0.0.1:{METRICS}"\npool_bytes = "4MiB"\n'
 
 
 def until(what, test):
     """Waits for longer than any machine needs until a test returns something else than None."""
-    deadline = time.monotonic() + 120
-    while (found := test()) is None:
-        assert time.monotonic() < deadline, f"never seen: {what}"
-        time.sleep(0.1)
-    return found
+    found = []
+
+    def look():
+        found[:] = [test()]
+        return found[0] is not None
+
+    checks.until(what, look, 120, 0.1)
+    return found[0]
 
 
-class Daemon:
-    """Nobody reads its stdout, so the sink that writes there is stuck as soon as the pipe is full."""
+class Running(Daemon):
+    """Its stdout is not read, so the sink that writes there is stuck as soon as the pipe is full."""
 
-    # The one that runs now, if any does.
+    # The one that runs now.
     current = None
 
     def __init__(self, token=""):
-        (WORK / "udpd.toml").write_text(CONFIG.replace("TOKEN", token))
-        self.log = open(WORK / "log", "w+")
-        self.process = subprocess.Popen(
-            [UDPD, "run", "-c", WORK / "udpd.toml"], stdout=subprocess.PIPE, stderr=self.log
-        )
-        Daemon.current = self
-        global sent
-        sent = 0
-        deadline = time.monotonic() + 60
-        while "ready" not in (WORK / "log").read_text():
-            assert self.process.poll() is None and time.monotonic() < deadline, (WORK / "log").read_text()
-            time.sleep(0.05)
+        super().__init__(CONFIG, daemon=KEYS + token, stdout=subprocess.PIPE)
+        Running.current, self.sent = self, 0
 
-    def end(self, how):
-        self.process.send_signal(how)
+    def stop(self, how):
+        self.child.send_signal(how)
         # What the stuck sink holds is let go, so that the end is not waited for.
-        self.process.stdout.close()
-        self.process.wait()
-
-
-# How many datagrams the daemon that runs now was sent.
-sent = 0
+        self.child.stdout.close()
+        self.child.wait()
 
 
 def send(count):
     """Slowly enough for a receiver that gets its core now and then only."""
-    global sent
-    sent += count
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        for number in range(count):
-            sender.sendto(b"x" * 500, ("127.0.0.1", LISTEN))
-            if number % 10 == 9:
-                time.sleep(0.01)
+    Running.current.sent += count
+    send_all(LISTEN, [b"x" * 500] * count, pause=0.01, at_once=10)
 
 
 def status(path, **fields):
@@ -124,13 +93,9 @@ def status(path, **fields):
         return error.code
 
 
-def passed(what):
-    print(f"passed: {what}", flush=True)
-
-
 def no_errors(browser, when):
     found = browser.console()
-    assert not found, f"errors in the console {when}: {found}"
+    check(not found, f"errors in the console {when}: {found}")
 
 
 def until_live(browser, words):
@@ -165,16 +130,15 @@ def names_the_loss(browser):
     seen = browser.wait_until("the loss in the queue", LOSS)
     # A starved receiver may have lost some at its socket before.
     if seen["toned"] == ["queue"]:
-        assert seen["title"] == "Datagrams are being lost in the sink's queue", seen
-    assert "sink stuck" in seen["words"] and "Raise queue_bytes" in seen["words"], seen
-    assert seen["falls"] == len(seen["toned"]), seen
+        same(seen["title"], "Datagrams are being lost in the sink's queue", seen)
+    check("sink stuck" in seen["words"] and "Raise queue_bytes" in seen["words"], seen)
+    same(seen["falls"], len(seen["toned"]), seen)
     no_errors(browser, "while datagrams are lost")
     passed("the loss is named in the right layer, and nowhere else")
 
 
 def of_ledger():
-    told = subprocess.run([UDPD, "stats", "--json", "-c", WORK / "udpd.toml"], check=True, stdout=subprocess.PIPE)
-    return json.loads(told.stdout)["listeners"][0]
+    return Running.current.listener()
 
 
 def lost_at_rest():
@@ -182,12 +146,11 @@ def lost_at_rest():
 
     def look():
         now = of_ledger()
-        has_come = now["received"] + now["kernel_dropped"] == sent
+        has_come = now["received"] + now["kernel_dropped"] == Running.current.sent
         is_offered = all(sink["offered"] == now["received"] for sink in now["sinks"])
         if not (has_come and is_offered and now["residual"] == 0):
             return None
-        at_sinks = sum(sum(sink["dropped"].values()) for sink in now["sinks"])
-        return now["kernel_dropped"] + sum(now["dropped"].values()) + at_sinks
+        return now["kernel_dropped"] + dropped_at(now) + sum(map(dropped_at, now["sinks"]))
 
     return until("the ledger at rest", look)
 
@@ -206,11 +169,11 @@ PAGE_PARTS = Path(__file__).parents[3] / "crates/udpd-endpoint/src/metrics/page"
 def until_strip_tells(browser, lost):
     source = STRIP.replace("SOURCE", (PAGE_PARTS / "words.js").read_text())
     seen = browser.wait_until(f"the {lost} that the ledger lost in the strip", source, lost)
-    assert seen["name"] == "syslog" and seen["marks"] >= 1, seen
+    check(seen["name"] == "syslog" and seen["marks"] >= 1, seen)
 
 
 def until_host_chart_tells_the_history(browser):
-    """What the chart says of the host is what the daemon keeps of it: a peak, nothing, or that nobody knows."""
+    """What the chart says of the host is what the daemon keeps of it: a peak, nothing, or that it is not known."""
 
     def look():
         series = json.load(urllib.request.urlopen(ADDRESS + "history", timeout=60))["series"]
@@ -243,7 +206,7 @@ def shows_where_the_hour_lost(browser):
     browser.wait_until("how long datagrams stayed", peak)
     until_host_chart_tells_the_history(browser)
 
-    # Whoever comes in the middle of it gets the same hour: from the daemon until then, and from the stream since.
+    # A page that is opened in the middle of it gets the same hour: from the daemon until then, and from the stream since.
     def reload():
         browser.open(ADDRESS)
         until_live(browser, "the stream")
@@ -295,7 +258,7 @@ def makes_no_loss_of_bounds(browser):
     ]:
         seen = browser.run(BOUNDS.replace("SOURCE", source), bounds)
         # Since the start, what the ledger says now is told, and not the highest that it ever said.
-        assert seen == {"found": expected, "told": bounds[-1][0]}, f"{what}: {seen}"
+        same(seen, {"found": expected, "told": bounds[-1][0]}, f"{what}: {seen}")
     passed("bounds that shrink or come back are no loss, and no negative one; a loss below an earlier high is one")
 
 
@@ -338,7 +301,7 @@ def joins_the_hour_with_the_stream(browser):
         ("with a gap that only the daemon can fill", [*stream, (26.25, 1100, 70)], False, expected | {"hasGap": True}),
     ]:
         seen = browser.run(JOINED.replace("SOURCE", source), told, uptimes, twice)
-        assert seen == sums, f"{what}: {seen}, and not {sums}"
+        same(seen, sums, f"{what}: {seen}, and not {sums}")
     passed("the hour that the daemon told is joined with the stream: nothing twice, nothing left out")
 
 
@@ -347,8 +310,8 @@ def fits_every_screen(browser):
         "light": {}, "dark": {"dark": True}, "phone": {"width": 390, "height": 844, "mobile": True},
         "phone-dark": {"width": 390, "height": 844, "mobile": True, "dark": True}, "tablet": {"width": 820},
     }.items():  # fmt: skip
-        too_wide = browser.look(WORK / f"{name}.png", **screen)
-        assert too_wide <= 0, f"{name}: {too_wide} pixels too wide"
+        too_wide = browser.look(f"{WORK}/{name}.png", **screen)
+        check(too_wide <= 0, f"{name}: {too_wide} pixels too wide")
     browser.devtools("Emulation.clearDeviceMetricsOverride")
     no_errors(browser, "on any screen")
     passed("it fits a desktop, a tablet and a phone, light and dark")
@@ -357,11 +320,11 @@ def fits_every_screen(browser):
 def lasts_through_restarts(browser):
     told = ""
     for how in (signal.SIGTERM, signal.SIGKILL):
-        Daemon.current.end(how)
+        Running.current.stop(how)
         browser.wait_until("the end", "return /trying again/.test(document.getElementById('link-words').textContent)")
-        # Long enough for attempts that find nobody.
+        # Long enough for attempts that find no daemon.
         time.sleep(3)
-        Daemon()
+        Running()
         until_live(browser, "the stream again")
         # The notice of the restart before would not do.
         told = browser.wait_until(
@@ -376,17 +339,21 @@ def lasts_through_restarts(browser):
     passed("ended and killed, it says so, comes back, begins anew, and the console stays empty")
 
 
+def images(browser):
+    return browser.run("return document.querySelectorAll('img').length")
+
+
 def takes_no_markup(browser):
     sharer = subprocess.Popen([sys.executable, "-c", SHARER, str(LISTEN)], stdin=subprocess.PIPE)
     try:
         browser.wait_until("the name", "return document.body.innerText.includes(arguments[0])", HOSTILE)
-        assert browser.run("return document.querySelectorAll('img').length") == 0
+        same(images(browser), 0, "images")
     finally:
         sharer.stdin.close()
         sharer.wait()
     refused = browser.run("try { document.body.innerHTML = arguments[0]; return false } catch { return true }", MARKUP)
-    assert refused, "markup from a string was taken"
-    assert browser.run("return document.querySelectorAll('img').length") == 0
+    check(refused, "markup from a string was taken")
+    same(images(browser), 0, "images")
     browser.console()
     passed("a hostile name from the daemon is text, and the policy refuses markup from strings")
 
@@ -396,57 +363,46 @@ def is_for_keyboards(browser):
         "return [...document.querySelectorAll('a,button,select,figure,[tabindex]')].filter((one) => !one.hidden &&"
         " !one.innerText && !one.ariaLabel && !one.labels?.length).length"
     )
-    assert unnamed == 0, f"{unnamed} elements without a name"
+    same(unnamed, 0, f"{unnamed} elements without a name")
     browser.run("document.querySelector('figure').focus()")
     told = browser.run(
         "const figure = document.activeElement;"
         "figure.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowLeft', bubbles: true }));"
         "return figure.querySelector('.told').textContent"
     )
-    assert told, "the arrow keys tell nothing"
+    check(told, "the arrow keys tell nothing")
     passed("every control has a name, and the arrow keys go through the hour")
 
 
 def asks_for_the_token(browser):
-    Daemon.current.end(signal.SIGTERM)
-    token = WORK / "token"
+    Running.current.stop(signal.SIGTERM)
+    token = Path(WORK, "token")
     token.write_text(TOKEN)
     token.chmod(0o600)
-    Daemon(f'metrics_token_file = "{token}"')
+    Running(f'metrics_token_file = "{token}"')
     for path in ("", "metrics", "stream", "history"):
-        assert status(path) == 401, path
-    assert status("metrics", Authorization=f"Bearer {TOKEN}") == 200
+        same(status(path), 401, path)
+    same(status("metrics", Authorization=f"Bearer {TOKEN}"), 200, "the answer to a token")
     browser.open("about:blank")
-    browser.open(f"http://anybody:{TOKEN}@127.0.0.1:{METRICS}/")
+    browser.open(f"http://reader:{TOKEN}@127.0.0.1:{METRICS}/")
     until_live(browser, "the stream with the token")
-    assert browser.console() == []
-    passed("with a token, a browser that has the password sees page and stream, and nobody else does")
+    same(browser.console(), [], "the console")
+    passed("with a token, a browser that has the password sees page and stream, and no other does")
 
 
-def main():
-    browser = None
+def all_cases():
+    Running()
+    browser = Browser(WORK)
     try:
-        Daemon()
-        browser = Browser(WORK)
-        shows_real_numbers(browser)
-        names_the_loss(browser)
-        shows_where_the_hour_lost(browser)
-        fits_every_screen(browser)
-        is_for_keyboards(browser)
-        takes_no_markup(browser)
-        makes_no_loss_of_bounds(browser)
-        joins_the_hour_with_the_stream(browser)
+        for case in (shows_real_numbers, names_the_loss, shows_where_the_hour_lost, fits_every_screen, is_for_keyboards,
+                     takes_no_markup, makes_no_loss_of_bounds, joins_the_hour_with_the_stream):
+            case(browser)
         browser.open(ADDRESS)
         until_live(browser, "the stream")
         lasts_through_restarts(browser)
         asks_for_the_token(browser)
     finally:
-        if browser:
-            browser.close()
-        if Daemon.current and Daemon.current.process.poll() is None:
-            Daemon.current.end(signal.SIGKILL)
+        browser.close()
 
 
-if __name__ == "__main__":
-    os.chdir(WORK)
-    main()
+main(all_cases)
