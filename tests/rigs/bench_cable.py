@@ -14,7 +14,8 @@ NAMED = [*LONE, "--from", "card1"]
 
 def bench(*arguments, status=0, prefix=(), words=""):
     """The report, or what is said with another status."""
-    done = subprocess.run([*prefix, UDPD, "bench", *arguments], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*prefix, UDPD, "bench", *arguments], capture_output=True, text=True, timeout=120,
+                          check=False)
     check(done.returncode == status and words in done.stderr,
           f"bench {' '.join(arguments)}: exit {done.returncode}, not {status}, and {words!r} in: {done.stderr}")
     return json.loads(done.stdout)["report"] if status == 0 else done.stderr

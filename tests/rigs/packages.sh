@@ -53,7 +53,7 @@ if command -v lintian >/dev/null; then
         "$package" >"$directory/said" 2>&1 || fail "lintian finds errors"
     echo "passed: lintian finds no error; $(grep -c '^W:' "$directory/said" || true) warnings"
 fi
-echo "passed: what the package holds, with whose rights: $(wc -l <"$directory/contents") entries"
+echo "passed: what the package holds, with which rights: $(wc -l <"$directory/contents") entries"
 
 boot_container --bind="$directory/debs:/debs"
 property() { inside systemctl show --value --property="$1" "${2:-udpd.service}"; }
@@ -97,7 +97,7 @@ install_package "$second" || fail "the upgrade"
 [ "$(property MainPID udpd@flows)" != "$before_instance" ] || fail "the instance was not restarted"
 [ "$(property NRestarts)" -eq 0 ] || fail "the restart was a failure"
 inside cat /var/lib/udpd/ledger.json >"$directory/ledger.json"
-python3 - "$directory/ledger.json" <<'PY' || fail "the old process did not close its books"
+python3 - "$directory/ledger.json" <<'PY' || fail "the old process did not close its ledger"
 import json, sys
 listener = json.load(open(sys.argv[1]))["listeners"][0]
 assert listener["residual"] == 0 and listener["arrived"] == 500, listener
@@ -105,7 +105,7 @@ PY
 inside systemctl stop udpd.service udpd@flows.service
 install_package "$first" || fail "a version from before"
 [ "$(property ActiveState)" = inactive ] || fail "an upgrade started what was stopped, although it is enabled"
-echo "passed: an upgrade restarts what runs, closes its books, and starts nothing that was stopped"
+echo "passed: an upgrade restarts what runs, closes its ledger, and starts nothing that was stopped"
 
 # 5. A new version that refuses the configuration, and one that does not run at all: the old process goes on.
 inside systemctl start udpd.service

@@ -1,5 +1,4 @@
 """Hosts without /sys and without memory; see poor_host.sh."""
-import os
 import re
 import shutil
 import subprocess

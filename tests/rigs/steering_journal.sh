@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Attacks what `udpd steer` saves, with the real binary and the real kernel: in network and mount namespaces of its own,
 # with veth interfaces and a journal written by hand for their RPS and XPS. After each attack the file is still there,
-# nothing else was written, the cause is named and the exit is not 0. Touches nothing of this host: no interface, no /run,
-# no /sys outside of its namespaces.
+# nothing else was written, the cause is named and the exit is not 0. Touches nothing of this host: no interface, no
+# /run, no /sys outside of its namespaces.
 . "$(dirname "$0")/lib/rig.sh"
 need namespaces setpriv:util-linux flock:util-linux
 can_be_made='mount -t sysfs none /sys && ip link add card0 type veth peer name peer0'
@@ -197,7 +197,8 @@ chmod 600 $folder/lock
 echo "process 1 (a rig that holds the lock)" >$folder/lock
 exec 9<>$folder/lock
 flock 9
-refused "another process holds the lock" "process 1 (a rig that holds the lock) holds $folder/lock" "$UDPD" steer restore
+refused "another process holds the lock" "process 1 (a rig that holds the lock) holds $folder/lock" \
+    "$UDPD" steer restore
 exec 9>&-
 restored "the lock is free again"
 echo "steering_journal.sh: $passed passed"

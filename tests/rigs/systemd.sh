@@ -258,7 +258,7 @@ for round in $(seq 5); do
         fail "systemd keeps $(property NFileDescriptorStore) descriptors, and not socket and record"
     [ "$(property MainPID)" != "$pid" ] || fail "it was not restarted"
 done
-wait "$sender" || fail "a sender was told that nobody listens"
+wait "$sender" || fail "a sender was told that no process listens"
 sender=
 # What was killed had delivered all it had; what comes before the next process is there waits for it.
 delivered=$(stats delivered)
@@ -266,7 +266,7 @@ for _ in $(seq 100); do sleep 0.1; [ "$(stats delivered)" != "$delivered" ] || b
 sleep 0.5
 pid=$(property MainPID)
 inside systemctl kill --signal=KILL udpd.service
-send 100 1 >"$directory/late.json" 2>/dev/null || fail "a sender was told that nobody listens"
+send 100 1 >"$directory/late.json" 2>/dev/null || fail "a sender was told that no process listens"
 await MainPID "$pid" != "a killed daemon was not started again"
 await ActiveState active
 inside systemctl stop udpd.service

@@ -40,7 +40,8 @@ def listener_in_another_namespace(scene):
 def fragments(scene):
     """No memory for fragments; the printed sysctl gives it."""
     # What is left of them would be counted beneath a later case.
-    run("sysctl", "-qw", "net.ipv4.ipfrag_time=1", *(f"net.ipv4.ipfrag_{name}_thresh=20000" for name in ("low", "high")))
+    run("sysctl", "-qw", "net.ipv4.ipfrag_time=1",
+        *(f"net.ipv4.ipfrag_{name}_thresh=20000" for name in ("low", "high")))
     scene.reader(5903)
     own = sender()
     provoke = lambda: paced(own, 5903, 40, 0.6, b"x" * 50_000)

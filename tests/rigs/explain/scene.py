@@ -13,7 +13,7 @@ import time
 
 from lib import net
 from lib.check import check
-from lib.daemon import UDPD, WORK, Daemon
+from lib.daemon import UDPD, Daemon
 from lib.net import OTHER, UDP_SEGMENT, run
 
 HERE = "10.9.0.1"

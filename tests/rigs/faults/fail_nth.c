@@ -212,7 +212,7 @@ static void answer_one(int listener)
 {
     struct seccomp_notif asked;
     memset(&asked, 0, sizeof asked);
-    // Whoever asked may be dead by now; then there is nothing to answer.
+    // The process that asked may be dead by now; then there is nothing to answer.
     if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &asked) != 0) return;
     if (options.arm_at && !state.armed && asked.data.nr == SYS_openat && opens_marker(&asked)) state.armed = 1;
     struct seccomp_notif_resp answer = { .id = asked.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
@@ -236,7 +236,7 @@ static int serve(pid_t child, int listener, int signals)
     for (;;) {
         if (poll(ready, 2, -1) < 0 && errno != EINTR) die("poll: %s", strerror(errno));
         if (ready[0].revents & POLLIN) answer_one(listener);
-        else if (ready[0].revents) ready[0].fd = -1; // nobody is left under the filter
+        else if (ready[0].revents) ready[0].fd = -1; // no process is left under the filter
         if (!(ready[1].revents & POLLIN)) continue;
         struct signalfd_siginfo signal;
         if (read(signals, &signal, sizeof signal) != sizeof signal) continue;

@@ -3,9 +3,9 @@
     run.py [--all] [--jobs N] [--only CALL,...] [--variants V,...] [--record DIRECTORY]
 
 The short form takes the first time and the first time after the start for each call, and that it fails from then on.
-`--all`, or RUNS=all, takes every N until it is no longer reached: each one for the first error of a call (sparser beyond
-the sixtieth), sparsely for its other errors, for a call that fails from then on, and for the two configurations beside
-the main ones. `--record` writes each run into faults.csv and a table into faults.md.
+`--all`, or RUNS=all, takes every N until it is no longer reached: each one for the first error of a call (sparser
+beyond the sixtieth), sparsely for its other errors, for a call that fails from then on, and for the two configurations
+beside the main ones. `--record` writes each run into faults.csv and a table into faults.md.
 """
 import argparse
 import collections
@@ -186,7 +186,8 @@ def page(rows, seconds):
     groups = collections.defaultdict(collections.Counter)
     for row in rows:
         groups[row["call"], row["error"]][row["outcome"]] += 1
-    cells = [[*key, counts.total(), *(counts[name] or "" for name in outcomes)] for key, counts in sorted(groups.items())]
+    cells = [[*key, counts.total(), *(counts[name] or "" for name in outcomes)]
+             for key, counts in sorted(groups.items())]
     total = collections.Counter(row["outcome"] for row in rows)
     cells.append(["all", "", len(rows), *(total[name] for name in outcomes)])
     return ["# Every system call made to fail", "",

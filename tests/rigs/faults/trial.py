@@ -239,7 +239,8 @@ consumers = {consumers}
     def ask(self):
         """One question to the control socket and one to the metrics, so that their calls are made, too."""
         questions = ((socket.AF_UNIX, str(self.directory / "control.sock"), b"stats\n"),
-                     (socket.AF_INET, (self.address, METRICS_PORT), b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"))
+                     (socket.AF_INET, (self.address, METRICS_PORT),
+                      b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"))
         for family, address, question in questions:
             with socket.socket(family, socket.SOCK_STREAM) as client:
                 client.settimeout(QUESTION_SECONDS)

@@ -2,7 +2,8 @@
 
 After each round every file is read, wherever it was moved to. Each record must be what was sent, byte for byte, and lie
 in a file of its sender; none may be there twice, none may be torn, and of what a daemon that ended in good order calls
-delivered all must be there, unless `keep` removes files or a kill took the files' buffers. Files of others stay as they were.
+delivered all must be there, unless `keep` removes files or a kill took the files' buffers. Files of others stay as they
+were.
 """
 
 import os
@@ -38,7 +39,8 @@ class Found:
         elif self.has_lines:
             # A line has its own end.
             expected = sent.removesuffix(b"\n")
-        check(record.payload == expected, lambda: f"{path}: {number} is {record.payload[:200]}, and was {expected[:200]}")
+        check(record.payload == expected,
+              lambda: f"{path}: {number} is {record.payload[:200]}, and was {expected[:200]}")
         check(record.source in (None, source), f"{path}: {number} is said to be from {record.source}, not {source}")
         names = (source, source.rsplit(".", 1)[0] + ".0_24", "overflow")
         check(not is_in_place or any(name in path for name in names), f"{path}: {number} is from {source}")

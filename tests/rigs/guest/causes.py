@@ -11,12 +11,12 @@ import subprocess
 import time
 
 import senders
-from lib.check import Failed
+from lib.check import Failed, check, until
 from lib.findings import cure, first, nothing
+from lib.net import UDP_SEGMENT
 
-UDP_SEGMENT = 103
 LISTENER = 5140
-# A program of somebody else, which asks for no receive buffer, and reads what one sender sends.
+# Another program, which asks for no receive buffer, and reads what one sender sends.
 FOREIGN = 5150
 DAEMON = "-c /tmp/udpd.toml"
 CONFIGURATION = """
@@ -52,8 +52,7 @@ class Scene:
     def run(self, script):
         """Must succeed."""
         said = self.guest.run(script)
-        if said.code != 0:
-            raise Failed(f"{script} ended with {said.code}: {said.text}")
+        check(said.code == 0, f"{script} ended with {said.code}: {said.text}")
         return said.text
 
     def set(self, **settings):
@@ -68,8 +67,7 @@ class Scene:
         """One that has room for whatever is sent here, on both cards; it stays for other cases."""
         if self.guest.run("kill -0 $(cat /tmp/pid)").code != 0:
             self.guest.write("/tmp/udpd.toml", CONFIGURATION)
-            if not self.stage.start():
-                raise Failed("the daemon does not start: " + self.run("cat /tmp/log"))
+            check(self.stage.start(), lambda: "the daemon does not start: " + self.run("cat /tmp/log"))
 
     def foreign(self):
         """Starts a reader that asks for no receive buffer, anew."""
@@ -78,8 +76,7 @@ class Scene:
         self.await_("grep -q ':%04X ' /proc/net/udp" % FOREIGN)
 
     def await_(self, condition, seconds=60):
-        if self.guest.wait(condition, seconds) is None:
-            raise Failed(f"not within {seconds} s: {condition}")
+        check(self.guest.wait(condition, seconds) is not None, f"not within {seconds} s: {condition}")
 
     def explain(self, provoke, arguments=DAEMON, seconds=4):
         """What explain says of what happens meanwhile, which it has to be there for from beginning to end."""
@@ -112,8 +109,8 @@ class Scene:
 def without(said, case):
     """It has cost nothing before, so it has to be gone."""
     nothing(said)
-    if any(finding["case"] == case for finding in said["findings"]):
-        raise Failed(f"the cure does not help: {json.dumps(said, indent=1)}")
+    check(all(finding["case"] != case for finding in said["findings"]),
+          lambda: f"the cure does not help: {json.dumps(said, indent=1)}")
 
 
 def burst(port, datagrams, times=1, to=LISTENER, size=60):
@@ -143,10 +140,8 @@ def all_come(scene, send, datagrams):
     """Sends, and waits until all of it has come to UDP."""
     before = delivered(scene)
     send()
-    until = time.monotonic() + 60
-    while (come := delivered(scene) - before) < datagrams:
-        if time.monotonic() > until:
-            raise Failed(f"{come} of {datagrams} datagrams came")
+    until(lambda: f"{delivered(scene) - before} of {datagrams} datagrams came",
+          lambda: delivered(scene) - before >= datagrams)
 
 
 def while_stopped(scene, pid_file, send, datagrams):
@@ -161,8 +156,8 @@ def while_stopped(scene, pid_file, send, datagrams):
     scene.await_("[ -e /tmp/is_stopped ]")
     send()
     scene.await_(f"[ -s /tmp/missing ] && ! grep -q '^State:.*T' /proc/$(cat {pid_file})/status")
-    if (missing := int(scene.run("cat /tmp/missing"))) > 0:
-        raise Failed(f"{missing} of {datagrams} datagrams did not come")
+    missing = int(scene.run("cat /tmp/missing"))
+    check(missing <= 0, f"{missing} of {datagrams} datagrams did not come")
 
 
 def backlog_too_short(scene):
@@ -240,7 +235,7 @@ def ring_too_small(scene):
 
 
 def interrupts_on_one_core(scene):
-    """All of four queues on the last core. What that costs a virtio card nobody here can see, so it is a risk."""
+    """All of four queues on the last core. What that costs a virtio card cannot be seen here, so it is a risk."""
     scene.daemon()
     scene.stage.uneven()
     # An interrupt moves when it fires.
@@ -263,13 +258,11 @@ def hashed_by_addresses_only(scene):
     scene.daemon()
     # Its driver does not tell the card of a hash alone, but of one with a table.
     scene.run("udpd steer apply port0 && ethtool -N port0 rx-flow-hash udp4 sd && ethtool -X port0 equal 4")
-    if busiest() < 128:
-        raise Failed("the card hashes more than addresses")
+    check(busiest() >= 128, "the card hashes more than addresses")
     found = first(scene.explain(lambda: None, "--interface port0", 1), "hashed_by_addresses_only", 0)
     scene.apply(cure(found, "command", "ethtool -N port0 rx-flow-hash udp4"))
     without(scene.explain(lambda: None, "--interface port0", 1), found["case"])
-    if busiest() >= 128:
-        raise Failed("the card still sends all flows to one queue")
+    check(busiest() < 128, "the card still sends all flows to one queue")
 
 
 def drifted_from_plan(scene):

@@ -5,7 +5,7 @@ from shapes import Case
 
 CASE = Case("journal", [0], steer='rx_queues = 2\nflow_hash_udp = "sd"')
 
-# Lines of neither snapshot would be a setting that nobody wanted.
+# Lines of neither snapshot would be a setting that no plan wanted.
 FOREIGN = "grep -vxF -f /tmp/before -f /tmp/planned /tmp/after"
 SAVED = "ls /run/udpd-steer/port0*.saved >/dev/null 2>&1"
 RANDOM = """
@@ -31,7 +31,7 @@ for trial in $(seq %d); do
     if cmp -s /tmp/before /tmp/after; then state=original
     elif cmp -s /tmp/planned /tmp/after; then state=planned
     else state=between; fi
-    %s && echo "trial $trial: a setting of nobody" && cat /tmp/first /tmp/second /tmp/third
+    %s && echo "trial $trial: a setting of no plan" && cat /tmp/first /tmp/second /tmp/third
     [ $state = original ] || %s || echo "trial $trial: $state, and no journal says so"
     echo "trial $trial ended $state" >&2
     udpd steer restore >/tmp/third 2>&1 || cat /tmp/third

@@ -8,7 +8,7 @@ CALM = "udpd steer status -c /tmp/udpd.toml"
 
 # $irq is the interrupt of the first queue.
 DEEDS = {
-    "an interrupt that somebody moved": "echo 2 >/proc/irq/$irq/smp_affinity_list",
+    "an interrupt that was moved": "echo 2 >/proc/irq/$irq/smp_affinity_list",
     "a card that was down": "ip link set port0 down; sleep 1; ip link set port0 up",
     "fewer queues": "ethtool -L port0 combined 2",
     "another table": "ethtool -X port0 equal 1",

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 
-# Emulated, instructions that copy byte by byte are slow, and so is every page that is cleared before anybody asks: the
+# Emulated, instructions that copy byte by byte are slow, and so is every page that is cleared before it is used: the
 # processor is said to lack the ones, and the kernel is told to leave out the other, and what guards against neighbours.
 KERNEL = "console=ttyS0,115200 quiet panic=-1 net.ifnames=0 mitigations=off init_on_alloc=0 audit=0"
 PROCESSOR = "max,-erms,-fsrm,-la57"

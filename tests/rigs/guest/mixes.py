@@ -11,13 +11,14 @@ import json
 import os
 import random
 import socket
-import struct
 import subprocess
 import time
 
 import causes
-from causes import UDP_SEGMENT, Scene
-from lib.check import Failed
+from causes import Scene
+from lib import packets
+from lib.check import Failed, check
+from lib.net import UDP_SEGMENT
 
 SINKS = ["kept", "slow"]
 NARROW, WIDE, LIMITED, CLOSED = 5140, 5141, 5142, 5999
@@ -103,10 +104,10 @@ class Sender:
 
     def damaged(self, count):
         """With a checksum that is wrong."""
+        source, to = f"10.9.{VIRTIO}.1", f"10.9.{VIRTIO}.2"
         with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as sender:
             for _ in range(count):
-                text = self.number(12)
-                sender.sendto(struct.pack("!HHHH", 4000, WIDE, 8 + len(text), 0x1234) + text, (f"10.9.{VIRTIO}.2", 0))
+                sender.sendto(packets.udp(source, to, WIDE, self.number(12), 0x1234), (to, 0))
 
 
 class Mix:
@@ -138,8 +139,8 @@ class Mix:
         run("mkdir -p /tmp/out; mkfifo /tmp/pipe; (exec cat /tmp/pipe >>/tmp/out/slow) & echo $! >/tmp/reader")
         run("udpd run -c /tmp/udpd.toml >/tmp/pipe 2>/tmp/log & echo $! >/tmp/pid")
         self.scene.await_("grep -q ready: /tmp/log || ! kill -0 $(cat /tmp/pid)")
-        if self.guest.run("grep -q ready: /tmp/log").code != 0:
-            raise Failed("the daemon does not start: " + run("cat /tmp/log"))
+        check(self.guest.run("grep -q ready: /tmp/log").code == 0,
+              lambda: "the daemon does not start: " + run("cat /tmp/log"))
         self.tap_dropped_before = self.tap_dropped()
 
     @staticmethod
@@ -156,7 +157,7 @@ class Mix:
         if limits >= {"backlog", "memory"}:
             # Memory is filled by long datagrams, and of those a backlog would lose fragments, which are packets.
             limits.remove(dice.choice(["backlog", "memory"]))
-        # Memory is full where nobody reads.
+        # Memory is full where no process reads.
         wanted = {"pid"} if "memory" in limits else set()
         stopped = [name for name in ("pid", "reader") if dice.random() < 0.5 or name in wanted]
         is_before = "backlog" not in limits and dice.random() < 0.3
@@ -168,7 +169,7 @@ class Mix:
             ("one by one", lambda: send.plain(VIRTIO, few(300), WIDE, size=1000)),
             ("denied", lambda: send.plain(VIRTIO, few(60), NARROW, source=DENIED)),
             ("limited", lambda: send.plain(RING, few(100), LIMITED)),
-            ("to nobody", lambda: send.plain(VIRTIO, few(50), CLOSED)),
+            ("to a closed port", lambda: send.plain(VIRTIO, few(50), CLOSED)),
             ("damaged", lambda: send.damaged(few(50))),
         ]
         if "memory" in limits:
@@ -195,13 +196,12 @@ class Mix:
             for name in reversed(stopped):
                 self.scene.run(f"kill -CONT $(cat /tmp/{name})")
             wrong = self.scene.take_back()
-        if wrong:
-            raise Failed("\n".join(wrong))
+        check(not wrong, "\n".join(wrong))
         return f"{', '.join(sorted(limits)) or 'no limit'}; stopped: {', '.join(stopped) or 'nothing'}"
 
     def before_the_card(self):
         """More than the queue before the virtio card holds."""
-        # What lies in it while it is made short is lost, and nobody counts it.
+        # What lies in it while it is made short is lost, and no counter has it.
         self.is_quiet()
         subprocess.run(["ip", "link", "set", f"tap{VIRTIO}", "txqueuelen", "8"], check=True)
         try:
@@ -223,15 +223,15 @@ class Mix:
             shown = self.scene.run(f"cut -c1-12 /tmp/out/{sink}")
             come = [int(number) for number in shown.split()]
             found = self.come[sink] | set(come)
-            if len(found) != len(self.come[sink]) + len(come) or not found <= set(range(1, self.sender.sent + 1)):
-                raise Failed(f"in the file of {sink} a number stands twice, or was never sent")
+            is_sent = found <= set(range(1, self.sender.sent + 1))
+            check(len(found) == len(self.come[sink]) + len(come) and is_sent,
+                  f"in the file of {sink} a number stands twice, or was never sent")
             yield sink, found
 
     def told(self):
         """What the ledger says is lost, by sink, and its terms."""
         ledger = self.stage.ledger()
-        if ledger is None:
-            raise Failed("the daemon does not answer: " + self.guest.run("cat /tmp/log").text)
+        check(ledger is not None, lambda: "the daemon does not answer: " + self.guest.run("cat /tmp/log").text)
         host, listeners = ledger["host"], ledger["listeners"]
         terms = {f"{loss['layer']}.{loss['counter']} {loss['place']}": loss["count"] for loss in host["lost"]["lost"]}
         for listener in listeners:

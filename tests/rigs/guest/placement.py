@@ -49,7 +49,7 @@ class Stage:
     def __init__(self, guest, report, bless=False, limit_seconds=60):
         self.guest, self.report, self.bless = guest, report, bless
         # How long something may take to be noticed, by the guest's clock. The promise is ten seconds, and a machine
-        # that emulates two guests beside other work keeps nobody's time.
+        # that emulates two guests beside other work keeps no time.
         self.limit_seconds = limit_seconds
         self.topology = judge.Topology(guest.run(judge.TOPOLOGY).text)
         shown = guest.run("for port in /sys/class/net/port*; do echo ${port##*/port} $(readlink -f $port/device); done")

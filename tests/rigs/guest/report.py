@@ -1,10 +1,11 @@
 """What was checked: each check is said when it is known, and counted."""
-import csv
 import datetime
 import json
 import pathlib
 import platform
 import time
+
+from lib import report
 
 
 class Report:
@@ -50,30 +51,19 @@ class Report:
 
     def record(self, folder, command, kernel, name, title):
         """The page of this run, and each check as a line of its table."""
-        folder = pathlib.Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        minutes = (time.monotonic() - self.started) / 60
-        failed = self.failed()
-        host = f"{platform.machine()}, Linux {platform.release()}; in the guests Linux {kernel}"
-        text = [
-            f"# {title}",
-            "",
-            f"{datetime.date.today()}, {host}, emulated without KVM.",
-            f"`{command}`:",
-            f"{len(self.checks)} checks in {minutes:.0f} minutes, {len(failed)} failed. Each is a line of {name}.csv.",
-            "",
-            "| machine | checks | failed |",
-            "|---|---|---|",
-        ]
-        for shape in dict.fromkeys(check[0] for check in self.checks):
-            its = [check for check in self.checks if check[0] == shape]
-            text.append(f"| {shape} | {len(its)} | {sum(bool(check[2]) for check in its)} |")
-        text += ["", "| machine | what | value |", "|---|---|---|"]
-        text += [f"| {shape} | {what} | {value} |" for shape, what, value in self.facts]
+        minutes, failed = (time.monotonic() - self.started) / 60, self.failed()
+        machines = {}
+        for shape, _, wrong in self.checks:
+            machines.setdefault(shape, []).append(bool(wrong))
+        page = [f"# {title}", "",
+                f"{datetime.date.today()}, {platform.machine()}, Linux {platform.release()}; in the guests Linux "
+                f"{kernel}, emulated without KVM. `{command}`:",
+                f"{len(self.checks)} checks in {minutes:.0f} minutes, {len(failed)} failed.",
+                f"Each is a line of {name}.csv.", "", *report.markdown_table("| machine | checks | failed |",
+                                           [(shape, len(its), sum(its)) for shape, its in machines.items()]),
+                "", *report.markdown_table("| machine | what | value |", self.facts)]
         if failed:
-            text += ["", "Failed:", "", *(f"- {shape}: {name}" for shape, name, _ in failed)]
-        (folder / f"{name}.md").write_text("\n".join(text) + "\n")
-        with open(folder / f"{name}.csv", "w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["machine", "check", "result"])
-            writer.writerows([shape, name, "failed" if wrong else "ok"] for shape, name, wrong in self.checks)
+            page += ["", "Failed:", "", *(f"- {shape}: {name}" for shape, name, _ in failed)]
+        rows = [{"machine": shape, "check": what, "result": "failed" if wrong else "ok"}
+                for shape, what, wrong in self.checks]
+        report.record(folder, name, ["machine", "check", "result"], rows, page)

@@ -36,7 +36,7 @@ def rivals(stage, _):
     number = stage.interrupts().of_queue(0, stage.devices[0], 0)
     mark(stage)
     guest.run(f"echo 2 >/proc/irq/{number}/smp_affinity_list")
-    named(stage, "an interrupt that somebody moved", f"interrupt {number} .* is 2, wanted 0")
+    named(stage, "an interrupt that was moved", f"interrupt {number} .* is 2, wanted 0")
     apply(stage)
     channels(stage)
     card(stage)

@@ -15,7 +15,7 @@ class Case:
     listener: str = 'spread = "cpu"'
     # What an administrator did before.
     prepare: str = ""
-    # None: nobody can say where the datagrams of this card arrive, and the ledger may say so.
+    # None: it cannot be known where the datagrams of this card arrive, and the ledger may say so.
     wrong_cpu: int | None = 0
     # How many receivers the daemon makes, where that is not one for each queue; and of what it then has to warn.
     receivers: int | None = None

@@ -21,11 +21,11 @@ def privileges(stage, _):
     before = stage.snapshot([0])
     shown = as_nobody(guest, "grep -E \"^(Uid|CapEff)\" /proc/self/status")
     report.same(
-        "the user is nobody and has no capability", [line.split()[1] for line in shown.lines()],
+        "the user has no capability", [line.split()[1] for line in shown.lines()],
         ["65534", "0000000000000000"],
     )
-    root, nobody = (run("udpd steer plan -c /tmp/udpd.toml") for run in (guest.run, lambda it: as_nobody(guest, it)))
-    report.same("a plan needs no privileges and is root's", (nobody.code, nobody.text), (0, root.text))
+    root, user = (run("udpd steer plan -c /tmp/udpd.toml") for run in (guest.run, lambda it: as_nobody(guest, it)))
+    report.same("a plan needs no privileges and is root's", (user.code, user.text), (0, root.text))
     report.same("neither does status", as_nobody(guest, "udpd steer status -c /tmp/udpd.toml").code, DIFFERS)
     refused = as_nobody(guest, "udpd steer apply -c /tmp/udpd.toml")
     report.same("apply needs some", refused.code, NO_PERMISSION)

@@ -128,11 +128,13 @@ def page(rows, seconds):
               sum(row["queue_full"] > 0 for row in some), sum(row["kernel_dropped"] > 0 for row in some)]
              for group, some in sorted(groups.items())]
     return ["# Overload in every mixture", "",
-            f"{host(UDPD)} `RUNS={len(rows)} tests/rigs/overload.sh`: {len(rows)} runs in {seconds:.0f} s, {bad} wrong.", "",
+            f"{host(UDPD)} `RUNS={len(rows)} tests/rigs/overload.sh`: {len(rows)} runs in {seconds:.0f} s, "
+            f"{bad} wrong.", "",
             "A run is right when each sink gave out whole records, in order for each source, none twice, as many as",
             "the ledger calls delivered; and when what was sent is delivered plus every reason. Each run is a line of",
             "overload.csv.", "",
-            *markdown_table("| engine | traffic | runs | wrong | sent | with `queue_full` | with kernel drops |", cells)]
+            *markdown_table("| engine | traffic | runs | wrong | sent | with `queue_full` | with kernel drops |",
+                            cells)]
 
 
 def campaign():

@@ -206,7 +206,7 @@ def shows_where_the_hour_lost(browser):
     browser.wait_until("how long datagrams stayed", peak)
     until_host_chart_tells_the_history(browser)
 
-    # A page that is opened in the middle of it gets the same hour: from the daemon until then, and from the stream since.
+    # A page that is opened in the middle of it gets the same hour: from the daemon until then, from the stream since.
     def reload():
         browser.open(ADDRESS)
         until_live(browser, "the stream")

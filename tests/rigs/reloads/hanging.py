@@ -203,7 +203,8 @@ class Campaign:
         self.hear(0.2)
         told = {listener["name"]: listener for listener in ledger["listeners"]}
         counts = {name: (own["arrived"], own["kernel_dropped"]) for name, own in told.items()}
-        same(counts, {name: (sent, 0) for name, sent in self.sent.items() if sent or name in told}, "arrived and dropped")
+        wanted = {name: (sent, 0) for name, sent in self.sent.items() if sent or name in told}
+        same(counts, wanted, "arrived and dropped")
         sinks = [sink for own in told.values() for sink in own["sinks"]]
         check(not any(sink["in_flight"] for sink in sinks), f"under way: {sinks}")
         check(not any(dropped_at(sink) for sink in sinks if sink["name"] != "stuck"), f"dropped: {sinks}")
@@ -214,10 +215,10 @@ class Campaign:
         answers = sorted(self.answers)
         what = "no sink that hangs" if IS_HEALTHY else "a sink that hangs"
         passed(f"{RELOADS} random reloads with {what}, SEED={SEED}: {sum(self.sent.values())} datagrams sent, all in "
-               f"their files and at the relay, {sum(map(dropped_at, sinks))} dropped by the sink that hangs and counted; "
-               f"named in {self.named} answers; an answer took {answers[len(answers) // 2]:.2f} s in the middle and "
-               f"{answers[-1]:.2f} s at most; at most {self.most_threads} threads; resident {begun_with} MiB at the "
-               f"start, {ended_with} at the end; ended within {took:.1f} s")
+               f"their files and at the relay, {sum(map(dropped_at, sinks))} dropped by the sink that hangs and "
+               f"counted; named in {self.named} answers; an answer took {answers[len(answers) // 2]:.2f} s in the "
+               f"middle and {answers[-1]:.2f} s at most; at most {self.most_threads} threads; resident {begun_with} MiB "
+               f"at the start, {ended_with} at the end; ended within {took:.1f} s")
 
 
 main(Campaign().run)

@@ -3,8 +3,8 @@
 A second daemon, with sandbox = "off", is the control: there each attempt has the answer of the kernel, for the same
 user. An attempt in the sandbox has to have another one: ENOSYS, which no right and no lack of one gives, or EPERM or
 EACCES where the kernel without the sandbox gives neither. What a thread needs for its work stands in GRANTED;
-everything else has to fail, and what is granted has to pass, or the list is out of date. Afterwards both daemons deliver and end
-with closed ledgers.
+everything else has to fail, and what is granted has to pass, or the list is out of date. Afterwards both daemons
+deliver and end with closed ledgers.
 """
 import collections
 import os

@@ -114,9 +114,9 @@ def outage():
     check(taken.count == sent - dropped and listener["kernel_dropped"] == dropped and not rest,
           f"{sent} sent, {dropped} dropped by the kernel, {taken.count} came, left: {rest}; {listener}")
     check(spilled >= OUTAGE_S * RATE * 0.9 - dropped, f"only {spilled} were in the spill")
-    passed(f"{OUTAGE_S} s without the peer at {RATE}/s: {sent} sent, {dropped} dropped by the kernel, {came_before} came "
-           f"before, {spilled} waited in {bytes_on_disk} bytes, {taken.count} came in order and once, the last of them "
-           f"{took_s:.1f} s after the peer was back")
+    passed(f"{OUTAGE_S} s without the peer at {RATE}/s: {sent} sent, {dropped} dropped by the kernel, {came_before} "
+           f"came before, {spilled} waited in {bytes_on_disk} bytes, {taken.count} came in order and once, the last of "
+           f"them {took_s:.1f} s after the peer was back")
 
 
 def full_disk(policy):
@@ -144,8 +144,8 @@ def full_disk(policy):
           f"{policy}: {sent} sent, {dropped} dropped by the kernel, {taken.count} came: {sink}")
     lines = sum("cannot write to its spill" in line for line in daemon.log().splitlines())
     check(lines == 1, f"{policy}: {lines} lines about the disk")
-    passed(f"a full disk, {policy}: {taken.count} of {sent} came, {lost} found no room, {waits['spilled']} waited there "
-           f"and {waits['in_flight']} in memory")
+    passed(f"a full disk, {policy}: {taken.count} of {sent} came, {lost} found no room, {waits['spilled']} waited "
+           f"there and {waits['in_flight']} in memory")
 
 
 def campaign():

@@ -7,7 +7,7 @@ import threading
 import time
 
 from lib import net, packets
-from lib.check import Failed, check, until
+from lib.check import until
 from lib.net import OTHER, UDP_SEGMENT, ip
 from tags import tags_of_marks
 
