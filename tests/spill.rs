@@ -384,7 +384,7 @@ fn a_spill_that_was_damaged_while_no_daemon_ran_is_sent_but_for_the_damage_which
     assert_closed(&ended.ledger, 0);
     for words in [
         "cannot be read, because they were not written to their",
-        "is no spill that udpd can read any more",
+        "is damaged or not a spill, and udpd cannot read it",
         "are damaged and count",
     ] {
         ended.assert_logged(words, 1);

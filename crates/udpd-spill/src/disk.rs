@@ -35,23 +35,23 @@ pub(crate) mod small {
     use std::fs::File;
 
     thread_local! {
-        static ROOM: Cell<Option<u64>> = const { Cell::new(None) };
+        static FREE: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
     /// From now on it has so much; `None` for as much as there is.
-    pub(crate) fn has_room(bytes: Option<u64>) {
-        ROOM.set(bytes);
+    pub(crate) fn set_free(bytes: Option<u64>) {
+        FREE.set(bytes);
     }
 
     /// Takes room for a file that is to be so long; how much of that there is not.
     pub(super) fn take(file: &File, bytes: u64) -> Option<u64> {
-        let room = ROOM.get()?;
+        let room = FREE.get()?;
         let grows = bytes.saturating_sub(file.metadata().map_or(0, |found| found.len()));
-        ROOM.set(Some(room.saturating_sub(grows)));
+        FREE.set(Some(room.saturating_sub(grows)));
         grows.checked_sub(room).filter(|missing| *missing > 0)
     }
 
     pub(super) fn give_back(bytes: u64) {
-        ROOM.set(ROOM.get().map(|room| room + bytes));
+        FREE.set(FREE.get().map(|room| room + bytes));
     }
 }

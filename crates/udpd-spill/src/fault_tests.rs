@@ -5,7 +5,7 @@
 use std::mem;
 
 use super::*;
-use crate::{Trouble, segment};
+use crate::{SpillReadError, segment};
 
 fn for_reading(path: &Path) -> File {
     File::open(path).expect("it opens")
@@ -31,7 +31,7 @@ fn what_cannot_be_marked_as_sent_is_not_sent_and_is_there_when_it_can_be() {
     append(&mut store, 0, 0..100, 10).expect("room");
     let own = replace_file(&mut store, for_reading(&files(&directory)[0]));
     for _ in 0..20 {
-        assert!(matches!(store.read(), Err(Trouble::Unmarked(_))));
+        assert!(matches!(store.read(), Err(SpillReadError::Unmarked(_))));
     }
     drop(replace_file(&mut store, own));
     assert_eq!(drain(&mut store), ((0..100).collect(), 0));
@@ -45,7 +45,7 @@ fn what_a_disk_does_not_give_back_is_looked_for_again_before_it_is_given_up_with
         append(&mut store, 0, 0..100, 10).expect("room");
         let own = replace_file(&mut store, for_writing(&files(&directory)[0]));
         for _ in 0..20 {
-            assert!(matches!(store.read(), Err(Trouble::Unread(_))));
+            assert!(matches!(store.read(), Err(SpillReadError::Unread(_))));
         }
         if recovers {
             drop(replace_file(&mut store, own));
@@ -79,11 +79,11 @@ fn what_cannot_be_forced_to_the_disk_is_told_and_costs_nothing() {
     let directory = TempDir::new().expect("a directory");
     let (mut store, _) = open_with(&directory, BYTES_MIN);
     append(&mut store, 0, 0..300, 1000).expect("room");
-    assert!(store.take_unforced().is_none());
+    assert!(store.take_sync_error().is_none());
     // It has all that it takes, so the next write begins another one.
     let own = replace_file(&mut store, full());
     append(&mut store, 0, 300..310, 1000).expect("it is written all the same");
-    assert!(store.take_unforced().is_some() && store.take_unforced().is_none());
+    assert!(store.take_sync_error().is_some() && store.take_sync_error().is_none());
     assert!(store.sync().is_err(), "it is tried again");
     let last = store.segments.back().expect("a segment");
     assert!(!last.is_unsynced, "and the others are not left out");
@@ -161,7 +161,7 @@ fn files_of_others_are_left_alone_and_what_is_no_file_is_refused_by_its_name() {
         assert_eq!(fs::read(directory.path().join(name)).expect("still there"), b"not udpd's", "{name}");
     }
     let odd = segment::path(directory.path(), 5);
-    let refused = || Store::open(directory.path(), BYTES_MAX, places(), &[]).expect_err("refused").to_string();
+    let refused = || Store::open(directory.path(), BYTES_MAX, lanes(), &[]).expect_err("refused").to_string();
     fs::create_dir(&odd).expect("made");
     assert!(refused().contains(odd.to_str().expect("UTF-8")), "{}", refused());
     fs::remove_dir(&odd).expect("removed");

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use mmsg::PackedDatagrams;
 
-use super::layout::{ALIGNMENT, FRAME_BYTES_MAX, HEAD_BYTES, HEADER_BYTES, Head, Mark, may_be_head};
+use super::layout::{ALIGNMENT, FRAME_BYTES_MAX, FrameHead, HEAD_BYTES, HEADER_BYTES, SegmentMark, may_be_head};
 use super::segment::Segment;
 use udpd_base::os::owned;
 
@@ -34,7 +34,7 @@ pub(super) struct Contents {
 }
 
 /// The first frame from `at` on, and where it begins. What the disk does not give is passed over, and `error` says why.
-pub(super) fn next(segment: &Segment, at: u64, error: &mut Option<io::Error>) -> Option<(u64, Head)> {
+pub(super) fn next(segment: &Segment, at: u64, error: &mut Option<io::Error>) -> Option<(u64, FrameHead)> {
     if at + HEAD_BYTES as u64 > segment.bytes {
         return None;
     }
@@ -45,7 +45,7 @@ pub(super) fn next(segment: &Segment, at: u64, error: &mut Option<io::Error>) ->
 }
 
 /// The first place from `at` on where a frame begins.
-fn search(segment: &Segment, mut at: u64, error: &mut Option<io::Error>) -> Option<(u64, Head)> {
+fn search(segment: &Segment, mut at: u64, error: &mut Option<io::Error>) -> Option<(u64, FrameHead)> {
     let mut bytes = vec![0; LOOK_BYTES];
     while at + HEAD_BYTES as u64 <= segment.bytes {
         let wanted = bytes.len().min(usize::try_from(segment.bytes - at).unwrap_or(usize::MAX));
@@ -79,12 +79,12 @@ pub(super) fn is_of_the_disk(error: &io::Error) -> bool {
 }
 
 /// Whether all of a frame is there, as far as the length of its file tells.
-pub(super) fn is_whole(segment: &Segment, at: u64, head: Head) -> bool {
+pub(super) fn is_whole(segment: &Segment, at: u64, head: FrameHead) -> bool {
     at + head.frame_bytes() <= segment.bytes
 }
 
 /// Reads the heads of all frames, and none of the datagrams but where a head cannot be read. An error is one of the
-/// disk: whoever went on would take for damaged, and remove, what can perhaps be read tomorrow.
+/// disk: going on would treat as damaged, and remove, what may be readable tomorrow.
 pub(super) fn contents(segment: &Segment) -> io::Result<Contents> {
     let (mut contents, mut error) = (Contents::default(), None);
     let (mut at, mut behind, mut uncounted) = (HEADER_BYTES as u64, 0, HEADER_BYTES as u64);
@@ -138,7 +138,7 @@ fn unsealed(
 /// The listener of a frame that begins here, how many datagrams are in it, and how long it is.
 fn unsealed_frame(bytes: &[u8]) -> Option<(String, u64, usize)> {
     let (own, behind) = bytes.split_first_chunk::<HEAD_BYTES>()?;
-    if let Some(head) = Head::unsealed(own)
+    if let Some(head) = FrameHead::unsealed(own)
         && let Some(body) = behind.get(..head.body_bytes as usize)
         && crc32fast::hash(body) == head.body_sum
     {
@@ -177,7 +177,7 @@ pub(super) fn contents_unsealed(path: &Path) -> io::Result<Vec<(String, u64)>> {
     let mut torn = Vec::new();
     if bytes > HEADER_BYTES as u64 {
         file.read_exact_at(&mut header, 0)?;
-        let decided = u64::from(Mark::latest(&header).decided);
+        let decided = u64::from(SegmentMark::latest(&header).decided);
         unsealed(&file, HEADER_BYTES as u64, bytes, (0, decided), &mut torn)?;
     }
     Ok(torn)
@@ -192,7 +192,7 @@ fn add(sums: &mut Vec<(String, u64)>, name: &str, datagrams: u64) {
 }
 
 /// The name of the listener whose datagrams are in a frame.
-pub(super) fn listener_of(segment: &Segment, at: u64, head: Head) -> io::Result<String> {
+pub(super) fn listener_of(segment: &Segment, at: u64, head: FrameHead) -> io::Result<String> {
     let mut name = [0; NAMES_BYTES_MAX];
     let name = &mut name[..usize::from(head.listener_bytes)];
     segment.file.read_exact_at(name, at + HEAD_BYTES as u64)?;
@@ -200,7 +200,7 @@ pub(super) fn listener_of(segment: &Segment, at: u64, head: Head) -> io::Result<
 }
 
 /// Reads the body of a whole frame; an error where it is not what was written.
-pub(super) fn body(segment: &Segment, at: u64, head: Head, body: &mut Vec<u8>) -> io::Result<()> {
+pub(super) fn body(segment: &Segment, at: u64, head: FrameHead, body: &mut Vec<u8>) -> io::Result<()> {
     body.resize(head.body_bytes as usize, 0);
     segment.file.read_exact_at(body, at + HEAD_BYTES as u64)?;
     match crc32fast::hash(body) == head.body_sum {

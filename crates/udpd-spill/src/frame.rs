@@ -1,4 +1,4 @@
-//! What a store hands out of its segments: a frame at a time, or why none can be had.
+//! What a store returns from its segments: a frame at a time, or why none can be read.
 
 use std::io;
 
@@ -17,7 +17,7 @@ pub struct Frame {
     pub datagrams: u64,
     /// Its place behind the last of its datagrams.
     pub end: u64,
-    /// What it holds is not what was written: nobody can send it.
+    /// Its content is damaged and cannot be sent.
     pub is_damaged: bool,
     /// It waits in memory, because the disk does not take it, and stays there until `Store::keep_unwritten`.
     pub is_unwritten: bool,
@@ -29,7 +29,7 @@ impl Frame {
         (self.end + place as u64).saturating_sub(self.skipped as u64 + self.datagrams)
     }
 
-    /// What stands for so many datagrams that nobody can read.
+    /// Stands for so many datagrams that cannot be read.
     pub(super) fn lost(segment: &Segment, datagrams: u64) -> Self {
         let (listener, lane) = (segment.left.first().map_or(0, |(listener, _)| *listener), 0);
         let end = segment.records;
@@ -48,16 +48,16 @@ impl Frame {
 
 /// Where the next frame is read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct ReadPosition {
     pub(super) segment: u64,
     pub(super) at: u64,
 }
 
-/// Why nothing can be read now. It is worth another look later.
+/// Why nothing can be read now. The reader retries later.
 #[derive(Debug)]
-pub enum Trouble {
-    /// The disk does not give it back.
+pub enum SpillReadError {
+    /// The disk does not return it.
     Unread(io::Error),
-    /// It cannot be written down that it is handed on, so nobody would know what comes twice after a crash.
+    /// It cannot be marked as handed on, so a crash would hide what comes twice.
     Unmarked(io::Error),
 }

@@ -43,7 +43,7 @@ const FRAME_MAGIC: [u8; 4] = *b"fram";
 
 /// What a segment begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct SegmentHeader {
     /// The number that it was born with. Its name may say another by now.
     pub(super) number: u64,
     pub(super) key: u32,
@@ -60,7 +60,7 @@ pub(super) enum Unreadable {
 
 /// How far the datagrams of a segment are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Mark {
+pub(super) struct SegmentMark {
     /// So many of the first are decided.
     pub(super) decided: u32,
     /// So many of the first have been handed on, or are about to be.
@@ -71,7 +71,7 @@ pub(super) struct Mark {
 
 /// What a frame begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct FrameHead {
     pub(super) records: u32,
     pub(super) body_bytes: u32,
     pub(super) listener_bytes: u8,
@@ -81,7 +81,7 @@ pub(super) struct Head {
     pub(super) body_sum: u32,
 }
 
-impl Head {
+impl FrameHead {
     /// Where the datagrams begin in the body.
     pub(super) fn names_bytes(self) -> usize {
         (usize::from(self.listener_bytes) + usize::from(self.bound_bytes)).next_multiple_of(ALIGNMENT)
@@ -98,7 +98,7 @@ impl Head {
     }
 
     /// As it lies at `at` in the segment with this header.
-    pub(super) fn encode(self, header: Header, at: u64) -> [u8; HEAD_BYTES] {
+    pub(super) fn encode(self, header: SegmentHeader, at: u64) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..4].copy_from_slice(&FRAME_MAGIC);
         bytes[4..8].copy_from_slice(&self.records.to_le_bytes());
@@ -112,7 +112,7 @@ impl Head {
     }
 
     /// What lies at `at`, if that is the head of a frame.
-    pub(super) fn decode(bytes: &[u8; HEAD_BYTES], header: Header, at: u64) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8; HEAD_BYTES], header: SegmentHeader, at: u64) -> Option<Self> {
         if four(bytes, 28) != head_sum(bytes, header, at) {
             return None;
         }
@@ -142,7 +142,7 @@ pub(super) fn may_be_head(bytes: &[u8]) -> bool {
     bytes.starts_with(&FRAME_MAGIC)
 }
 
-fn head_sum(bytes: &[u8; HEAD_BYTES], header: Header, at: u64) -> u32 {
+fn head_sum(bytes: &[u8; HEAD_BYTES], header: SegmentHeader, at: u64) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&bytes[..28]);
     hasher.update(&header.number.to_le_bytes());
@@ -156,7 +156,7 @@ fn machine() -> u8 {
     u8::try_from(usize::BITS).unwrap_or(u8::MAX) | u8::from(cfg!(target_endian = "big"))
 }
 
-impl Header {
+impl SegmentHeader {
     pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -182,7 +182,7 @@ impl Header {
     }
 }
 
-impl Mark {
+impl SegmentMark {
     pub(super) fn encode(self) -> [u8; MARK_BYTES] {
         let mut bytes = [0; MARK_BYTES];
         bytes[..4].copy_from_slice(&self.decided.to_le_bytes());
@@ -216,70 +216,70 @@ fn eight(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    const HEADER: Header = Header { number: 7, key: 0xdead_beef };
+    const HEADER: SegmentHeader = SegmentHeader { number: 7, key: 0xdead_beef };
 
     #[test]
     fn a_head_is_read_where_it_was_written_and_nowhere_else_and_not_with_any_bit_changed() {
-        let head = Head { records: 3, body_bytes: 96, listener_bytes: 2, bound_bytes: 9, first: 40, body_sum: 5 };
+        let head = FrameHead { records: 3, body_bytes: 96, listener_bytes: 2, bound_bytes: 9, first: 40, body_sum: 5 };
         let bytes = head.encode(HEADER, 64);
-        assert_eq!(Head::decode(&bytes, HEADER, 64), Some(head));
+        assert_eq!(FrameHead::decode(&bytes, HEADER, 64), Some(head));
         assert_eq!((head.names_bytes(), head.frame_bytes(), head.end()), (16, 128, 43));
-        assert_eq!(Head::decode(&bytes, HEADER, 72), None);
-        assert_eq!(Head::decode(&bytes, Header { key: 1, ..HEADER }, 64), None);
+        assert_eq!(FrameHead::decode(&bytes, HEADER, 72), None);
+        assert_eq!(FrameHead::decode(&bytes, SegmentHeader { key: 1, ..HEADER }, 64), None);
         for bit in 0..8 * HEAD_BYTES {
             let mut changed = bytes;
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Head::decode(&changed, HEADER, 64), None, "bit {bit}");
+            assert_eq!(FrameHead::decode(&changed, HEADER, 64), None, "bit {bit}");
         }
     }
 
     #[test]
     fn numbers_that_no_udpd_has_written_are_refused_before_they_are_added_up() {
-        let head = Head { records: 2, body_bytes: 96, listener_bytes: 2, bound_bytes: 9, first: 40, body_sum: 5 };
-        let is_read = |head: Head| Head::decode(&head.encode(HEADER, 64), HEADER, 64).is_some();
-        assert!(is_read(head) && is_read(Head { records: 5, ..head }));
+        let head = FrameHead { records: 2, body_bytes: 96, listener_bytes: 2, bound_bytes: 9, first: 40, body_sum: 5 };
+        let is_read = |head: FrameHead| FrameHead::decode(&head.encode(HEADER, 64), HEADER, 64).is_some();
+        assert!(is_read(head) && is_read(FrameHead { records: 5, ..head }));
         // More datagrams than there is room for, and places that no mark can name.
-        assert!(!is_read(Head { records: 6, ..head }) && !is_read(Head { records: u32::MAX, ..head }));
+        assert!(!is_read(FrameHead { records: 6, ..head }) && !is_read(FrameHead { records: u32::MAX, ..head }));
         for first in [u64::MAX, u64::MAX - 1, RECORDS_MAX - 1] {
-            assert!(!is_read(Head { first, ..head }), "{first}");
+            assert!(!is_read(FrameHead { first, ..head }), "{first}");
         }
-        assert!(is_read(Head { first: RECORDS_MAX - 2, ..head }));
+        assert!(is_read(FrameHead { first: RECORDS_MAX - 2, ..head }));
         let mut header = HEADER.encode();
-        let own = Mark { decided: 1, handed: 1, turn: 1 };
-        for (mark, at) in [own, Mark { turn: u32::MAX, ..own }].into_iter().zip(MARKS) {
+        let own = SegmentMark { decided: 1, handed: 1, turn: 1 };
+        for (mark, at) in [own, SegmentMark { turn: u32::MAX, ..own }].into_iter().zip(MARKS) {
             header[at as usize..at as usize + MARK_BYTES].copy_from_slice(&mark.encode());
         }
-        assert_eq!(Mark::latest(&header), own);
+        assert_eq!(SegmentMark::latest(&header), own);
     }
 
     #[test]
     fn a_header_of_a_newer_udpd_and_of_another_machine_is_refused_as_such() {
         let bytes = HEADER.encode();
-        assert_eq!(Header::decode(&bytes), Ok(HEADER));
+        assert_eq!(SegmentHeader::decode(&bytes), Ok(HEADER));
         let with = |at: usize, value: u8| {
             let mut other = bytes;
             other[at] = value;
             let sum = crc32fast::hash(&other[..28]);
             other[28..32].copy_from_slice(&sum.to_le_bytes());
-            Header::decode(&other)
+            SegmentHeader::decode(&other)
         };
         assert_eq!(with(8, VERSION + 1), Err(Unreadable::Newer(VERSION + 1)));
         assert_eq!(with(9, 0), Err(Unreadable::OtherMachine));
         let mut damaged = bytes;
         damaged[20] ^= 1;
-        assert_eq!(Header::decode(&damaged), Err(Unreadable::Damaged));
+        assert_eq!(SegmentHeader::decode(&damaged), Err(Unreadable::Damaged));
     }
 
     #[test]
     fn the_later_of_two_marks_counts_and_a_torn_one_does_not() {
         let mut header = HEADER.encode();
-        assert_eq!(Mark::latest(&header), Mark::default());
-        let marks = [(10, 20, 1), (20, 30, 2)].map(|(decided, handed, turn)| Mark { decided, handed, turn });
+        assert_eq!(SegmentMark::latest(&header), SegmentMark::default());
+        let marks = [(10, 20, 1), (20, 30, 2)].map(|(decided, handed, turn)| SegmentMark { decided, handed, turn });
         for (mark, at) in marks.into_iter().zip(MARKS) {
             header[at as usize..at as usize + MARK_BYTES].copy_from_slice(&mark.encode());
         }
-        assert_eq!(Mark::latest(&header), marks[1]);
+        assert_eq!(SegmentMark::latest(&header), marks[1]);
         header[MARKS[1] as usize] ^= 1;
-        assert_eq!(Mark::latest(&header), marks[0]);
+        assert_eq!(SegmentMark::latest(&header), marks[0]);
     }
 }

@@ -1,8 +1,8 @@
 //! A spill: datagrams wait on a disk while their destination cannot take them. `spilling` is the sink around it.
 //!
 //! It is a directory of segments, which are files with numbers that grow. Frames of datagrams are appended to the last
-//! one, and read from the first one on; what is decided is never read again. One thread does both, so nobody waits for
-//! a signal that does not come, and a writer that finds no room never waits for a reader that waits for it.
+//! one, and read from the first one on; what is decided is never read again. One thread does both, so there is no
+//! signal to miss, and a writer without space never waits for a reader that waits for the writer.
 //!
 //! What other disk queues suffered from is ruled out by what is not here. There is no index beside the data that could
 //! be lost, stale or contradict it: each segment says itself how far its datagrams are decided, and what it says is
@@ -17,16 +17,16 @@
 mod disk;
 mod find;
 mod frame;
+mod lanes;
 mod layout;
 mod outgoing;
-mod places;
 mod recover;
 mod segment;
 pub mod spilling;
 mod store;
 
-pub use frame::{Frame, Trouble};
+pub use frame::{Frame, SpillReadError};
+pub use lanes::{SpillLane, SpillLanes};
 pub use layout::FRAME_BYTES_MAX;
-pub use places::{Lane, Places};
 pub use recover::Recovered;
 pub use store::{BYTES_MIN, FILES_MAX, MEMORY_BYTES, Store};

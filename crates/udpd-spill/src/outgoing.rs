@@ -1,11 +1,11 @@
-//! Frames that are not written yet. They are gathered, so that one write carries thousands of datagrams.
+//! Frames that are not written yet, gathered so that one write carries thousands of datagrams.
 
 use std::ops::Range;
 
 use mmsg::{Datagram, PackedDatagrams};
 
-use super::layout::{ALIGNMENT, FRAME_BYTES_MAX, FRAME_FULL_BYTES, HEAD_BYTES, Head, Header};
-use super::places::Lane;
+use super::lanes::SpillLane;
+use super::layout::{ALIGNMENT, FRAME_BYTES_MAX, FRAME_FULL_BYTES, FrameHead, HEAD_BYTES, SegmentHeader};
 
 /// From this fill on they are written.
 const WRITE_AT_BYTES: usize = 256 << 10;
@@ -15,7 +15,7 @@ pub(super) const MEMORY_BYTES: usize = WRITE_AT_BYTES + FRAME_BYTES_MAX;
 
 /// A frame in the buffer.
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct UnwrittenFrame {
     begin: usize,
     listener: usize,
     lane: usize,
@@ -23,12 +23,12 @@ struct Waiting {
     names: (u8, u8),
 }
 
-impl Waiting {
+impl UnwrittenFrame {
     /// Its head, before it is known where it will lie and what its body comes to.
-    fn head(self, body_bytes: usize) -> Head {
+    fn head(self, body_bytes: usize) -> FrameHead {
         let body_bytes = u32::try_from(body_bytes).unwrap_or(u32::MAX);
         let (records, (listener_bytes, bound_bytes)) = (self.records, self.names);
-        Head { records, body_bytes, listener_bytes, bound_bytes, first: 0, body_sum: 0 }
+        FrameHead { records, body_bytes, listener_bytes, bound_bytes, first: 0, body_sum: 0 }
     }
 }
 
@@ -36,7 +36,7 @@ impl Waiting {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
-    frames: Vec<Waiting>,
+    frames: Vec<UnwrittenFrame>,
     /// The last frame takes more.
     is_open: bool,
 }
@@ -46,8 +46,8 @@ impl Outgoing {
         Self { bytes: Vec::with_capacity(MEMORY_BYTES), frames: Vec::with_capacity(64), is_open: false }
     }
 
-    /// Adds a datagram of a lane. Whoever does so writes when it is full.
-    pub(super) fn push(&mut self, lane: &Lane, datagram: &Datagram<'_>) {
+    /// Adds a datagram of a lane. The caller writes when the buffer is full.
+    pub(super) fn push(&mut self, lane: &SpillLane, datagram: &Datagram<'_>) {
         match self.frames.last() {
             Some(last)
                 if self.is_open && last.lane == lane.lane && self.bytes.len() - last.begin < FRAME_FULL_BYTES => {}
@@ -59,7 +59,7 @@ impl Outgoing {
         }
     }
 
-    fn begin(&mut self, lane: &Lane) {
+    fn begin(&mut self, lane: &SpillLane) {
         let begin = self.bytes.len();
         // A name is not longer than the 64 bytes that a configuration allows.
         let short = |text: &str| u8::try_from(text.len()).unwrap_or(u8::MAX);
@@ -68,7 +68,7 @@ impl Outgoing {
         self.bytes.extend_from_slice(&lane.name.as_bytes()[..names.0.into()]);
         self.bytes.extend_from_slice(&lane.bound.as_bytes()[..names.1.into()]);
         self.bytes.resize(self.bytes.len().next_multiple_of(ALIGNMENT), 0);
-        self.frames.push(Waiting { begin, listener: lane.listener, lane: lane.lane, records: 0, names });
+        self.frames.push(UnwrittenFrame { begin, listener: lane.listener, lane: lane.lane, records: 0, names });
         self.is_open = true;
     }
 
@@ -90,12 +90,12 @@ impl Outgoing {
     }
 
     /// The bytes as they lie in the segment with this header, which has so many bytes and has had so many datagrams.
-    pub(super) fn sealed(&mut self, header: Header, at: u64, mut first: u64) -> &[u8] {
+    pub(super) fn sealed(&mut self, header: SegmentHeader, at: u64, mut first: u64) -> &[u8] {
         self.is_open = false;
         let ends = self.frames.iter().skip(1).map(|frame| frame.begin).chain([self.bytes.len()]).collect::<Vec<_>>();
         for (frame, end) in self.frames.iter().zip(ends) {
             let (head, body) = self.bytes[frame.begin..end].split_at_mut(HEAD_BYTES);
-            let sealed = Head { first, body_sum: crc32fast::hash(body), ..frame.head(body.len()) };
+            let sealed = FrameHead { first, body_sum: crc32fast::hash(body), ..frame.head(body.len()) };
             head.copy_from_slice(&sealed.encode(header, at + frame.begin as u64));
             first = sealed.end();
         }
@@ -110,7 +110,7 @@ impl Outgoing {
 
     /// The head of the first frame as far as it is known, with its listener and its lane; its body goes to `body`. It
     /// takes no more.
-    pub(super) fn first(&mut self, body: &mut Vec<u8>) -> Option<(Head, usize, usize)> {
+    pub(super) fn first(&mut self, body: &mut Vec<u8>) -> Option<(FrameHead, usize, usize)> {
         let first = *self.frames.first()?;
         self.is_open &= self.frames.len() > 1;
         body.clear();

@@ -1,16 +1,16 @@
-//! What a former process has left in the directory of a spill.
+//! What an earlier process has left in the directory of a spill.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::find;
+use super::lanes::SpillLanes;
 use super::layout::{HEAD_BYTES, Unreadable};
-use super::places::Places;
 use super::segment::{self, Segment};
 use udpd_base::os::owned;
 
-/// Who writes a spill has a lock on this file.
+/// The writer of a spill locks this file.
 const LOCK: &str = "lock";
 
 /// What was found.
@@ -28,11 +28,11 @@ pub struct Recovered {
     pub set_aside: Vec<PathBuf>,
     /// Files in which nothing was, and that are removed.
     pub empty: Vec<PathBuf>,
-    /// Listeners of datagrams that wait, and that nobody knows any more.
+    /// Unknown listeners of datagrams that wait.
     pub unknown: Vec<String>,
 }
 
-/// Locks a directory for the one who writes there. The kernel lets go of the lock when the file is closed.
+/// Locks a directory for its writer. The kernel releases the lock when the file is closed.
 pub(super) fn claim(directory: &Path) -> io::Result<File> {
     owned::make_directory(directory)?;
     let lock = owned::open(&directory.join(LOCK), OpenOptions::new().write(true).create(true).truncate(false))?;
@@ -56,7 +56,7 @@ fn named(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Moves the segments of another directory, which nobody writes, in front of those of this one.
+/// Moves the segments of another directory, which has no writer, in front of those of this one.
 pub(super) fn move_in(from: &Path, to: &Path, first: u64) -> io::Result<()> {
     let named = |error| named(from, error);
     let _lock = claim(from).map_err(named)?;
@@ -69,13 +69,13 @@ pub(super) fn move_in(from: &Path, to: &Path, first: u64) -> io::Result<()> {
 }
 
 /// Opens what is there, the oldest first.
-pub(super) fn recover(directory: &Path, places: &Places) -> io::Result<(Vec<Segment>, Recovered)> {
+pub(super) fn recover(directory: &Path, lanes: &SpillLanes) -> io::Result<(Vec<Segment>, Recovered)> {
     let mut found = Recovered::default();
     let mut segments = Vec::new();
     for (number, path) in segment::list(directory)? {
         let named = |error| named(&path, error);
         match Segment::open((number, path.clone())).map_err(named)? {
-            Ok(segment) => segments.extend(take(segment, places, &mut found).map_err(named)?),
+            Ok(segment) => segments.extend(take(segment, lanes, &mut found).map_err(named)?),
             Err(Unreadable::Newer(version)) => {
                 let what = format!("{} is of a newer udpd (version {version} of its layout)", path.display());
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
@@ -86,7 +86,7 @@ pub(super) fn recover(directory: &Path, places: &Places) -> io::Result<(Vec<Segm
             }
             Err(Unreadable::Damaged) => {
                 let torn = find::contents_unsealed(&path).map_err(named)?;
-                add_torn(&torn, places, &mut found);
+                add_torn(&torn, lanes, &mut found);
                 set_aside(&path, &mut found).map_err(named)?;
             }
         }
@@ -113,32 +113,32 @@ fn add(sums: &mut Vec<(usize, u64)>, listener: usize, datagrams: u64) {
     }
 }
 
-fn add_torn(torn: &[(String, u64)], places: &Places, found: &mut Recovered) {
-    torn.iter().for_each(|(name, datagrams)| add(&mut found.torn, places.find(name, "").listener, *datagrams));
+fn add_torn(torn: &[(String, u64)], lanes: &SpillLanes, found: &mut Recovered) {
+    torn.iter().for_each(|(name, datagrams)| add(&mut found.torn, lanes.find(name, "").listener, *datagrams));
 }
 
 /// A segment with something in it; one without is removed.
-fn take(mut segment: Segment, places: &Places, found: &mut Recovered) -> io::Result<Option<Segment>> {
+fn take(mut segment: Segment, lanes: &SpillLanes, found: &mut Recovered) -> io::Result<Option<Segment>> {
     let contents = find::contents(&segment)?;
     if contents.records == 0 && contents.torn_bytes >= HEAD_BYTES as u64 {
         // There was a frame, and it cannot be read.
-        add_torn(&contents.torn, places, found);
+        add_torn(&contents.torn, lanes, found);
         return set_aside(&segment.path, found).map(|()| None);
     }
     segment.records = contents.records;
     for (name, datagrams) in contents.left.iter().chain(&contents.torn) {
-        if !places.knows(name) && !found.unknown.contains(name) && *datagrams > 0 {
+        if !lanes.knows(name) && !found.unknown.contains(name) && *datagrams > 0 {
             found.unknown.push(name.clone());
         }
     }
     for (name, datagrams) in &contents.left {
-        let listener = places.find(name, "").listener;
+        let listener = lanes.find(name, "").listener;
         segment.add_left(listener, *datagrams);
         add(&mut found.left, listener, *datagrams);
     }
-    add_torn(&contents.torn, places, found);
+    add_torn(&contents.torn, lanes, found);
     for (name, datagrams) in &contents.handed {
-        add(&mut found.twice_at_most, places.find(name, "").listener, *datagrams);
+        add(&mut found.twice_at_most, lanes.find(name, "").listener, *datagrams);
     }
     found.torn_bytes += contents.torn_bytes;
     if segment.is_done() {

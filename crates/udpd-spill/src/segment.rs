@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::disk;
-use super::layout::{HEAD_BYTES, HEADER_BYTES, Head, Header, MARK_BYTES, MARKS, Mark, Unreadable};
+use super::layout::{FrameHead, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, MARKS, SegmentHeader, SegmentMark, Unreadable};
 use udpd_base::os::owned;
 
 /// No segment has a number from this one on.
@@ -26,14 +26,14 @@ pub(super) struct Segment {
     pub(super) number: u64,
     pub(super) path: PathBuf,
     pub(super) file: File,
-    pub(super) header: Header,
+    pub(super) header: SegmentHeader,
     /// How long it is.
     pub(super) bytes: u64,
     /// How many datagrams it has had.
     pub(super) records: u64,
-    pub(super) mark: Mark,
+    pub(super) mark: SegmentMark,
     /// The mark that its header has.
-    written: Mark,
+    written: SegmentMark,
     /// So many of the first a former process may have handed on.
     handed_before: u32,
     /// How many datagrams of each listener are not decided.
@@ -72,8 +72,8 @@ impl Segment {
         let file = owned::open(&path, OpenOptions::new().read(true).write(true).create_new(true))?;
         // The standard library seeds its hash tables with random numbers, and has no others.
         let key = (RandomState::new().hash_one(number) >> 32) as u32;
-        let header = Header { number, key };
-        let mark = Mark { handed, turn: u32::from(handed > 0), decided: 0 };
+        let header = SegmentHeader { number, key };
+        let mark = SegmentMark { handed, turn: u32::from(handed > 0), decided: 0 };
         let mut bytes = header.encode();
         if handed > 0 {
             let at = MARKS[mark.turn as usize % MARKS.len()] as usize;
@@ -87,7 +87,7 @@ impl Segment {
         Ok(Self::new((number, path), file, header, HEADER_BYTES as u64, mark))
     }
 
-    fn new((number, path): (u64, PathBuf), file: File, header: Header, bytes: u64, mark: Mark) -> Self {
+    fn new((number, path): (u64, PathBuf), file: File, header: SegmentHeader, bytes: u64, mark: SegmentMark) -> Self {
         Self {
             number,
             path,
@@ -114,8 +114,8 @@ impl Segment {
             return Ok(Err(Unreadable::Damaged));
         }
         file.read_exact_at(&mut header, 0)?;
-        Ok(Header::decode(&header).map(|own| {
-            let mark = Mark::latest(&header);
+        Ok(SegmentHeader::decode(&header).map(|own| {
+            let mark = SegmentMark::latest(&header);
             let new = Self::new((number, path), file, own, bytes, mark);
             Self { is_unsynced: false, handed_before: mark.handed, ..new }
         }))
@@ -153,7 +153,7 @@ impl Segment {
         if (self.mark.decided, self.mark.handed) == (self.written.decided, self.written.handed) {
             return Ok(());
         }
-        let mark = Mark { turn: self.written.turn + 1, ..self.mark };
+        let mark = SegmentMark { turn: self.written.turn + 1, ..self.mark };
         self.file.write_all_at(&mark.encode(), MARKS[mark.turn as usize % MARKS.len()])?;
         (self.mark, self.written, self.is_unsynced) = (mark, mark, true);
         Ok(())
@@ -174,10 +174,10 @@ impl Segment {
     }
 
     /// The head at `at`, if there is one.
-    pub(super) fn head(&self, at: u64) -> io::Result<Option<Head>> {
+    pub(super) fn head(&self, at: u64) -> io::Result<Option<FrameHead>> {
         let mut bytes = [0; HEAD_BYTES];
         self.file.read_exact_at(&mut bytes, at)?;
-        Ok(Head::decode(&bytes, self.header, at))
+        Ok(FrameHead::decode(&bytes, self.header, at))
     }
 
     /// Removes its file.

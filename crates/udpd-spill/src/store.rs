@@ -2,8 +2,12 @@
 //!
 //! A disk that cannot force something to its platters has it all the same, so that is told and costs nothing. Each
 //! number is tried once: what a failure has left behind under one never stands in the way.
-
-mod read;
+//!
+//! The reader's side of a store: the next frame, once it is written down that it is handed on.
+//!
+//! A disk may return a moment later what it does not return now, so a read is retried many times before it is given up.
+//! But one bad place must not hold up everything behind it for ever, so it is skipped in the end. The next place gets
+//! as many retries: a disk that fails as a whole, for a while, costs a place or two and not the spill.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,14 +16,18 @@ use std::path::{Path, PathBuf};
 
 use mmsg::Datagram;
 
-use super::frame::Place;
-use super::layout::{FRAME_BYTES_MAX, HEADER_BYTES, RECORDS_MAX};
+use super::find;
+use super::frame::{Frame, ReadPosition, SpillReadError};
+use super::lanes::{SpillLane, SpillLanes};
+use super::layout::{FRAME_BYTES_MAX, FrameHead, HEAD_BYTES, HEADER_BYTES, RECORDS_MAX};
 use super::outgoing::{self, Outgoing};
-use super::places::Places;
 use super::recover::{self, Recovered};
 use super::segment::Segment;
 
-/// The memory that one takes, with that of whoever reads it.
+/// How often what cannot be read is looked at again; four times a second.
+const TRIES: u32 = 20;
+
+/// The memory of one store and its reader.
 pub const MEMORY_BYTES: usize = outgoing::MEMORY_BYTES + 2 * FRAME_BYTES_MAX;
 
 /// The least that one can do with: a few segments of a few frames.
@@ -39,7 +47,7 @@ const FIRST_NUMBER: u64 = 1 << 40;
 pub struct Store {
     directory: PathBuf,
     _lock: File,
-    places: Places,
+    lanes: SpillLanes,
     bytes_max: u64,
     /// The oldest first.
     segments: VecDeque<Segment>,
@@ -51,9 +59,9 @@ pub struct Store {
     is_lent: bool,
     /// So many of what comes next have been handed on before it is written.
     handed: u32,
-    /// Why something could not be forced to the disk, until somebody asks.
-    unforced: Option<io::Error>,
-    place: Place,
+    /// Why the last sync failed, until [`Store::take_sync_error`] takes it.
+    sync_error: Option<io::Error>,
+    place: ReadPosition,
     /// The frame that was read last, and where its datagrams begin.
     body: Vec<u8>,
     names_bytes: usize,
@@ -63,17 +71,22 @@ pub struct Store {
 
 impl Store {
     /// Opens the spill in this directory, which is made where it is missing, and takes what is in `others` as well.
-    pub fn open(directory: &Path, bytes_max: u64, places: Places, others: &[PathBuf]) -> io::Result<(Self, Recovered)> {
+    pub fn open(
+        directory: &Path,
+        bytes_max: u64,
+        lanes: SpillLanes,
+        others: &[PathBuf],
+    ) -> io::Result<(Self, Recovered)> {
         let lock = recover::claim(directory)?;
         for other in others {
             recover::move_in(other, directory, FIRST_NUMBER)?;
         }
-        let (segments, found) = recover::recover(directory, &places)?;
+        let (segments, found) = recover::recover(directory, &lanes)?;
         let next_number = segments.last().map_or(FIRST_NUMBER, |last| last.number + 1);
         let store = Self {
             directory: directory.to_owned(),
             _lock: lock,
-            places,
+            lanes,
             bytes_max,
             segments: segments.into(),
             is_begun: false,
@@ -81,8 +94,8 @@ impl Store {
             out: Outgoing::new(),
             is_lent: false,
             handed: 0,
-            unforced: None,
-            place: Place { segment: 0, at: 0 },
+            sync_error: None,
+            place: ReadPosition { segment: 0, at: 0 },
             body: Vec::with_capacity(FRAME_BYTES_MAX),
             names_bytes: 0,
             failures: 0,
@@ -111,7 +124,7 @@ impl Store {
 
     /// Adds a datagram of this lane. True when it is time to write.
     pub fn push(&mut self, lane: usize, datagram: &Datagram<'_>) -> bool {
-        self.out.push(self.places.lane(lane), datagram);
+        self.out.push(self.lanes.lane(lane), datagram);
         self.out.is_full()
     }
 
@@ -158,7 +171,7 @@ impl Store {
         }
         let lent = std::mem::take(&mut self.is_lent).then(|| self.out.first_size()).map(|(bytes, datagrams)| {
             last.seen += datagrams;
-            self.place = Place { segment: number, at: begin + bytes };
+            self.place = ReadPosition { segment: number, at: begin + bytes };
             (number, first + datagrams)
         });
         self.out.clear();
@@ -180,7 +193,7 @@ impl Store {
         if self.is_begun
             && let Some(last) = self.segments.back_mut()
         {
-            self.unforced = last.sync().err().or(self.unforced.take());
+            self.sync_error = last.sync().err().or(self.sync_error.take());
         }
         let number = self.next_number;
         self.next_number += 1;
@@ -188,17 +201,17 @@ impl Store {
         self.is_begun = true;
         // So that a power loss does not take the name.
         let forced = File::open(&self.directory).and_then(|directory| directory.sync_all());
-        self.unforced = forced.err().or(self.unforced.take());
+        self.sync_error = forced.err().or(self.sync_error.take());
         Ok(())
     }
 
     /// Why something that was written could not be forced to the disk, if so, since this was last asked.
-    pub fn take_unforced(&mut self) -> Option<io::Error> {
-        self.unforced.take()
+    pub fn take_sync_error(&mut self) -> Option<io::Error> {
+        self.sync_error.take()
     }
 
-    /// So many of the datagrams that come next are with somebody who may still deliver them: to be said before they
-    /// come, so that there is no moment at which they are in the spill and that is not.
+    /// The destination may still deliver so many of the next datagrams. To be called before they are added, so that the
+    /// mark is on the disk no later than they are.
     pub fn expect_handed(&mut self, datagrams: u64) {
         self.handed = u32::try_from(datagrams).unwrap_or(u32::MAX);
     }
@@ -247,7 +260,7 @@ impl Store {
         oldest.left
     }
 
-    /// So many of the datagrams that wait, the first ones, are with somebody who may still deliver them.
+    /// The destination may still deliver the first so many of the waiting datagrams.
     pub fn note_handed(&mut self, mut datagrams: u64) -> io::Result<()> {
         all(self.segments.iter_mut().map(|segment| {
             let decided = u64::from(segment.mark.decided);
@@ -263,8 +276,8 @@ impl Store {
         all(self.segments.iter_mut().map(Segment::sync))
     }
 
-    /// The end: nothing is handed on any more, and what was is decided as far as `acknowledge` was told. Unless
-    /// something may be with somebody all the same, nothing of it will be sent twice.
+    /// The end: nothing more is handed on, and `acknowledge` has marked what is decided. Unless the destination may
+    /// still deliver some of the rest, none of it will be sent twice.
     pub fn close(&mut self, may_be_twice: bool) -> io::Result<()> {
         let marked = all(self.segments.iter_mut().map(|segment| {
             if !may_be_twice {
@@ -281,6 +294,135 @@ fn all(mut results: impl Iterator<Item = io::Result<()>>) -> io::Result<()> {
     let first = results.try_for_each(|result| result);
     results.for_each(drop);
     first
+}
+
+impl Store {
+    /// Reads the next frame that has something undecided, and writes down that it is handed on.
+    pub fn read(&mut self) -> Result<Option<Frame>, SpillReadError> {
+        while let Some(index) = self.segments.iter().position(|segment| segment.number >= self.place.segment) {
+            let number = self.segments[index].number;
+            if number > self.place.segment || self.place.at == 0 {
+                self.place = ReadPosition { segment: number, at: HEADER_BYTES as u64 };
+            }
+            if let Some((begin, head)) = self.head_in(index)? {
+                if let Some(frame) = self.frame_at(index, begin, head)? {
+                    return Ok(Some(frame));
+                }
+                continue;
+            }
+            let segment = &mut self.segments[index];
+            let seen = std::mem::replace(&mut segment.seen, segment.held);
+            if seen < segment.held {
+                // A head that was there is not any more.
+                return Ok(Some(Frame::lost(segment, segment.held - seen)));
+            }
+            if index + 1 == self.segments.len() {
+                break;
+            }
+            self.place = ReadPosition { segment: number + 1, at: 0 };
+        }
+        self.remove_done();
+        Ok(self.read_unwritten())
+    }
+
+    /// The next frame of what the disk does not take. Nothing that is on the disk waits before it.
+    fn read_unwritten(&mut self) -> Option<Frame> {
+        let (head, listener, lane) = self.out.first(&mut self.body).filter(|_| self.left() == 0)?;
+        (self.names_bytes, self.is_lent) = (head.names_bytes(), true);
+        let (datagrams, end) = (u64::from(head.records), head.end());
+        Some(Frame { segment: 0, listener, lane, skipped: 0, datagrams, end, is_damaged: false, is_unwritten: true })
+    }
+
+    /// Of the frame that was read from memory only the datagrams at these places wait on; it is read again.
+    pub fn keep_unwritten(&mut self, is_kept: impl Fn(usize) -> bool) {
+        self.out.keep_of_first(is_kept);
+        self.is_lent = false;
+    }
+
+    /// The next head of a segment.
+    fn head_in(&mut self, index: usize) -> Result<Option<(u64, FrameHead)>, SpillReadError> {
+        let mut error = None;
+        let next = find::next(&self.segments[index], self.place.at, &mut error);
+        match error {
+            Some(error) if self.failures < TRIES => {
+                self.failures += 1;
+                Err(SpillReadError::Unread(error))
+            }
+            Some(_) => {
+                self.failures = 0;
+                Ok(next)
+            }
+            None => Ok(next),
+        }
+    }
+
+    /// The frame with this head, and the place behind it; `None` where it is cut off, or all of it is decided.
+    fn frame_at(&mut self, index: usize, begin: u64, head: FrameHead) -> Result<Option<Frame>, SpillReadError> {
+        let segment = &mut self.segments[index];
+        let decided = u64::from(segment.mark.decided);
+        let is_whole = find::is_whole(segment, begin, head);
+        let behind = begin + if is_whole { head.frame_bytes() } else { HEAD_BYTES as u64 };
+        if !is_whole || head.end() <= decided {
+            self.place.at = behind;
+            return Ok(None);
+        }
+        let read = find::body(segment, begin, head, &mut self.body);
+        if let Err(error) = &read
+            && find::is_of_the_disk(error)
+            && self.failures < TRIES
+        {
+            self.failures += 1;
+            return read.map(|()| None).map_err(SpillReadError::Unread);
+        }
+        self.failures = 0;
+        segment.mark.handed = segment.mark.handed.max(u32::try_from(head.end()).unwrap_or(u32::MAX));
+        segment.write_mark().map_err(SpillReadError::Unmarked)?;
+        let skipped = decided.saturating_sub(head.first);
+        let datagrams = u64::from(head.records) - skipped;
+        segment.seen += datagrams;
+        (self.place.at, self.names_bytes) = (behind, head.names_bytes());
+        let (segment, is_damaged) = (segment.number, read.is_err());
+        let unread = is_damaged.then(|| find::listener_of(&self.segments[index], begin, head).unwrap_or_default());
+        let SpillLane { listener, lane, .. } = *self.lane_of(head, unread.as_deref());
+        let (skipped, end) = (skipped as usize, head.end());
+        Ok(Some(Frame { segment, listener, lane, skipped, datagrams, end, is_damaged, is_unwritten: false }))
+    }
+
+    /// Whose the frame is that was read; of one that could not be, the name of its listener is all that is known.
+    fn lane_of(&self, head: FrameHead, unread: Option<&str>) -> &SpillLane {
+        let name = usize::from(head.listener_bytes);
+        let text = |from: usize, to: usize| String::from_utf8_lossy(self.body.get(from..to).unwrap_or_default());
+        match unread {
+            Some(listener) => self.lanes.find(listener, ""),
+            None => self.lanes.find(&text(0, name), &text(name, name + usize::from(head.bound_bytes))),
+        }
+    }
+
+    /// The datagrams of the frame that was read last, as `mmsg::pack` has them.
+    pub fn datagrams(&self) -> &[u8] {
+        self.body.get(self.names_bytes..).unwrap_or_default()
+    }
+
+    /// So many datagrams of a listener, of those that were read from this segment, are decided.
+    pub fn decide(&mut self, segment: u64, listener: usize, datagrams: u64) {
+        let Some(segment) = self.segments.iter_mut().find(|own| own.number == segment) else { return };
+        if let Some((_, left)) = segment.left.iter_mut().find(|(own, _)| *own == listener) {
+            *left = left.saturating_sub(datagrams);
+        }
+    }
+
+    /// So many datagrams of a segment cannot be read. Tells whose they are taken to be, which is this listener's as far
+    /// as it has any.
+    pub fn give_up(&mut self, segment: u64, listener: usize, mut datagrams: u64, mut lost: impl FnMut(usize, u64)) {
+        let Some(segment) = self.segments.iter_mut().find(|own| own.number == segment) else { return };
+        segment.left.sort_by_key(|(own, _)| *own != listener);
+        for (listener, left) in &mut segment.left {
+            let given_up = datagrams.min(*left);
+            *left -= given_up;
+            datagrams -= given_up;
+            lost(*listener, given_up);
+        }
+    }
 }
 
 #[cfg(test)]

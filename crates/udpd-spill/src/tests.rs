@@ -11,22 +11,22 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::layout::HEAD_BYTES;
-use crate::{Frame, Lane, Recovered};
+use crate::{Frame, Recovered, SpillLane};
 
 const BYTES_MAX: u64 = 64 << 20;
 
-fn places() -> Places {
-    let lane = |lane: usize, name: &str| Lane {
+fn lanes() -> SpillLanes {
+    let lane = |lane: usize, name: &str| SpillLane {
         lane,
         listener: lane,
         name: name.to_owned(),
         bound: format!("127.0.0.1:{}", 514 + lane),
     };
-    Places::of(vec![lane(0, "syslog"), lane(1, "flows")]).expect("two lanes")
+    SpillLanes::of(vec![lane(0, "syslog"), lane(1, "flows")]).expect("two lanes")
 }
 
 fn open_with(directory: &TempDir, bytes_max: u64) -> (Store, Recovered) {
-    Store::open(directory.path(), bytes_max, places(), &[]).expect("it opens")
+    Store::open(directory.path(), bytes_max, lanes(), &[]).expect("it opens")
 }
 
 fn open(directory: &TempDir) -> (Store, Recovered) {
@@ -265,7 +265,7 @@ fn a_second_writer_and_what_a_newer_udpd_wrote_are_refused_and_left_alone() {
     let directory = TempDir::new().expect("a directory");
     let (mut store, _) = open(&directory);
     append(&mut store, 0, 0..3, 8).expect("room");
-    let refused = || Store::open(directory.path(), BYTES_MAX, places(), &[]).expect_err("refused").to_string();
+    let refused = || Store::open(directory.path(), BYTES_MAX, lanes(), &[]).expect_err("refused").to_string();
     assert!(refused().contains("second one"), "{}", refused());
     drop(store);
     let path = files(&directory).remove(0);
@@ -291,7 +291,7 @@ fn what_consumers_have_left_that_there_are_no_more_comes_first() {
         append(&mut store, 0, numbers, 8).expect("room");
     }
     let others = [other.path().to_owned()];
-    let (mut store, found) = Store::open(directory.path(), BYTES_MAX, places(), &others).expect("it opens");
+    let (mut store, found) = Store::open(directory.path(), BYTES_MAX, lanes(), &others).expect("it opens");
     assert_eq!(left(&found), 40);
     assert_eq!(drain(&mut store), ((0..40).collect(), 0));
     assert!(files(&other).is_empty());
@@ -303,9 +303,9 @@ fn datagrams_of_a_listener_that_is_gone_are_not_lost() {
     let (mut store, _) = open(&directory);
     append(&mut store, 1, 0..5, 8).expect("room");
     drop(store);
-    let lane = Lane { lane: 3, listener: 2, name: "other".to_owned(), bound: "[::]:1".to_owned() };
-    let places = Places::of(vec![lane]).expect("a lane");
-    let (mut store, found) = Store::open(directory.path(), BYTES_MAX, places, &[]).expect("it opens");
+    let lane = SpillLane { lane: 3, listener: 2, name: "other".to_owned(), bound: "[::]:1".to_owned() };
+    let lanes = SpillLanes::of(vec![lane]).expect("a lane");
+    let (mut store, found) = Store::open(directory.path(), BYTES_MAX, lanes, &[]).expect("it opens");
     assert_eq!((found.unknown.as_slice(), found.left.as_slice()), (&["flows".to_owned()][..], &[(2, 5)][..]));
     let frame = store.read().expect("it reads").expect("a frame");
     assert_eq!((frame.listener, frame.lane, numbers(&store, frame).len()), (2, 3, 5));

@@ -15,9 +15,9 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 
 use super::context::{Context, Reported, Returned, size_at_least};
 use super::error::KafkaError;
-use super::fate::{Fate, Refusal, refuse};
 use super::hidden::Hidden;
 use super::library;
+use super::outcome::{MessageOutcome, MessageRefusal, refuse};
 use super::settings::KafkaSettings;
 use super::told::Purpose;
 #[cfg(feature = "kafka-tls")]
@@ -63,7 +63,7 @@ pub(super) enum Offered {
     TooLarge,
 }
 
-pub(super) struct Client {
+pub(super) struct KafkaClient {
     producer: BaseProducer<Context>,
     /// Starts the thread that looks at a broker that is not trusted.
     #[cfg_attr(not(feature = "kafka-tls"), expect(dead_code, reason = "without TLS everybody is trusted"))]
@@ -82,13 +82,13 @@ pub(super) struct Client {
     last_report: Instant,
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for KafkaClient {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Client").field("under_way", &self.under_way).finish_non_exhaustive()
     }
 }
 
-impl Client {
+impl KafkaClient {
     /// Starts a client; connects to nobody yet.
     pub(super) fn start(
         name: &str,
@@ -158,7 +158,7 @@ impl Client {
                 LibraryError::MessageProduction(RDKafkaErrorCode::Fatal) if self.renew(tallies) => {}
                 LibraryError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge) => {
                     self.producer.context().refused(&error.to_string());
-                    return refuse(&mut tallies[listener], Refusal::TooLarge, 1);
+                    return refuse(&mut tallies[listener], MessageRefusal::TooLarge, 1);
                 }
                 error => {
                     self.producer.context().refused(&error.to_string());
@@ -222,10 +222,10 @@ impl Client {
     }
 
     /// Says, within the allowance, that brokers refuse a message alone.
-    pub(super) fn say_refused(&self, refusal: Refusal, bytes_at_most: usize) {
+    pub(super) fn say_refused(&self, refusal: MessageRefusal, bytes_at_most: usize) {
         let why = match refusal {
-            Refusal::TooLarge => "its size; raise max.message.bytes of the topic (too_large)",
-            Refusal::Policy => "its time, its key or what it is (against_policy)",
+            MessageRefusal::TooLarge => "its size; raise max.message.bytes of the topic (too_large)",
+            MessageRefusal::Policy => "its time, its key or what it is (against_policy)",
         };
         let reason = format!("the brokers refuse it alone, of {bytes_at_most} bytes at most, for {why}");
         self.producer.context().refused(&reason);
@@ -250,7 +250,7 @@ impl Client {
 
     /// Hears what became of messages with tickets, and tells it. True when the client had failed for good and there is
     /// another one, which knows of none.
-    pub(super) fn hear_fates(&mut self, tell: &mut dyn FnMut(usize, Fate, i32)) -> bool {
+    pub(super) fn hear_fates(&mut self, tell: &mut dyn FnMut(usize, MessageOutcome, i32)) -> bool {
         self.poll();
         let is_fatal = self.producer.context().is_fatal();
         if is_fatal {
@@ -263,9 +263,9 @@ impl Client {
             }
         }
         let mut any = false;
-        self.producer.context().take_fates(|ticket, fate, partition| {
+        self.producer.context().take_fates(|ticket, outcome, partition| {
             any = true;
-            tell(ticket, fate, partition);
+            tell(ticket, outcome, partition);
         });
         if any {
             self.last_report = Instant::now();
@@ -364,8 +364,8 @@ impl Client {
                 self.producer.context().take_reports(listener);
             deliver(&mut tallies[listener], delivered);
             fail(&mut tallies[listener], failed);
-            refuse(&mut tallies[listener], Refusal::TooLarge, too_large);
-            refuse(&mut tallies[listener], Refusal::Policy, against_policy);
+            refuse(&mut tallies[listener], MessageRefusal::TooLarge, too_large);
+            refuse(&mut tallies[listener], MessageRefusal::Policy, against_policy);
             let settled = delivered + failed + too_large + against_policy;
             *under_way -= settled;
             any |= settled > 0;

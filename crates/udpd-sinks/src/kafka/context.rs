@@ -18,14 +18,14 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, DeliveryResult, Message, OwnedMessage};
 use rdkafka::producer::ProducerContext;
 
-use super::fate::{Fate, Refusal, TICKET_SHIFT};
 use super::hidden::Hidden;
+use super::log_lines::{KafkaLog, Lines};
+use super::outcome::{MessageOutcome, MessageRefusal, TICKET_SHIFT};
 use super::security::{Sasl, Security};
 use super::settings::KafkaSettings;
 use super::token;
 #[cfg(feature = "kafka-tls")]
-use super::trust::{self, Question};
-use super::voice::{Lines, Voice};
+use super::trust::{self, TrustQuestion};
 
 /// A count with one writer, who is its only reader too.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ pub(super) struct Returned {
 pub(super) struct Context {
     reports: Box<[Reports]>,
     /// Of messages that have tickets, with their partitions.
-    fates: Mutex<Vec<(usize, Fate, i32)>>,
+    fates: Mutex<Vec<(usize, MessageOutcome, i32)>>,
     returned: Mutex<Vec<Returned>>,
     /// At how many bytes the library ends a batch: a message as large as that is alone in its own.
     batch_bytes: usize,
@@ -88,12 +88,12 @@ pub(super) struct Context {
     /// The last broker was lost, and nothing has been acknowledged since.
     away: AtomicBool,
     fatal: AtomicBool,
-    voice: Mutex<Voice>,
+    log_lines: Mutex<KafkaLog>,
     security: Security,
     hidden: Hidden,
     /// Which broker is not trusted, and nobody has looked at yet.
     #[cfg(feature = "kafka-tls")]
-    question: Mutex<Option<Question>>,
+    question: Mutex<Option<TrustQuestion>>,
 }
 
 impl Context {
@@ -114,7 +114,7 @@ impl Context {
             heard: Count::default(),
             away: AtomicBool::new(false),
             fatal: AtomicBool::new(false),
-            voice: Mutex::new(Voice::new(name, &settings.brokers, &settings.topic)),
+            log_lines: Mutex::new(KafkaLog::new(name, &settings.brokers, &settings.topic)),
             security: settings.security.clone(),
             hidden,
             #[cfg(feature = "kafka-tls")]
@@ -139,9 +139,9 @@ impl Context {
     }
 
     /// What became of messages with tickets since the last call, and of which partition they are.
-    pub(super) fn take_fates(&self, mut tell: impl FnMut(usize, Fate, i32)) {
+    pub(super) fn take_fates(&self, mut tell: impl FnMut(usize, MessageOutcome, i32)) {
         let mut fates = self.fates.lock().unwrap_or_else(PoisonError::into_inner);
-        fates.drain(..).for_each(|(ticket, fate, partition)| tell(ticket, fate, partition));
+        fates.drain(..).for_each(|(ticket, outcome, partition)| tell(ticket, outcome, partition));
     }
 
     /// How many messages came back and are to be sent again.
@@ -161,7 +161,7 @@ impl Context {
 
     /// Says, within the allowance, that a datagram will not be in the topic.
     pub(super) fn refused(&self, reason: &str) {
-        self.speak(|voice| voice.failed(&self.hidden.clean(reason), Instant::now()));
+        self.speak(|log_lines| log_lines.failed(&self.hidden.clean(reason), Instant::now()));
     }
 
     /// Says once that the topic takes nothing now, until it takes something again.
@@ -174,21 +174,21 @@ impl Context {
         };
         let reason = error.to_string();
         self.away.store(true, Ordering::Relaxed);
-        self.speak(|voice| voice.waits(&self.hidden.clean(&reason), cure));
+        self.speak(|log_lines| log_lines.waits(&self.hidden.clean(&reason), cure));
     }
 
     /// Says what was withheld from the log, when it is time; and, where datagrams have waited in vain, that nobody
     /// answers. A connection that was closed because nothing was sent for a while is no news.
     pub(super) fn review(&self, in_vain: bool, now: Instant) {
         if in_vain && self.away.load(Ordering::Relaxed) {
-            self.speak(Voice::gone);
+            self.speak(KafkaLog::gone);
         }
-        self.speak(|voice| voice.remind(now));
+        self.speak(|log_lines| log_lines.remind(now));
     }
 
     /// Which broker somebody should look at, once for each time that udpd begins not to trust one.
     #[cfg(feature = "kafka-tls")]
-    pub(super) fn take_question(&self) -> Option<Question> {
+    pub(super) fn take_question(&self) -> Option<TrustQuestion> {
         self.question.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -205,7 +205,7 @@ impl Context {
     /// A broker does not take the certificate that udpd has shown, or wants one.
     fn certificate_refused(&self, reason: &str) {
         // Each attempt comes here; the file is read for the one that is said.
-        if self.voice.lock().unwrap_or_else(PoisonError::into_inner).is_shut_out() {
+        if self.log_lines.lock().unwrap_or_else(PoisonError::into_inner).is_shut_out() {
             return self.away.store(true, Ordering::Relaxed);
         }
         let mut cure = "the brokers may want one: tls_certificate_file, tls_key_file".to_owned();
@@ -224,9 +224,9 @@ impl Context {
         #[cfg(feature = "kafka-tls")]
         if let Some(broker) = trust::broker_of(reason).filter(|_| reason.contains("certificate verify failed")) {
             self.away.store(true, Ordering::Relaxed);
-            if self.voice.lock().unwrap_or_else(PoisonError::into_inner).begins_to_be_shut_out() {
+            if self.log_lines.lock().unwrap_or_else(PoisonError::into_inner).begins_to_be_shut_out() {
                 let (broker, ca_file) = (broker.to_owned(), self.security.ca_file.clone());
-                let question = Question { broker, ca_file, reason: reason.to_owned() };
+                let question = TrustQuestion { broker, ca_file, reason: reason.to_owned() };
                 *self.question.lock().unwrap_or_else(PoisonError::into_inner) = Some(question);
             }
             return;
@@ -236,11 +236,11 @@ impl Context {
 
     fn shut_out(&self, cause: &str) {
         self.away.store(true, Ordering::Relaxed);
-        self.speak(|voice| voice.shut_out(cause));
+        self.speak(|log_lines| log_lines.shut_out(cause));
     }
 
-    fn speak(&self, ask: impl FnOnce(&mut Voice) -> Lines) {
-        let lines = ask(&mut self.voice.lock().unwrap_or_else(PoisonError::into_inner));
+    fn speak(&self, ask: impl FnOnce(&mut KafkaLog) -> Lines) {
+        let lines = ask(&mut self.log_lines.lock().unwrap_or_else(PoisonError::into_inner));
         for (level, text) in lines {
             log::log!(level, "{text}");
         }
@@ -269,7 +269,7 @@ impl ClientContext for Context {
             RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => Level::Info,
             RDKafkaLogLevel::Debug => Level::Debug,
         };
-        self.speak(|voice| voice.library(level, facility, &self.hidden.clean(line), Instant::now()));
+        self.speak(|log_lines| log_lines.library(level, facility, &self.hidden.clean(line), Instant::now()));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -281,7 +281,7 @@ impl ClientContext for Context {
             }
             Some(RDKafkaErrorCode::Fatal) => {
                 if !self.fatal.swap(true, Ordering::Relaxed) {
-                    self.speak(|voice| voice.fatal(reason, self.has_spill, Instant::now()));
+                    self.speak(|log_lines| log_lines.fatal(reason, self.has_spill, Instant::now()));
                 }
             }
             Some(RDKafkaErrorCode::Authentication) => self.refused_by_broker(reason),
@@ -296,12 +296,12 @@ impl ClientContext for Context {
                 | RDKafkaErrorCode::Resolve
                 | RDKafkaErrorCode::OperationTimedOut,
             ) => {
-                self.speak(|voice| {
-                    voice.trouble(reason);
+                self.speak(|log_lines| {
+                    log_lines.trouble(reason);
                     Lines::new()
                 });
             }
-            _ => self.speak(|voice| voice.error(reason, Instant::now())),
+            _ => self.speak(|log_lines| log_lines.error(reason, Instant::now())),
         }
     }
 
@@ -321,25 +321,25 @@ impl ProducerContext for Context {
         match result {
             Ok(message) => {
                 if ticket > 0 {
-                    self.note(ticket, Fate::Delivered, message.partition());
+                    self.note(ticket, MessageOutcome::Delivered, message.partition());
                 } else {
                     self.reports[listener].delivered.add_one();
                 }
                 if self.away.load(Ordering::Relaxed) {
                     self.away.store(false, Ordering::Relaxed);
-                    self.speak(Voice::back);
+                    self.speak(KafkaLog::back);
                 }
             }
             Err((error, message)) => {
                 let purged = [RDKafkaErrorCode::PurgeQueue, RDKafkaErrorCode::PurgeInflight];
                 // What the sink itself takes back it says in one line.
                 let is_purged = error.rdkafka_error_code().is_some_and(|code| purged.contains(&code));
-                let fate = Fate::of(error.rdkafka_error_code(), message.timestamp().to_millis());
-                match (ticket, fate) {
-                    (0, fate) => self.count(listener, fate, message, error, is_purged),
-                    (ticket, fate) => {
-                        self.note(ticket, fate, message.partition());
-                        if fate == Fate::Again && !is_purged {
+                let outcome = MessageOutcome::of(error.rdkafka_error_code(), message.timestamp().to_millis());
+                match (ticket, outcome) {
+                    (0, outcome) => self.count(listener, outcome, message, error, is_purged),
+                    (ticket, outcome) => {
+                        self.note(ticket, outcome, message.partition());
+                        if outcome == MessageOutcome::Again && !is_purged {
                             self.waits(error);
                         }
                     }
@@ -355,21 +355,29 @@ pub(super) fn size_at_least(message: &impl Message) -> usize {
 }
 
 impl Context {
-    fn note(&self, ticket: usize, fate: Fate, partition: i32) {
-        self.fates.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, fate, partition));
+    fn note(&self, ticket: usize, outcome: MessageOutcome, partition: i32) {
+        self.fates.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, outcome, partition));
     }
 
     /// Counts a message without a ticket that was not delivered, or keeps it to be sent again.
-    fn count(&self, listener: usize, fate: Fate, message: &BorrowedMessage<'_>, error: &KafkaError, is_purged: bool) {
-        let is_split = fate == Fate::Refused(Refusal::TooLarge) && size_at_least(message) < self.batch_bytes;
-        if is_split || fate == Fate::Bystander {
+    fn count(
+        &self,
+        listener: usize,
+        outcome: MessageOutcome,
+        message: &BorrowedMessage<'_>,
+        error: &KafkaError,
+        is_purged: bool,
+    ) {
+        let is_split =
+            outcome == MessageOutcome::Refused(MessageRefusal::TooLarge) && size_at_least(message) < self.batch_bytes;
+        if is_split || outcome == MessageOutcome::Bystander {
             let returned = Returned { listener, message: message.detach(), is_split };
             return self.returned.lock().unwrap_or_else(PoisonError::into_inner).push(returned);
         }
         let reports = &self.reports[listener];
-        match fate {
-            Fate::Refused(Refusal::TooLarge) => reports.too_large.add_one(),
-            Fate::Refused(Refusal::Policy) => reports.against_policy.add_one(),
+        match outcome {
+            MessageOutcome::Refused(MessageRefusal::TooLarge) => reports.too_large.add_one(),
+            MessageOutcome::Refused(MessageRefusal::Policy) => reports.against_policy.add_one(),
             _ => reports.failed.add_one(),
         }
         if !is_purged {

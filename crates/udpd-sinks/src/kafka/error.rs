@@ -14,7 +14,7 @@ pub enum KafkaError {
         reason: String,
     },
     /// Settings do not go together, or the library could not start.
-    Client(String),
+    KafkaClient(String),
 }
 
 impl KafkaError {
@@ -28,7 +28,7 @@ impl KafkaError {
     pub fn what(&self) -> String {
         match self {
             Self::Setting { value, reason, .. } => format!("{value:?}: {reason}"),
-            Self::Client(_) => self.to_string(),
+            Self::KafkaClient(_) => self.to_string(),
         }
     }
 }
@@ -37,7 +37,7 @@ impl fmt::Display for KafkaError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Setting { key, value, reason } => write!(formatter, "{key} = {value:?}: {reason}"),
-            Self::Client(reason) => {
+            Self::KafkaClient(reason) => {
                 write!(formatter, "librdkafka refuses these properties together: {reason}; change what it names")
             }
         }

@@ -191,11 +191,11 @@ pub(super) fn refusal(settings: &KafkaSettings, error: rdkafka::error::KafkaErro
                 (None, Some((name, key, value))) => {
                     wrong(key, if is_secret(name) { "(not shown)" } else { value }, refused)
                 }
-                (None, None) => KafkaError::Client(reason),
+                (None, None) => KafkaError::KafkaClient(reason),
             }
         }
-        rdkafka::error::KafkaError::Nul(_) => KafkaError::Client("a setting contains a zero byte".to_owned()),
-        other => KafkaError::Client(other.to_string()),
+        rdkafka::error::KafkaError::Nul(_) => KafkaError::KafkaClient("a setting contains a zero byte".to_owned()),
+        other => KafkaError::KafkaClient(other.to_string()),
     }
 }
 

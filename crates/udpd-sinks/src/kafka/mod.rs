@@ -35,13 +35,15 @@ mod client;
 #[cfg(feature = "kafka")]
 mod context;
 mod error;
-#[cfg(feature = "kafka")]
-mod fate;
 mod files;
 #[cfg(feature = "kafka")]
 mod hidden;
 #[cfg(feature = "kafka")]
 mod library;
+#[cfg(feature = "kafka")]
+mod log_lines;
+#[cfg(feature = "kafka")]
+mod outcome;
 #[cfg(feature = "kafka")]
 mod record;
 #[cfg(feature = "kafka")]
@@ -65,8 +67,6 @@ mod told;
 mod topic;
 #[cfg(feature = "kafka-tls")]
 mod trust;
-#[cfg(feature = "kafka")]
-mod voice;
 
 pub use error::KafkaError;
 pub use security::{Sasl, Security};

@@ -23,7 +23,7 @@ const MEMORY: Duration = Duration::from_secs(60);
 
 /// What a round has still room for.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct RoundLimit {
     begun: Instant,
     messages: usize,
     bytes: usize,
@@ -34,7 +34,7 @@ pub(super) struct Room {
 
 /// How large the next round may be.
 #[derive(Debug)]
-pub(super) struct Rounds {
+pub(super) struct DeliveryRounds {
     /// What a batch of the library holds.
     bytes_max: usize,
     messages_max: usize,
@@ -43,22 +43,22 @@ pub(super) struct Rounds {
     refused: Option<(usize, Instant)>,
     /// From which size on a message was refused alone.
     refused_alone: Option<usize>,
-    last: Option<Room>,
+    last: Option<RoundLimit>,
 }
 
-impl Rounds {
+impl DeliveryRounds {
     /// For a library whose batches hold so much. The first round is one message: it finds the topic and its leader.
     pub(super) fn new((bytes_max, messages_max): (usize, usize)) -> Self {
         Self { bytes_max, messages_max, bytes: 1, refused: None, refused_alone: None, last: None }
     }
 
     /// Begins a round.
-    pub(super) fn begin(&self) -> Room {
-        Room { begun: Instant::now(), messages: 0, bytes: 0, is_over: false, is_cut: false }
+    pub(super) fn begin(&self) -> RoundLimit {
+        RoundLimit { begun: Instant::now(), messages: 0, bytes: 0, is_over: false, is_cut: false }
     }
 
     /// Whether a message of this size has a place in the round.
-    pub(super) fn has_room(&self, room: &mut Room, size: usize) -> bool {
+    pub(super) fn has_room(&self, room: &mut RoundLimit, size: usize) -> bool {
         let is_doubtful = self.refused_alone.is_some_and(|refused| size >= refused);
         let fits = !room.is_over && room.messages < self.messages_max && room.bytes + size <= self.bytes;
         if room.messages > 0 && (is_doubtful || !fits) {
@@ -73,7 +73,7 @@ impl Rounds {
     }
 
     /// All of a round is handed over.
-    pub(super) fn under_way(&mut self, room: Room) {
+    pub(super) fn under_way(&mut self, room: RoundLimit) {
         self.last = Some(room);
     }
 
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     /// Hands messages of these sizes over; how many of them found a place.
-    fn round(rounds: &mut Rounds, sizes: &[usize]) -> usize {
+    fn round(rounds: &mut DeliveryRounds, sizes: &[usize]) -> usize {
         let mut room = rounds.begin();
         // The clock is no matter here.
         room.begun += Duration::from_secs(3600);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn rounds_grow_while_they_are_taken_as_far_as_a_batch_holds() {
-        let (mut rounds, now) = (Rounds::new((1_000, 8)), Instant::now());
+        let (mut rounds, now) = (DeliveryRounds::new((1_000, 8)), Instant::now());
         let mut counts = Vec::new();
         for _ in 0..9 {
             counts.push(round(&mut rounds, &[100; 20]));
@@ -147,14 +147,14 @@ mod tests {
 
     #[test]
     fn a_round_that_is_refused_is_halved_down_to_one_message_and_grows_only_after_a_while_as_large_as_it_was() {
-        let (mut rounds, now) = (Rounds { bytes: 800, ..Rounds::new((1_000, 100)) }, Instant::now());
+        let (mut rounds, now) = (DeliveryRounds { bytes: 800, ..DeliveryRounds::new((1_000, 100)) }, Instant::now());
         let mut counts = Vec::new();
         for _ in 0..4 {
             counts.push(round(&mut rounds, &[100; 20]));
             rounds.was_refused(now);
         }
         assert_eq!(counts, [8, 4, 2, 1]);
-        let mut rounds = Rounds { bytes: 300, refused: Some((800, now)), ..rounds };
+        let mut rounds = DeliveryRounds { bytes: 300, refused: Some((800, now)), ..rounds };
         for later in [0, 0, 60] {
             round(&mut rounds, &[100; 20]);
             rounds.went_well(now + Duration::from_secs(later));
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_was_refused_alone_is_alone_until_one_of_its_size_is_taken() {
-        let mut rounds = Rounds { bytes: 1_000, ..Rounds::new((1_000, 100)) };
+        let mut rounds = DeliveryRounds { bytes: 1_000, ..DeliveryRounds::new((1_000, 100)) };
         rounds.was_refused_alone(500);
         assert_eq!(round(&mut rounds, &[100, 100, 500, 100]), 2);
         assert_eq!(round(&mut rounds, &[500, 100]), 1);

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use mmsg::Datagram;
 
-use super::client::{Client, Offered, Record};
+use super::client::{KafkaClient, Offered, Record};
 use super::error::KafkaError;
-use super::fate::TICKET_SHIFT;
 use super::library;
+use super::outcome::TICKET_SHIFT;
 use super::record;
-use super::rounds::Rounds;
+use super::rounds::DeliveryRounds;
 use super::settings::KafkaSettings;
-use super::slots::Slots;
+use super::slots::MessageSlots;
 use super::topic;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
@@ -39,9 +39,9 @@ pub(super) struct KafkaSink {
     listeners: Vec<String>,
     /// The topic of each.
     topics: Vec<String>,
-    pub(super) client: Client,
+    pub(super) client: KafkaClient,
     /// With a spill, what is in hand.
-    pub(super) slots: Slots,
+    pub(super) slots: MessageSlots,
     wait: Duration,
     due: Instant,
 }
@@ -55,11 +55,11 @@ impl KafkaSink {
         listeners: &[String],
         crew: Crew,
     ) -> Result<Self, KafkaError> {
-        let client = Client::start(name, settings, listeners.len(), crew)?;
+        let client = KafkaClient::start(name, settings, listeners.len(), crew)?;
         let topics = listeners.iter().map(|listener| topic::expand(&settings.topic, listener, name)).collect();
         let (name, listeners, settings) = (name.to_owned(), listeners.to_vec(), settings.clone());
         let (wait, due) = (REPORT_WAIT_MIN, Instant::now() + IDLE_WAIT);
-        let slots = Slots::new(Rounds::new(library::batch(&settings)));
+        let slots = MessageSlots::new(DeliveryRounds::new(library::batch(&settings)));
         Ok(Self { name, settings, listeners, topics, client, slots, wait, due })
     }
 

@@ -3,14 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use super::fate::{Fate, Refusal, TICKET_SHIFT, refuse};
-use super::rounds::Rounds;
+use super::outcome::{MessageOutcome, MessageRefusal, TICKET_SHIFT, refuse};
+use super::rounds::DeliveryRounds;
 use udpd_base::ledger::Tally;
 use udpd_base::sink::deliver;
 
 /// A datagram that is to be attempted, in the order of the spill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Slot {
+pub(super) enum MessageSlot {
     /// The library does not have it.
     Free,
     UnderWay {
@@ -21,10 +21,10 @@ pub(super) enum Slot {
     Doubtful {
         partition: i32,
         size: usize,
-        refusal: Option<Refusal>,
+        refusal: Option<MessageRefusal>,
     },
     Delivered,
-    Refused(Refusal),
+    Refused(MessageRefusal),
 }
 
 /// What became of a round.
@@ -35,14 +35,14 @@ pub(super) struct Outcome {
     /// A broker has given something back for now.
     pub(super) is_broken: bool,
     /// Messages that no broker takes, and how large they are.
-    pub(super) refused: Vec<(Refusal, usize)>,
+    pub(super) refused: Vec<(MessageRefusal, usize)>,
 }
 
 /// The datagrams that the next attempt begins with.
 #[derive(Debug)]
-pub(super) struct Slots {
-    pub(super) slots: VecDeque<Slot>,
-    pub(super) rounds: Rounds,
+pub(super) struct MessageSlots {
+    pub(super) slots: VecDeque<MessageSlot>,
+    pub(super) rounds: DeliveryRounds,
     /// Where the next report is looked for first.
     next: usize,
     /// The last ticket that was given out.
@@ -54,8 +54,8 @@ pub(super) struct Slots {
     pub(super) idle_due: Option<Instant>,
 }
 
-impl Slots {
-    pub(super) fn new(rounds: Rounds) -> Self {
+impl MessageSlots {
+    pub(super) fn new(rounds: DeliveryRounds) -> Self {
         Self { slots: VecDeque::new(), rounds, next: 0, last: 0, is_broken: false, goes_on: false, idle_due: None }
     }
 
@@ -66,34 +66,38 @@ impl Slots {
     }
 
     /// A report has come, of a message in this partition.
-    pub(super) fn note(&mut self, ticket: usize, fate: Fate, partition: i32) {
+    pub(super) fn note(&mut self, ticket: usize, outcome: MessageOutcome, partition: i32) {
         // Reports come nearly in the order of tickets.
         let begin = self.next.min(self.slots.len());
-        let is_own = |slot: &Slot| matches!(slot, Slot::UnderWay { ticket: own, .. } if *own == ticket);
+        let is_own = |slot: &MessageSlot| matches!(slot, MessageSlot::UnderWay { ticket: own, .. } if *own == ticket);
         let place = (begin..self.slots.len()).chain(0..begin).find(|&place| is_own(&self.slots[place]));
         let Some(place) = place else { return };
-        let Slot::UnderWay { size, .. } = self.slots[place] else { return };
+        let MessageSlot::UnderWay { size, .. } = self.slots[place] else { return };
         self.next = place + 1;
-        self.is_broken |= fate == Fate::Again;
-        self.slots[place] = match fate {
-            Fate::Delivered => {
+        self.is_broken |= outcome == MessageOutcome::Again;
+        self.slots[place] = match outcome {
+            MessageOutcome::Delivered => {
                 self.rounds.was_taken(size);
-                Slot::Delivered
+                MessageSlot::Delivered
             }
-            Fate::Again => Slot::Free,
-            Fate::Refused(refusal) => Slot::Doubtful { partition, size, refusal: Some(refusal) },
-            Fate::Bystander => Slot::Doubtful { partition, size, refusal: None },
+            MessageOutcome::Again => MessageSlot::Free,
+            MessageOutcome::Refused(refusal) => MessageSlot::Doubtful { partition, size, refusal: Some(refusal) },
+            MessageOutcome::Bystander => MessageSlot::Doubtful { partition, size, refusal: None },
         };
     }
 
     pub(super) fn under_way(&self) -> usize {
-        self.slots.iter().filter(|slot| matches!(slot, Slot::UnderWay { .. })).count()
+        self.slots.iter().filter(|slot| matches!(slot, MessageSlot::UnderWay { .. })).count()
     }
 
     /// Whether it is known what became of the first `count`.
     pub(super) fn is_decided(&self, count: usize) -> bool {
         self.slots.len() >= count
-            && self.slots.iter().take(count).all(|slot| matches!(slot, Slot::Delivered | Slot::Refused(_)))
+            && self
+                .slots
+                .iter()
+                .take(count)
+                .all(|slot| matches!(slot, MessageSlot::Delivered | MessageSlot::Refused(_)))
     }
 
     /// When everything of the round is reported: tells who was refused alone from who was only in the same batch.
@@ -105,28 +109,28 @@ impl Slots {
         // A round has one batch for each partition, so those that were refused together were in one.
         let mut batches: HashMap<i32, (usize, usize)> = HashMap::new();
         for slot in &self.slots {
-            if let Slot::Doubtful { partition, refusal, .. } = slot {
+            if let MessageSlot::Doubtful { partition, refusal, .. } = slot {
                 let (refused, bystanders) = batches.entry(*partition).or_default();
                 *(if refusal.is_some() { refused } else { bystanders }) += 1;
             }
         }
         for slot in &mut self.slots {
-            let Slot::Doubtful { partition, size, refusal } = *slot else { continue };
+            let MessageSlot::Doubtful { partition, size, refusal } = *slot else { continue };
             *slot = match (refusal, batches[&partition]) {
                 // Alone in its batch, or named by the broker as the one that is wrong.
                 (Some(refusal), (1, _) | (_, 1..)) => {
-                    if batches[&partition] == (1, 0) && refusal == Refusal::TooLarge {
+                    if batches[&partition] == (1, 0) && refusal == MessageRefusal::TooLarge {
                         self.rounds.was_refused_alone(size);
                     }
                     outcome.refused.push((refusal, size));
-                    Slot::Refused(refusal)
+                    MessageSlot::Refused(refusal)
                 }
                 (Some(refusal), _) => {
                     is_split = true;
-                    outcome.is_too_large |= refusal == Refusal::TooLarge;
-                    Slot::Free
+                    outcome.is_too_large |= refusal == MessageRefusal::TooLarge;
+                    MessageSlot::Free
                 }
-                (None, _) => Slot::Free,
+                (None, _) => MessageSlot::Free,
             };
         }
         outcome.is_broken = std::mem::take(&mut self.is_broken);
@@ -142,8 +146,8 @@ impl Slots {
     pub(super) fn begin_anew(&mut self) {
         self.slots
             .iter_mut()
-            .filter(|slot| matches!(slot, Slot::UnderWay { .. } | Slot::Doubtful { .. }))
-            .for_each(|slot| *slot = Slot::Free);
+            .filter(|slot| matches!(slot, MessageSlot::UnderWay { .. } | MessageSlot::Doubtful { .. }))
+            .for_each(|slot| *slot = MessageSlot::Free);
         self.is_broken = false;
         self.rounds.begin_anew();
     }
@@ -154,9 +158,9 @@ impl Slots {
         let mut rest = self.slots.split_off(count.min(self.slots.len()));
         for (place, slot) in std::mem::take(&mut self.slots).into_iter().enumerate() {
             match slot {
-                Slot::Delivered => deliver(tally, 1),
-                Slot::Refused(refusal) => refuse(tally, refusal, 1),
-                Slot::Free | Slot::UnderWay { .. } | Slot::Doubtful { .. } => {
+                MessageSlot::Delivered => deliver(tally, 1),
+                MessageSlot::Refused(refusal) => refuse(tally, refusal, 1),
+                MessageSlot::Free | MessageSlot::UnderWay { .. } | MessageSlot::Doubtful { .. } => {
                     left.push(place);
                     self.slots.push_back(slot);
                 }
@@ -171,30 +175,30 @@ mod tests {
     use super::*;
 
     /// So many slots that are under way, as a round, with their tickets.
-    fn under_way(count: usize) -> (Slots, Vec<usize>) {
-        let mut slots = Slots::new(Rounds::new((1_000, 100)));
+    fn under_way(count: usize) -> (MessageSlots, Vec<usize>) {
+        let mut slots = MessageSlots::new(DeliveryRounds::new((1_000, 100)));
         let tickets: Vec<usize> = (0..count).map(|_| slots.ticket()).collect();
-        slots.slots.extend(tickets.iter().map(|&ticket| Slot::UnderWay { ticket, size: 100 }));
+        slots.slots.extend(tickets.iter().map(|&ticket| MessageSlot::UnderWay { ticket, size: 100 }));
         let room = slots.rounds.begin();
         slots.rounds.under_way(room);
         (slots, tickets)
     }
 
-    const TOO_LARGE: Fate = Fate::Refused(Refusal::TooLarge);
+    const TOO_LARGE: MessageOutcome = MessageOutcome::Refused(MessageRefusal::TooLarge);
 
     #[test]
     fn what_is_left_keeps_its_place_and_what_is_decided_is_counted_once() {
         let (mut slots, tickets) = under_way(4);
-        slots.note(tickets[0], Fate::Delivered, 0);
-        slots.note(tickets[2], Fate::Again, 0);
+        slots.note(tickets[0], MessageOutcome::Delivered, 0);
+        slots.note(tickets[2], MessageOutcome::Again, 0);
         let (mut tally, mut left) = (Tally { pending: 4, ..Tally::default() }, Vec::new());
         slots.settle(3, &mut tally, &mut left);
         assert_eq!((tally.delivered, tally.pending, left.as_slice()), (1, 3, &[1, 2][..]));
-        let held = |ticket| Slot::UnderWay { ticket, size: 100 };
-        assert_eq!(slots.slots, [held(tickets[1]), Slot::Free, held(tickets[3])]);
+        let held = |ticket| MessageSlot::UnderWay { ticket, size: 100 };
+        assert_eq!(slots.slots, [held(tickets[1]), MessageSlot::Free, held(tickets[3])]);
         slots.note(tickets[1], TOO_LARGE, 0);
-        slots.note(tickets[3], Fate::Delivered, 0);
-        assert_eq!(slots.conclude(Instant::now()).refused, [(Refusal::TooLarge, 100)]);
+        slots.note(tickets[3], MessageOutcome::Delivered, 0);
+        assert_eq!(slots.conclude(Instant::now()).refused, [(MessageRefusal::TooLarge, 100)]);
         left.clear();
         slots.settle(3, &mut tally, &mut left);
         assert_eq!((tally.delivered, tally.dropped.too_large, tally.pending, left.as_slice()), (2, 1, 1, &[1][..]));
@@ -206,21 +210,33 @@ mod tests {
         let (mut slots, tickets) = under_way(4);
         for (ticket, partition) in tickets.iter().zip([0, 1, 0, 2]) {
             assert_eq!(slots.conclude(Instant::now()), Outcome::default(), "not before all are reported");
-            slots.note(*ticket, if partition == 2 { Fate::Delivered } else { TOO_LARGE }, partition);
+            slots.note(*ticket, if partition == 2 { MessageOutcome::Delivered } else { TOO_LARGE }, partition);
         }
-        let refused = vec![(Refusal::TooLarge, 100)];
+        let refused = vec![(MessageRefusal::TooLarge, 100)];
         assert_eq!(slots.conclude(Instant::now()), Outcome { is_too_large: true, refused, ..Outcome::default() });
-        assert_eq!(slots.slots, [Slot::Free, Slot::Refused(Refusal::TooLarge), Slot::Free, Slot::Delivered]);
+        assert_eq!(
+            slots.slots,
+            [
+                MessageSlot::Free,
+                MessageSlot::Refused(MessageRefusal::TooLarge),
+                MessageSlot::Free,
+                MessageSlot::Delivered
+            ]
+        );
     }
 
     #[test]
     fn whom_a_broker_names_in_a_batch_is_refused_and_the_others_are_sent_again() {
         let (mut slots, tickets) = under_way(3);
-        for (ticket, fate) in tickets.iter().zip([Fate::Bystander, Fate::Refused(Refusal::Policy), Fate::Bystander]) {
-            slots.note(*ticket, fate, 0);
+        for (ticket, outcome) in tickets.iter().zip([
+            MessageOutcome::Bystander,
+            MessageOutcome::Refused(MessageRefusal::Policy),
+            MessageOutcome::Bystander,
+        ]) {
+            slots.note(*ticket, outcome, 0);
         }
-        let refused = vec![(Refusal::Policy, 100)];
+        let refused = vec![(MessageRefusal::Policy, 100)];
         assert_eq!(slots.conclude(Instant::now()), Outcome { refused, ..Outcome::default() });
-        assert_eq!(slots.slots, [Slot::Free, Slot::Refused(Refusal::Policy), Slot::Free]);
+        assert_eq!(slots.slots, [MessageSlot::Free, MessageSlot::Refused(MessageRefusal::Policy), MessageSlot::Free]);
     }
 }

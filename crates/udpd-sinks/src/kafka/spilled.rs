@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::client::Offered;
-use super::fate::Refusal;
+use super::outcome::MessageRefusal;
 use super::sink::KafkaSink;
-use super::slots::Slot;
+use super::slots::MessageSlot;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
 use udpd_base::os::crew;
@@ -35,7 +35,8 @@ impl KafkaSink {
     /// Hears what became of messages. True when a broker has given some back, which it will not take at once.
     fn hear_fates(&mut self) -> bool {
         let slots = &mut self.slots;
-        let was_renewed = self.client.hear_fates(&mut |ticket, fate, partition| slots.note(ticket, fate, partition));
+        let was_renewed =
+            self.client.hear_fates(&mut |ticket, outcome, partition| slots.note(ticket, outcome, partition));
         if was_renewed {
             // The client of before has nothing under way any more.
             slots.begin_anew();
@@ -54,9 +55,9 @@ impl KafkaSink {
         let mut room = self.slots.rounds.begin();
         for (place, datagram) in batch.datagrams.datagrams().enumerate() {
             if self.slots.slots.len() == place {
-                self.slots.slots.push_back(Slot::Free);
+                self.slots.slots.push_back(MessageSlot::Free);
             }
-            if self.slots.slots[place] != Slot::Free {
+            if self.slots.slots[place] != MessageSlot::Free {
                 continue;
             }
             let size = self.size_at_most(batch.listener, &datagram);
@@ -65,15 +66,15 @@ impl KafkaSink {
             }
             let ticket = self.slots.ticket();
             self.slots.slots[place] = match self.offer(batch.listener, ticket, &datagram, &mut now) {
-                Offered::Taken => Slot::UnderWay { ticket, size },
-                Offered::TooLarge => Slot::Refused(Refusal::TooLarge),
+                Offered::Taken => MessageSlot::UnderWay { ticket, size },
+                Offered::TooLarge => MessageSlot::Refused(MessageRefusal::TooLarge),
                 Offered::NotNow => break,
             };
             any = true;
         }
         // What comes later does not overtake.
         let missing = batch.datagrams.datagrams().count().saturating_sub(self.slots.slots.len());
-        self.slots.slots.extend(std::iter::repeat_n(Slot::Free, missing));
+        self.slots.slots.extend(std::iter::repeat_n(MessageSlot::Free, missing));
         if self.slots.under_way() > 0 {
             self.slots.rounds.under_way(room);
         }

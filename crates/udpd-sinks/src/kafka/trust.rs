@@ -32,16 +32,16 @@ const AT_ONCE_MAX: usize = 4;
 static AT_ONCE: AtomicUsize = AtomicUsize::new(0);
 
 /// The place of one such thread.
-struct Turn;
+struct ProbeTurn;
 
-impl Turn {
+impl ProbeTurn {
     fn take() -> Option<Self> {
         let next = |count: usize| (count < AT_ONCE_MAX).then_some(count + 1);
         AT_ONCE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok().then(|| Self)
     }
 }
 
-impl Drop for Turn {
+impl Drop for ProbeTurn {
     fn drop(&mut self) {
         AT_ONCE.fetch_sub(1, Ordering::Relaxed);
     }
@@ -49,7 +49,7 @@ impl Drop for Turn {
 
 /// A question about a broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Question {
+pub(super) struct TrustQuestion {
     /// `host:port`
     pub(super) broker: String,
     pub(super) ca_file: Option<PathBuf>,
@@ -64,7 +64,7 @@ pub(super) fn broker_of(line: &str) -> Option<&str> {
 }
 
 /// Says in the log why a broker is not trusted, from a thread of its own, because a broker may take its time.
-pub(super) fn say_why(crew: &Crew, sink: &str, question: Question) {
+pub(super) fn say_why(crew: &Crew, sink: &str, question: TrustQuestion) {
     let (reason, sink) = (question.reason.clone(), sink.to_owned());
     let say = |sink: &str, why: &str| {
         log::warn!(
@@ -72,7 +72,7 @@ pub(super) fn say_why(crew: &Crew, sink: &str, question: Question) {
              in the sink's queue, then when_full decides"
         );
     };
-    let Some(turn) = Turn::take() else { return say(&sink, &reason) };
+    let Some(turn) = ProbeTurn::take() else { return say(&sink, &reason) };
     let name = sink.clone();
     let work = move || {
         let _turn = turn;

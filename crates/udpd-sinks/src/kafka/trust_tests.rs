@@ -139,10 +139,10 @@ fn a_file_of_authorities_that_cannot_be_read_any_more_is_named_and_never_waited_
 
 #[test]
 fn only_so_many_threads_look_at_brokers_and_each_gives_its_turn_back() {
-    let turns: Vec<_> = std::iter::from_fn(Turn::take).take(AT_ONCE_MAX + 1).collect();
+    let turns: Vec<_> = std::iter::from_fn(ProbeTurn::take).take(AT_ONCE_MAX + 1).collect();
     assert_eq!(turns.len(), AT_ONCE_MAX);
     drop(turns);
-    assert!(Turn::take().is_some());
+    assert!(ProbeTurn::take().is_some());
 }
 
 #[test]

@@ -47,7 +47,7 @@ mod tests {
     fn a_source_has_the_destination_it_had_in_the_first_release() {
         let chosen = |text: &str| of_source(text.parse().expect(text), 1000);
         assert_eq!(chosen("192.0.2.7"), chosen("::ffff:192.0.2.7"));
-        // Written down once: whoever changes them sends every source elsewhere.
+        // Fixed values: a change of them would send every source elsewhere.
         assert_eq!(["192.0.2.7", "10.0.0.1", "2001:db8::1"].map(chosen), [944, 541, 771]);
     }
 }

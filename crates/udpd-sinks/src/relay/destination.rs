@@ -1,6 +1,4 @@
-//! One destination of a relay: its socket, its queue, its books, and what is said of it in the log.
-
-mod rounds;
+//! One destination of a relay: its socket, its queue, its ledger, and its log lines.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,13 +9,13 @@ use std::time::{Duration, Instant};
 use mmsg::proxy::{PREFIX_BYTES_MAX, Prefix};
 use mmsg::{Datagram, SendBatch};
 
-use super::aim::Aim;
+use super::batch_outcome::BatchOutcome;
 use super::error::RelayError;
-use super::manner::KeepSource;
-use super::round::Round;
-use super::spoof::{PACKET_BYTES_MAX, Refusal, Spoof};
-use super::voice::{LOST, Trouble, Voice, words};
-use super::way::{Change, Way};
+use super::log_lines::{DestinationError, DestinationLog, LOST, words};
+use super::mode::KeepSource;
+use super::route_socket::{RouteChange, RouteSocket};
+use super::spoof::{PACKET_BYTES_MAX, Spoof, SpoofError};
+use super::target::DestinationTarget;
 use udpd_base::capture::headers;
 use udpd_base::ledger::{DestinationLedger, DestinationTally, Tallies};
 use udpd_base::os::crew;
@@ -30,13 +28,13 @@ const SLOTS: usize = 64;
 /// The longest payload there is: that of an IPv6 packet.
 const PAYLOAD_BYTES_MAX: usize = 65_527;
 
-/// How often in a row a full queue looks in vain whether the kernel takes something, where nobody else waits with it:
-/// the channel keeps what comes meanwhile. Looks are counted, not time: a thread that got no core for a while has not
-/// waited for the kernel.
-const LOOKS_IN_VAIN_MAX: usize = 64;
+/// How often in a row a full queue may find that the kernel takes nothing, if the destination is alone in its relay:
+/// the channel keeps what comes meanwhile. Attempts are counted, not time: a thread that got no core for a while has
+/// not waited for the kernel.
+const FAILED_LOOKS_MAX: usize = 64;
 
-/// How long one look at a full queue is from the next.
-const ROOM_WAIT: Duration = Duration::from_micros(150);
+/// The pause between two attempts of a full queue.
+const FULL_WAIT: Duration = Duration::from_micros(150);
 
 /// The longest message of a queue.
 fn slot_bytes(keep_source: KeepSource) -> usize {
@@ -58,7 +56,7 @@ pub(super) fn memory_bytes(keep_source: KeepSource) -> usize {
 
 /// A message in the queue.
 #[derive(Debug, Clone, Copy)]
-struct Message {
+struct QueuedMessage {
     listener: usize,
     datagrams: usize,
     /// Of those, the ones known to have failed.
@@ -71,74 +69,76 @@ struct Message {
 
 /// Where datagrams go.
 #[derive(Debug)]
-pub(super) struct Destination {
-    way: Way,
+pub(super) struct RelayDestination {
+    route: RouteSocket,
     spoof: Option<Spoof>,
     /// Each datagram begins with a header that names its source.
     is_prefixed: bool,
     queue: SendBatch,
     /// The messages of the queue, since it was last empty.
-    messages: Vec<Message>,
+    messages: Vec<QueuedMessage>,
     /// How many of them are decided.
     decided: usize,
     /// Whether it may wait for room.
     may_wait: bool,
     /// Waiting was in vain, and nothing has changed since.
-    hopeless: bool,
-    /// Something has happened that counts against it, and nobody has asked yet.
+    is_stalled: bool,
+    /// It has failed since the last [`RelayDestination::take_failure`].
     has_failed: bool,
     /// The same of what the network has answered.
     is_refused: bool,
     tally: DestinationTally,
     ledger: Arc<DestinationLedger>,
-    voice: Voice,
+    log_lines: DestinationLog,
     /// With a spill, what is in hand.
-    round: Option<Round>,
+    outcome: Option<BatchOutcome>,
 }
 
-impl Destination {
+impl RelayDestination {
     /// Opens it; a destination that is alone in its relay may wait for the kernel a little, unless it runs inline.
     pub(super) fn open(
         sink: &str,
-        (peer, aim): (&Peer, Aim),
+        (peer, target): (&Peer, DestinationTarget),
         keep_source: KeepSource,
         (may_wait, spills): (bool, bool),
     ) -> Result<Self, RelayError> {
         let fail = |(operation, error)| RelayError { destination: peer.clone(), operation, error };
-        let voice = Voice::new(sink, peer.clone(), spills);
+        let log_lines = DestinationLog::new(sink, peer.clone(), spills);
         let is_spoofed = keep_source == KeepSource::Address;
-        let (way, reason) = Way::new(aim, is_spoofed).map_err(fail)?;
+        let (route, reason) = RouteSocket::new(target, is_spoofed).map_err(fail)?;
         let mut destination = Self {
-            way,
+            route,
             spoof: is_spoofed.then(Spoof::new),
             is_prefixed: keep_source == KeepSource::Header,
             queue: SendBatch::new(SLOTS, slot_bytes(keep_source)).map_err(|error| fail(("get memory", error)))?,
             messages: Vec::with_capacity(SLOTS),
             decided: 0,
             may_wait,
-            hopeless: false,
+            is_stalled: false,
             has_failed: false,
             is_refused: false,
             tally: DestinationTally::default(),
             ledger: Arc::new(DestinationLedger::new(peer)),
-            voice,
-            round: spills.then(Round::default),
+            log_lines,
+            outcome: spills.then(BatchOutcome::default),
         };
-        destination.note_no_way(reason);
+        destination.note_no_route(reason);
         Ok(destination)
     }
 
     /// To be called once before it is sent to; it may wait for a resolver until `limit`.
     pub(super) fn begin(&mut self, limit: Instant) {
-        let reason = self.way.begin(limit);
-        self.note_no_way(reason);
+        let reason = self.route.begin(limit);
+        self.note_no_route(reason);
     }
 
-    fn note_no_way(&mut self, reason: Option<io::Error>) {
+    fn note_no_route(&mut self, reason: Option<io::Error>) {
         if let Some(error) = reason {
-            let fate = self.voice.fate();
-            self.complain(Trouble::NoWay, || {
-                format!("there is no route yet: {error}; datagrams {fate} until there is one; see `ip route get`")
+            let consequence = self.log_lines.consequence();
+            self.log_error(DestinationError::NoRoute, || {
+                format!(
+                    "there is no route yet: {error}; datagrams {consequence} until there is one; see `ip route get`"
+                )
             });
         }
     }
@@ -151,7 +151,7 @@ impl Destination {
     /// failed when there is none then.
     pub(super) fn push(&mut self, listener: usize, bound: SocketAddr, datagram: &Datagram<'_>, tallies: &mut Tallies) {
         if datagram.is_truncated() {
-            self.refuse(Refusal::Truncated);
+            self.refuse(SpoofError::Truncated);
             self.tally.failed += 1;
             return fail(&mut tallies[listener], 1);
         }
@@ -164,32 +164,32 @@ impl Destination {
         }
         if self.queue.is_full() && !self.make_room(tallies) {
             self.say_full();
-            if let Some(round) = &mut self.round {
-                return round.leave();
+            if let Some(outcome) = &mut self.outcome {
+                return outcome.leave();
             }
             self.tally.failed += 1;
             return fail(&mut tallies[listener], 1);
         }
         let bytes = match &mut self.spoof {
             None => Ok(datagram.payload()),
-            Some(spoof) => spoof.packet(datagram, self.way.address(), self.way.mtu_bytes()),
+            Some(spoof) => spoof.packet(datagram, self.route.address(), self.route.mtu_bytes()),
         };
         let queued = match bytes {
             Ok(bytes) => self.queue.push_prefixed(prefix, bytes, None).is_ok(),
             Err(refusal) => {
-                let may_come = matches!(refusal, Refusal::Nowhere);
+                let may_appear = matches!(refusal, SpoofError::Nowhere);
                 self.refuse(refusal);
-                if let Some(round) = self.round.as_mut().filter(|_| may_come) {
-                    return round.leave();
+                if let Some(outcome) = self.outcome.as_mut().filter(|_| may_appear) {
+                    return outcome.leave();
                 }
                 false
             }
         };
         // The kernel refuses to cut what it would have to fragment then, and some kernels say it of every train.
-        let headers_bytes = self.way.address().map_or(0, headers::headers_bytes);
-        let is_open = headers_bytes + prefix.len() + datagram.payload().len() <= self.way.mtu_bytes();
+        let headers_bytes = self.route.address().map_or(0, headers::headers_bytes);
+        let is_open = headers_bytes + prefix.len() + datagram.payload().len() <= self.route.mtu_bytes();
         if queued {
-            self.messages.push(Message { listener, datagrams: 1, failed: 0, left: 0, is_open });
+            self.messages.push(QueuedMessage { listener, datagrams: 1, failed: 0, left: 0, is_open });
             self.note_queued();
         } else {
             self.tally.failed += 1;
@@ -198,11 +198,11 @@ impl Destination {
     }
 
     fn say_full(&mut self) {
-        let fate = self.voice.fate();
-        self.complain(Trouble::Full, || {
+        let consequence = self.log_lines.consequence();
+        self.log_error(DestinationError::Full, || {
             format!(
-                "the queue is full and the kernel takes nothing; until it does datagrams {fate}; see `ip neigh`, the \
-                 device's transmit queue, and sysctl net.core.wmem_max, which bounds the send buffer"
+                "the queue is full and the kernel takes nothing; until it does datagrams {consequence}; see `ip neigh`, \
+                 the device's transmit queue, and sysctl net.core.wmem_max, which bounds the send buffer"
             )
         });
     }
@@ -210,19 +210,19 @@ impl Destination {
     /// Sends what is queued, and waits if it may, for as long as the kernel takes some of it now and then: a slow
     /// device is not a dead one. Whether there is room then.
     fn make_room(&mut self, tallies: &mut Tallies) -> bool {
-        let mut looks_in_vain = 0;
+        let mut failed_looks = 0;
         let mut queued = self.queue.len();
         while !self.flush(tallies) {
             if self.queue.len() < queued {
                 queued = self.queue.len();
-                looks_in_vain = 0;
+                failed_looks = 0;
             }
-            looks_in_vain += 1;
-            if !self.may_wait || self.hopeless || looks_in_vain > LOOKS_IN_VAIN_MAX {
-                self.hopeless = true;
+            failed_looks += 1;
+            if !self.may_wait || self.is_stalled || failed_looks > FAILED_LOOKS_MAX {
+                self.is_stalled = true;
                 return false;
             }
-            crew::at_rest(|| thread::sleep(ROOM_WAIT));
+            crew::at_rest(|| thread::sleep(FULL_WAIT));
         }
         true
     }
@@ -236,49 +236,49 @@ impl Destination {
 
     /// Sends what is queued. False when the kernel did not take all of it, and it should be tried again.
     pub(super) fn flush(&mut self, tallies: &mut Tallies) -> bool {
-        if self.queue.is_empty() && !self.voice.is_troubled() {
+        if self.queue.is_empty() && !self.log_lines.has_error() {
             self.publish();
             return true;
         }
         self.review();
         self.send(tallies);
         self.note_answers();
-        self.voice.settle(self.tally.failed, self.tally.icmp_errors);
+        self.log_lines.settle(self.tally.failed, self.tally.icmp_errors);
         self.publish();
         self.queue.is_empty()
     }
 
     fn review(&mut self) {
-        match self.way.review() {
-            Change::Same => {}
-            Change::Opened => self.voice.news("there is a route now"),
-            Change::To(address) => self.voice.news(&format!("is at {address} now")),
-            Change::From(address) => self.voice.news(&format!("udpd now sends from {address}")),
+        match self.route.review() {
+            RouteChange::Same => {}
+            RouteChange::Opened => self.log_lines.info("there is a route now"),
+            RouteChange::To(address) => self.log_lines.info(&format!("is at {address} now")),
+            RouteChange::From(address) => self.log_lines.info(&format!("udpd now sends from {address}")),
         }
     }
 
     fn send(&mut self, tallies: &mut Tallies) {
-        let Some(socket) = self.way.socket() else {
+        let Some(socket) = self.route.socket() else {
             if !self.queue.is_empty() {
-                let fate = self.voice.fate();
-                self.complain(Trouble::NoWay, || {
-                    format!("there is no route; datagrams {fate} until there is one; see `ip route get`")
+                let consequence = self.log_lines.consequence();
+                self.log_error(DestinationError::NoRoute, || {
+                    format!("there is no route; datagrams {consequence} until there is one; see `ip route get`")
                 });
             }
             return self.give_up(tallies);
         };
         let queued = self.queue.len();
-        let outcome = self.queue.flush(socket);
+        let flushed = self.queue.flush(socket);
         self.note_failures();
         self.settle(self.messages.len() - self.queue.len(), tallies);
-        self.hopeless &= self.queue.len() == queued;
-        if let Err(error) = &outcome
+        self.is_stalled &= self.queue.len() == queued;
+        if let Err(error) = &flushed
             && !is_for_a_moment(&error.error)
         {
             let errno = error.error.raw_os_error().unwrap_or_default();
-            let fate = self.voice.fate();
-            self.complain(Trouble::Stuck(errno), || {
-                format!("cannot send anything: {}; such datagrams {fate}", words(errno))
+            let consequence = self.log_lines.consequence();
+            self.log_error(DestinationError::Stuck(errno), || {
+                format!("cannot send anything: {}; such datagrams {consequence}", words(errno))
             });
             self.give_up(tallies);
         }
@@ -288,15 +288,15 @@ impl Destination {
     }
 
     fn forget(&mut self) {
-        if let Some(round) = &mut self.round {
-            round.forget_queue();
+        if let Some(outcome) = &mut self.outcome {
+            outcome.forget_queue();
         }
         self.queue.clear();
         self.messages.clear();
         self.decided = 0;
     }
 
-    /// Fails what the kernel did not take at once: nobody may wait for it.
+    /// Fails what the kernel did not take at once, because this relay never waits.
     pub(super) fn refuse_rest(&mut self, tallies: &mut Tallies) {
         self.say_full();
         self.give_up(tallies);
@@ -305,7 +305,7 @@ impl Destination {
     /// Counts what is still queued as failed; with a spill it is left.
     pub(super) fn give_up(&mut self, tallies: &mut Tallies) {
         for message in &mut self.messages[self.decided..] {
-            match &self.round {
+            match &self.outcome {
                 None => message.failed = message.datagrams,
                 Some(_) => message.left = message.datagrams - message.failed,
             }
@@ -319,7 +319,7 @@ impl Destination {
         for at in 0..self.queue.failures().len() {
             let failure = self.queue.failures()[at];
             let message = &mut self.messages[failure.index];
-            match self.round.is_some() && failure.errno != nix::libc::EMSGSIZE {
+            match self.outcome.is_some() && failure.errno != nix::libc::EMSGSIZE {
                 true => message.left += failure.datagrams,
                 false => message.failed += failure.datagrams,
             }
@@ -328,11 +328,12 @@ impl Destination {
             }
             self.has_failed |= failure.errno != nix::libc::EMSGSIZE;
             if failure.errno != nix::libc::ECONNREFUSED {
-                let fate = if failure.errno == nix::libc::EMSGSIZE { LOST } else { self.voice.fate() };
-                self.complain(Trouble::Failed(failure.errno), || {
+                let consequence =
+                    if failure.errno == nix::libc::EMSGSIZE { LOST } else { self.log_lines.consequence() };
+                self.log_error(DestinationError::Failed(failure.errno), || {
                     format!(
-                        "cannot send a datagram: {}; such datagrams {fate}; see `ip route get` and the firewall's \
-                         output rules",
+                        "cannot send a datagram: {}; such datagrams {consequence}; see `ip route get` and the \
+                         firewall's output rules",
                         words(failure.errno)
                     )
                 });
@@ -350,8 +351,8 @@ impl Destination {
     }
 
     fn note_answer(&mut self, errno: i32) {
-        self.is_refused |= Trouble::Answered(errno).is_of_destination();
-        self.complain(Trouble::Answered(errno), || {
+        self.is_refused |= DestinationError::Answered(errno).is_of_destination();
+        self.log_error(DestinationError::Answered(errno), || {
             format!(
                 "answers with an error: {}; udpd goes on sending and counts the answers as icmp_errors; check that its \
                  receiver runs on that port",
@@ -363,11 +364,11 @@ impl Destination {
     /// The first `decided` messages of the queue have met their fate.
     fn settle(&mut self, decided: usize, tallies: &mut Tallies) {
         for message in &self.messages[self.decided..decided] {
-            // Which of a train were not taken nobody knows: all of it is sent again.
+            // The kernel does not tell which datagrams of a train it did not take, so all of it is sent again.
             let left = if message.left > 0 { message.datagrams - message.failed } else { 0 };
             let sent = (message.datagrams - message.failed - left) as u64;
-            if let Some(round) = &mut self.round {
-                round.settle(message.datagrams, message.failed, left);
+            if let Some(outcome) = &mut self.outcome {
+                outcome.settle(message.datagrams, message.failed, left);
             }
             deliver(&mut tallies[message.listener], sent);
             fail(&mut tallies[message.listener], message.failed as u64);
@@ -378,18 +379,18 @@ impl Destination {
     }
 
     pub(super) fn peer(&self) -> &Peer {
-        self.voice.peer()
+        self.log_lines.peer()
     }
 
-    /// Whether it has failed since this was last asked, as far as anybody can know. Nobody hears of an answer while
-    /// nothing is sent but who asks the socket, which the one that does takes from it.
+    /// Whether it is known to have failed since the last call. The kernel reports an ICMP error at the next send, or by
+    /// `SO_ERROR`, which clears it; this reads the latter.
     pub(super) fn take_failure(&mut self) -> bool {
-        self.hear_answer();
+        self.read_answer();
         std::mem::take(&mut self.has_failed)
     }
 
-    fn hear_answer(&mut self) {
-        let waiting = self.way.socket().and_then(|socket| rustix::net::sockopt::socket_error(socket).ok());
+    fn read_answer(&mut self) {
+        let waiting = self.route.socket().and_then(|socket| rustix::net::sockopt::socket_error(socket).ok());
         if let Some(Err(error)) = waiting {
             self.note_answer(error.raw_os_error());
             self.tally.icmp_errors += 1;
@@ -397,16 +398,16 @@ impl Destination {
     }
 
     /// Says what is wrong, once, and counts it against the destination where it is not the fault of a datagram.
-    fn complain(&mut self, trouble: Trouble, text: impl FnOnce() -> String) {
-        self.has_failed |= trouble.is_of_destination();
-        self.voice.trouble(trouble, text);
+    fn log_error(&mut self, error: DestinationError, text: impl FnOnce() -> String) {
+        self.has_failed |= error.is_of_destination();
+        self.log_lines.error(error, text);
     }
 
-    fn refuse(&mut self, refusal: Refusal) {
+    fn refuse(&mut self, refusal: SpoofError) {
         match refusal {
-            Refusal::TooLong { packet_bytes, mtu_bytes } => {
+            SpoofError::TooLong { packet_bytes, mtu_bytes } => {
                 self.tally.too_long += 1;
-                self.complain(Trouble::TooLong, || {
+                self.log_error(DestinationError::TooLong, || {
                     format!(
                         "a packet of {packet_bytes} bytes exceeds the MTU of the route, {mtu_bytes}, and with \
                          keep_source the kernel does not fragment it; such datagrams count as too_long; send shorter \
@@ -414,23 +415,74 @@ impl Destination {
                     )
                 });
             }
-            Refusal::OtherFamily => self.complain(Trouble::OtherFamily, || {
+            SpoofError::OtherFamily => self.log_error(DestinationError::OtherFamily, || {
                 "cannot keep a source of the other address family; such datagrams fail; give each family a listener \
                  and a relay of its own"
                     .to_owned()
             }),
-            Refusal::Nowhere => {
-                let fate = self.voice.fate();
-                self.complain(Trouble::NoWay, || {
-                    format!("nobody knows its address; datagrams {fate} until somebody does; see `ip route get`")
+            SpoofError::Nowhere => {
+                let consequence = self.log_lines.consequence();
+                self.log_error(DestinationError::NoRoute, || {
+                    format!("its address is not known; datagrams {consequence} until it is; see `ip route get`")
                 });
             }
-            Refusal::Truncated => self.complain(Trouble::Truncated, || {
+            SpoofError::Truncated => self.log_error(DestinationError::Truncated, || {
                 "udpd does not send on a truncated datagram, because it would look like a whole one; such datagrams \
                  fail; raise max_length"
                     .to_owned()
             }),
         }
+    }
+}
+
+// With a spill: the flushed of the datagrams of one batch.
+
+impl RelayDestination {
+    fn note_queued(&mut self) {
+        if let Some(outcome) = &mut self.outcome {
+            outcome.queue();
+        }
+    }
+
+    /// In the middle of a round what was sent may be taken back.
+    fn publish(&self) {
+        if self.outcome.as_ref().is_none_or(BatchOutcome::is_over) {
+            self.ledger.publish(&self.tally);
+        }
+    }
+
+    /// Sends what is queued for as long as the kernel takes some of it; the places of the rest go to `left`.
+    /// Where the network has refused something meanwhile, nothing of the round is believed to have arrived.
+    pub(super) fn end_batch(&mut self, listener: usize, tallies: &mut Tallies, left: &mut Vec<usize>) {
+        if !self.make_room(tallies) {
+            self.say_full();
+            self.give_up(tallies);
+        }
+        let was_refused = self.take_refusal();
+        let Some(outcome) = &mut self.outcome else { return };
+        if was_refused {
+            let sent = outcome.sent.len() as u64;
+            tallies[listener].delivered -= sent;
+            tallies[listener].pending += sent;
+            self.tally.sent -= sent;
+            left.append(&mut outcome.sent);
+        }
+        left.append(&mut outcome.left);
+        outcome.sent.clear();
+        self.ledger.publish(&self.tally);
+    }
+
+    /// The next datagrams of the round are this one of the batch.
+    pub(super) fn begin_datagram(&mut self, place: usize) {
+        if let Some(outcome) = &mut self.outcome {
+            outcome.place = place;
+        }
+    }
+
+    /// Whether the network has refused something since this was last asked.
+    pub(super) fn take_refusal(&mut self) -> bool {
+        self.read_answer();
+        std::mem::take(&mut self.is_refused)
     }
 }
 

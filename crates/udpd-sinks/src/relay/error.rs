@@ -11,7 +11,7 @@ use udpd_base::text::peer::Peer;
 pub(super) const MAKE_RAW_SOCKET: &str = "make a raw socket";
 
 /// Another: the address is one that can be sent to.
-pub(super) const FIND_WAY: &str = "find a way";
+pub(super) const FIND_ROUTE: &str = "find a way";
 
 /// Another: a thread that looks up a name.
 pub(super) const START_LOOKUP: &str = "start a thread that looks up its name";
@@ -34,7 +34,7 @@ impl RelayError {
                             CapabilityBoundingSet=CAP_NET_RAW";
                 (ExitCode::Permission, cure)
             }
-            (FIND_WAY, Some(Errno::EACCES)) => {
+            (FIND_ROUTE, Some(Errno::EACCES)) => {
                 let cure = "; that is a broadcast address: name the hosts, or a group";
                 (ExitCode::Configuration, cure)
             }

@@ -1,8 +1,8 @@
 //! Which of several destinations gets the datagrams when one is to get them all: the first that works.
 //!
 //! UDP tells little of whether a destination works, and late. What counts against one is what the kernel says: there is
-//! no way, it refuses to send, or the network has answered with an error (nobody listens on that port, no host has that
-//! address). A destination that is silent works, as far as anybody can know.
+//! no route, it refuses to send, or the network has answered with an error (no socket on that port, no host with that
+//! address). A destination that is silent counts as working.
 //!
 //! One that has failed is tried again after a period, by one datagram. When the time in which an answer would come has
 //! passed without one, it works again. So while the first of the list is gone, it costs the datagrams that were under
@@ -10,8 +10,8 @@
 
 use std::time::{Duration, Instant};
 
-/// How long nothing may be heard of a datagram until the destination is believed to have it. A host that nobody answers
-/// for on its own network is given up after three seconds.
+/// How long after a datagram no error may come until the destination counts as working. The kernel gives up a host that
+/// does not answer on its own network after three seconds.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(4);
 
 /// Chooses among destinations, which it knows by their places only.
@@ -37,7 +37,7 @@ impl Failover {
         self.current
     }
 
-    /// Whether the one in use works, as far as anybody knows. Otherwise none does.
+    /// Whether the one in use counts as working. Otherwise none does.
     pub(super) fn works(&self) -> bool {
         self.failed[self.current].is_none()
     }
@@ -50,7 +50,7 @@ impl Failover {
     /// Takes account of those that have failed since it was last asked, and chooses.
     pub(super) fn review(&mut self, now: Instant, mut has_failed: impl FnMut(usize) -> bool) {
         if self.is_at_rest() {
-            // Nobody was sent to but the first, so nobody knows of the others.
+            // Only the first was sent to, so nothing is known of the others.
             self.failed.fill(None);
         }
         for (place, failed) in self.failed.iter_mut().enumerate() {
@@ -101,7 +101,7 @@ mod tests {
         failover.current()
     }
 
-    /// Lets a datagram try whoever is to be tried, and says who that is.
+    /// Begins the next trial, and returns the place that is tried.
     fn try_one(failover: &mut Failover, now: Instant) -> Option<usize> {
         let place = failover.tries(now)?;
         failover.begin_trial(place, now);
@@ -128,7 +128,7 @@ mod tests {
         let (mut failover, at) = three();
         review(&mut failover, at(1), |place| place == 0);
         for seconds in 11..40 {
-            assert_eq!(failover.tries(at(seconds)), Some(0), "until somebody tries it");
+            assert_eq!(failover.tries(at(seconds)), Some(0), "until it is tried");
             assert_eq!(review(&mut failover, at(seconds), |_| false), 1);
         }
     }

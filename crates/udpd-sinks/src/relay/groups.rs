@@ -7,24 +7,24 @@ use ipnet::IpNet;
 use mmsg::Datagram;
 
 use super::choice;
-use super::destination::Destination;
+use super::destination::RelayDestination;
 use super::failover::Failover;
-use super::manner::{Distribute, Manner, Route};
+use super::mode::{Distribute, RelayMode, Route};
 use udpd_base::capture::headers;
 use udpd_base::text::peer::Peer;
 
 /// Chooses for all datagrams of a relay.
 #[derive(Debug)]
-pub(super) struct Groups {
+pub(super) struct DestinationGroups {
     /// The networks that have a group of their own, the longest first.
     networks: Vec<(IpNet, usize)>,
     /// The first is for all others.
-    groups: Vec<Group>,
+    groups: Vec<DestinationGroup>,
 }
 
 /// Destinations of which one gets a datagram.
 #[derive(Debug)]
-struct Group {
+struct DestinationGroup {
     first: usize,
     count: usize,
     failover: Option<Failover>,
@@ -38,15 +38,15 @@ struct Group {
     said: Option<usize>,
 }
 
-impl Groups {
+impl DestinationGroups {
     /// So many destinations for all sources but those of the routes, whose destinations come behind them.
-    pub(super) fn new(destinations: usize, routes: &[Route], manner: Manner) -> Self {
+    pub(super) fn new(destinations: usize, routes: &[Route], mode: RelayMode) -> Self {
         let mut first = 0;
         let mut group = |count: usize| {
-            let has_failover = manner.distribute == Distribute::Failover && count > 1;
-            let failover = has_failover.then(|| Failover::new(count, manner.probe_every));
+            let has_failover = mode.distribute == Distribute::Failover && count > 1;
+            let failover = has_failover.then(|| Failover::new(count, mode.probe_every));
             let (current, said) = (first, Some(0));
-            let group = Group { first, count, failover, current, tried: None, offered: None, said };
+            let group = DestinationGroup { first, count, failover, current, tried: None, offered: None, said };
             first += count;
             group
         };
@@ -58,7 +58,7 @@ impl Groups {
     }
 
     /// Looks at what has failed, before a batch is handed out.
-    pub(super) fn review(&mut self, sink: &str, destinations: &mut [Destination]) {
+    pub(super) fn review(&mut self, sink: &str, destinations: &mut [RelayDestination]) {
         for group in &mut self.groups {
             group.review(sink, destinations);
         }
@@ -82,11 +82,11 @@ impl Groups {
     }
 }
 
-impl Group {
-    fn review(&mut self, sink: &str, destinations: &mut [Destination]) {
+impl DestinationGroup {
+    fn review(&mut self, sink: &str, destinations: &mut [RelayDestination]) {
         let Some(failover) = &mut self.failover else { return };
         let own = &mut destinations[self.first..self.first + self.count];
-        // Nobody asks for the time while the first one works.
+        // The clock is not read while the first one works.
         let is_at_rest = failover.is_at_rest();
         if is_at_rest && !own[0].take_failure() {
             return;
@@ -100,9 +100,9 @@ impl Group {
         self.current = self.first + failover.current();
         self.offered = failover.tries(now);
         self.tried = self.offered.map(|place| self.first + place);
-        let news = failover.works().then_some(failover.current());
-        if news != std::mem::replace(&mut self.said, news) {
-            say(sink, news, own[failover.current()].peer());
+        let info = failover.works().then_some(failover.current());
+        if info != std::mem::replace(&mut self.said, info) {
+            say(sink, info, own[failover.current()].peer());
         }
         if is_at_rest {
             own[1..].iter_mut().for_each(|other| _ = other.take_failure());

@@ -9,20 +9,20 @@
 //! the kernel took it: there is no more to be known of UDP, but for the answers of the network, which are counted by
 //! destination.
 
-mod aim;
+mod batch_outcome;
 mod choice;
 mod destination;
 mod error;
 mod failover;
 mod groups;
-mod manner;
-mod round;
+mod log_lines;
+mod mode;
+mod route_socket;
 mod settings;
 mod sink;
 mod spilled;
 mod spoof;
-mod voice;
-mod way;
+mod target;
 
-pub use manner::{Distribute, KeepSource, Route};
+pub use mode::{Distribute, KeepSource, Route};
 pub use settings::RelaySettings;

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::aim::Lookup;
 use super::destination;
-use super::manner::{DISTRIBUTIONS, Distribute, KeepSource, Manner, Route};
+use super::mode::{DISTRIBUTIONS, Distribute, KeepSource, RelayMode, Route};
 use super::sink::RelaySink;
+use super::target::Lookup;
 use udpd_base::exit::Failure;
 use udpd_base::os::duty::Duty;
 use udpd_base::os::lookup;
@@ -216,11 +216,11 @@ impl SinkSettings for RelaySettings {
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
         let name = opening.sink;
         let Self { distribute, probe_every, keep_source, .. } = *self;
-        let manner = Manner { distribute, probe_every, keep_source, never_waits: opening.is_inline };
+        let mode = RelayMode { distribute, probe_every, keep_source, never_waits: opening.is_inline };
         let bound: Vec<SocketAddr> = opening.scenes.iter().map(|scene| scene.address).collect();
         let lookup = Lookup { crew: opening.crew, every: self.resolve_every, sink: name, bound: &bound };
         let peers = (&*self.destinations, &*self.routes);
-        let opened = RelaySink::open(peers, (manner, self.spill.is_on()), lookup, opening.scenes);
+        let opened = RelaySink::open(peers, (mode, self.spill.is_on()), lookup, opening.scenes);
         let (sink, destinations) = opened.map_err(|error| error.of_sink(name))?;
         if opening.consumer == 0 {
             if let Some(meaning) = &self.looked_up {

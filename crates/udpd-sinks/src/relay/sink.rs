@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::aim::{Aim, FIRST_ANSWER, Lookup};
-use super::destination::Destination;
+use super::destination::RelayDestination;
 use super::error::{RelayError, START_LOOKUP};
-use super::groups::Groups;
-use super::manner::{Manner, Route};
+use super::groups::DestinationGroups;
+use super::mode::{RelayMode, Route};
+use super::target::{DestinationTarget, FIRST_ANSWER, Lookup};
 use udpd_base::format::encoder::Scene;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{DestinationLedger, Tallies};
@@ -26,8 +26,8 @@ const FINISH_LIMIT: Duration = Duration::from_secs(1);
 pub(super) struct RelaySink {
     /// What the log calls it.
     pub(super) name: String,
-    pub(super) destinations: Vec<Destination>,
-    pub(super) groups: Groups,
+    pub(super) destinations: Vec<RelayDestination>,
+    pub(super) groups: DestinationGroups,
     /// By lane, what datagrams came to.
     pub(super) scenes: Arc<[Scene]>,
     /// When a queue that was not taken is tried again.
@@ -40,22 +40,24 @@ impl RelaySink {
     /// Opens a socket for each destination; nothing is sent yet. The ledgers are those of the destinations, in order.
     pub(super) fn open(
         (destinations, routes): (&[Peer], &[Route]),
-        (manner, spills): (Manner, bool),
+        (mode, spills): (RelayMode, bool),
         lookup: Lookup<'_>,
         scenes: &Arc<[Scene]>,
     ) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
-        let groups = Groups::new(destinations.len(), routes, manner);
+        let groups = DestinationGroups::new(destinations.len(), routes, mode);
         let peers: Vec<&Peer> = destinations.iter().chain(routes.iter().flat_map(|route| &route.to)).collect();
-        let may_wait = peers.len() == 1 && !manner.never_waits;
-        let aim = |peer: &&Peer| {
+        let may_wait = peers.len() == 1 && !mode.never_waits;
+        let target = |peer: &&Peer| {
             let fail = |error| RelayError { destination: (*peer).clone(), operation: START_LOOKUP, error };
-            Aim::at(peer, lookup).map_err(fail)
+            DestinationTarget::at(peer, lookup).map_err(fail)
         };
-        let aims = peers.iter().map(aim).collect::<Result<Vec<_>, _>>()?;
-        let open = |aimed: (&Peer, Aim)| Destination::open(lookup.sink, aimed, manner.keep_source, (may_wait, spills));
+        let aims = peers.iter().map(target).collect::<Result<Vec<_>, _>>()?;
+        let open = |aimed: (&Peer, DestinationTarget)| {
+            RelayDestination::open(lookup.sink, aimed, mode.keep_source, (may_wait, spills))
+        };
         let destinations = peers.into_iter().zip(aims).map(open).collect::<Result<Vec<_>, _>>()?;
-        let ledgers = destinations.iter().map(Destination::ledger).collect();
-        let (name, scenes, never_waits) = (lookup.sink.to_owned(), Arc::clone(scenes), manner.never_waits);
+        let ledgers = destinations.iter().map(RelayDestination::ledger).collect();
+        let (name, scenes, never_waits) = (lookup.sink.to_owned(), Arc::clone(scenes), mode.never_waits);
         Ok((Self { name, destinations, groups, scenes, retry: None, never_waits }, ledgers))
     }
 

@@ -1,8 +1,8 @@
 //! The relay with a spill: which datagrams of a batch no destination has.
 //!
 //! UDP tells little of that, see `failover`. What the kernel does not take is left, and so is what it took in the same
-//! round in which the network refused something: a port that nobody listens on answers to what was sent before, and
-//! the datagrams around that one are most likely gone as well. What a destination that is silent has lost nobody knows.
+//! round in which the network refused something: a port without a socket answers to what was sent before, and the
+//! datagrams around that one are most likely gone as well. What a silent destination has lost cannot be known.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Attempt for RelaySink {
                 chosen.push(batch.listener, bound, &datagram, tallies);
             }
             for destination in &mut self.destinations {
-                destination.end_round(batch.listener, tallies, left);
+                destination.end_batch(batch.listener, tallies, left);
             }
             left.sort_unstable();
         }

@@ -1,4 +1,4 @@
-//! Sending with somebody else's address: whole packets through a raw socket, for receivers that tell their senders
+//! Sending with the original source address: whole packets through a raw socket, for receivers that tell their senders
 //! apart by address. The kernel neither cuts nor fragments what comes this way, so a packet must fit the route; and
 //! much of the network throws away packets that come from where their source is not.
 
@@ -19,14 +19,14 @@ pub(super) struct Spoof {
 
 /// Why a datagram cannot be sent with its own source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum SpoofError {
     /// So long a packet does not fit the route, which takes so many bytes.
     TooLong { packet_bytes: usize, mtu_bytes: usize },
     /// No packet has a source of one family and a destination of the other.
     OtherFamily,
     /// Only its beginning was received.
     Truncated,
-    /// Nobody knows where the destination is.
+    /// The address of the destination is not known.
     Nowhere,
 }
 
@@ -41,15 +41,15 @@ impl Spoof {
         datagram: &Datagram<'_>,
         destination: Option<SocketAddr>,
         mtu_bytes: usize,
-    ) -> Result<&[u8], Refusal> {
-        let destination = destination.ok_or(Refusal::Nowhere)?;
+    ) -> Result<&[u8], SpoofError> {
+        let destination = destination.ok_or(SpoofError::Nowhere)?;
         let source = headers::source(datagram);
         if source.is_ipv4() != destination.is_ipv4() {
-            return Err(Refusal::OtherFamily);
+            return Err(SpoofError::OtherFamily);
         }
         let packet_bytes = headers::headers_bytes(source) + datagram.payload().len();
         if packet_bytes > mtu_bytes {
-            return Err(Refusal::TooLong { packet_bytes, mtu_bytes });
+            return Err(SpoofError::TooLong { packet_bytes, mtu_bytes });
         }
         self.packet.clear();
         headers::append(&mut self.packet, source, destination, datagram.payload(), datagram.length());

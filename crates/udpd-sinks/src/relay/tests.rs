@@ -41,22 +41,22 @@ fn routing(
     distribute: Distribute,
     keep_source: KeepSource,
 ) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
-    opening(destinations, routes, manner(distribute, keep_source))
+    opening(destinations, routes, mode(distribute, keep_source))
 }
 
-fn manner(distribute: Distribute, keep_source: KeepSource) -> Manner {
-    Manner { distribute, probe_every: Duration::from_secs(10), keep_source, never_waits: false }
+fn mode(distribute: Distribute, keep_source: KeepSource) -> RelayMode {
+    RelayMode { distribute, probe_every: Duration::from_secs(10), keep_source, never_waits: false }
 }
 
 fn opening(
     destinations: &[SocketAddr],
     routes: &[Route],
-    manner: Manner,
+    mode: RelayMode,
 ) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
     let destinations: Vec<Peer> = destinations.iter().copied().map(Peer::from).collect();
     let (crew, _events) = Crew::new();
     let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
-    RelaySink::open((&destinations, routes), (manner, false), lookup, &scenes(1))
+    RelaySink::open((&destinations, routes), (mode, false), lookup, &scenes(1))
 }
 
 fn address(socket: &UdpSocket) -> SocketAddr {
@@ -229,8 +229,8 @@ fn a_destination_that_has_failed_is_tried_by_a_datagram_of_its_own_sources_and_n
     let [other, standby] = receivers.each_ref().map(address);
     let dead = address(&receiver());
     let route = Route { source: "127.0.0.9/32".parse().expect("a network"), to: vec![dead.into(), standby.into()] };
-    let manner = Manner { probe_every: Duration::ZERO, ..manner(Distribute::Failover, KeepSource::No) };
-    let (mut sink, ledgers) = opening(&[other], &[route], manner).expect("opened");
+    let mode = RelayMode { probe_every: Duration::ZERO, ..mode(Distribute::Failover, KeepSource::No) };
+    let (mut sink, ledgers) = opening(&[other], &[route], mode).expect("opened");
     assert_eq!(accept(&mut sink, &Received::from("127.0.0.9", &[b"lost"]), 1).delivered, 1);
     for _ in 0..5 {
         assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"of another"]), 1).delivered, 1);
@@ -246,8 +246,8 @@ fn the_way_to_a_name_is_looked_for_when_its_consumer_begins_and_nobody_waits_for
     let peers = [Peer::Host { name: "localhost".to_owned(), port: address(&destination).port() }];
     let (crew, _events) = Crew::new();
     let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
-    let manner = manner(Distribute::All, KeepSource::No);
-    let (mut sink, ledgers) = RelaySink::open((&peers, &[]), (manner, false), lookup, &scenes(1)).expect("opened");
+    let mode = mode(Distribute::All, KeepSource::No);
+    let (mut sink, ledgers) = RelaySink::open((&peers, &[]), (mode, false), lookup, &scenes(1)).expect("opened");
     assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"too early"]), 1).dropped.sink_error, 1);
     sink.begin();
     assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"delivered"]), 1).delivered, 1);

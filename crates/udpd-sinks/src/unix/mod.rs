@@ -1,6 +1,5 @@
 //! A socket of this host, on which somebody else listens.
 
-mod gathered;
 mod peer;
 mod settings;
 mod sink;

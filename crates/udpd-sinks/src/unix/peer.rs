@@ -14,7 +14,7 @@ use udpd_base::os::user;
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Somebody's socket, who may come and go.
-pub(super) struct Peer<S> {
+pub(super) struct UnixPeer<S> {
     sink: String,
     path: PathBuf,
     connect: fn(&Path) -> io::Result<S>,
@@ -32,14 +32,14 @@ pub(super) struct Peer<S> {
     said: Vec<i32>,
 }
 
-impl<S> fmt::Debug for Peer<S> {
+impl<S> fmt::Debug for UnixPeer<S> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_connected = self.socket.is_some();
         formatter.debug_struct("Peer").field("path", &self.path).field("is_connected", &is_connected).finish()
     }
 }
 
-impl<S> Peer<S> {
+impl<S> UnixPeer<S> {
     pub(super) fn new(sink: &str, path: PathBuf, spills: bool, connect: fn(&Path) -> io::Result<S>) -> Self {
         let (sink, gone, said) = (sink.to_owned(), LogLimiter::default(), Vec::new());
         let (socket, tried, is_gone, is_said_gone) = (None, None, false, false);
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_comes_and_goes_is_said_once_a_minute() {
-        let mut peer = Peer::new("out", "/nowhere".into(), false, |_| -> io::Result<()> {
+        let mut peer = UnixPeer::new("out", "/nowhere".into(), false, |_| -> io::Result<()> {
             Err(io::Error::from(io::ErrorKind::NotFound))
         });
         assert!(peer.is_gone && peer.is_said_gone, "the first time");

@@ -1,21 +1,21 @@
-//! A socket of this host, on which somebody else listens: datagrams as messages, or records in a stream.
+//! A Unix socket on which another process listens: datagrams as messages, or records in a stream.
 //!
 //! A peer that is not there costs its own datagrams and nothing else: they are counted as failed, and the peer is
 //! looked for four times a second. A peer that is there and does not read makes its consumer wait, and then `when_full`
-//! decides; nobody waits for it longer than a moment at once, so that what it has taken by then counts as delivered
-//! even if it never reads again and the daemon ends. Where nothing could mark a datagram that was received in part, it
-//! fails: nobody could tell it from a whole one.
+//! decides; each single wait is short, so that what it has taken by then counts as delivered even if it never reads
+//! again and the daemon ends. A datagram that was received in part fails if the format cannot mark it, because a reader
+//! could not tell it from a whole one.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
-use super::gathered::{Gathered, PATIENCE};
-use super::peer::Peer;
+use super::peer::UnixPeer;
 use udpd_base::format::encoder::{Encoder, Format};
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
@@ -23,30 +23,43 @@ use udpd_base::os::crew;
 use udpd_base::sink::outbox::{Destination, Outbox};
 use udpd_base::sink::{Feeders, Sink, deliver, fail};
 
+/// How long a peer that takes nothing is waited for at once. With a spill it then counts as one that is gone; without
+/// one what it has taken until then is counted, and it is waited for again.
+pub(super) const PEER_WAIT: Duration = Duration::from_millis(100);
+
+/// Records of a batch that are on their way into a stream.
+#[derive(Debug, Default)]
+pub(super) struct PendingRecords {
+    /// The place of each datagram in its batch, and where its record ends in the buffer.
+    pub(super) records: Vec<(usize, usize)>,
+    /// What is left of the record that the peer has taken a part of.
+    pub(super) cut: Vec<u8>,
+}
+
 /// One datagram, one message.
 #[derive(Debug)]
 pub(super) struct UnixDatagramSink {
-    pub(super) peer: Peer<UnixDatagram>,
+    pub(super) peer: UnixPeer<UnixDatagram>,
     /// What the peer has no room for fails at once.
     never_waits: bool,
 }
 
-/// What became of a message.
+/// The outcome of sending a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(super) enum SendOutcome {
     Yes,
     /// The peer is gone.
     NotNow,
     /// The peer is there, and has taken nothing for a moment.
     Stuck,
-    /// Nobody could send it.
+    /// It can never be sent.
     Never,
 }
 
 impl UnixDatagramSink {
     /// A sink that sends to the socket at `path`, which need not be there yet.
     pub(super) fn new(sink: &str, path: PathBuf) -> Self {
-        Self { peer: Peer::new(sink, path, false, connect_patiently), never_waits: false }
+        Self { peer: UnixPeer::new(sink, path, false, connect_patiently), never_waits: false }
     }
 
     /// The same; what a peer that is there has no room for fails.
@@ -56,20 +69,20 @@ impl UnixDatagramSink {
             socket.set_nonblocking(true)?;
             socket.connect(path).map(|()| socket)
         };
-        Self { peer: Peer::new(sink, path, false, connect), never_waits: true }
+        Self { peer: UnixPeer::new(sink, path, false, connect), never_waits: true }
     }
 
     /// The same for one that has a spill.
     pub(super) fn with_spill(sink: &str, path: PathBuf) -> Self {
-        Self { peer: Peer::new(sink, path, true, connect_patiently), never_waits: false }
+        Self { peer: UnixPeer::new(sink, path, true, connect_patiently), never_waits: false }
     }
 
     /// Sends a message. A peer that has just come back gets the one that found it gone.
-    pub(super) fn send(&mut self, payload: &[u8]) -> Sent {
+    pub(super) fn send(&mut self, payload: &[u8]) -> SendOutcome {
         loop {
-            let Some(socket) = self.peer.find() else { return Sent::NotNow };
+            let Some(socket) = self.peer.find() else { return SendOutcome::NotNow };
             match crew::at_rest(|| socket.send(payload)) {
-                Ok(_) => return Sent::Yes,
+                Ok(_) => return SendOutcome::Yes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.never_waits => {
                     self.peer.say_of_message(nix::libc::EAGAIN, || {
@@ -78,7 +91,7 @@ impl UnixDatagramSink {
                          inline"
                             .to_owned()
                     });
-                    return Sent::Never;
+                    return SendOutcome::Never;
                 }
                 Err(error) if is_about_the_message(&error) => {
                     self.peer.say_of_message(error.raw_os_error().unwrap_or_default(), || {
@@ -88,9 +101,9 @@ impl UnixDatagramSink {
                             payload.len()
                         )
                     });
-                    return Sent::Never;
+                    return SendOutcome::Never;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Sent::Stuck,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return SendOutcome::Stuck,
                 Err(error) => self.peer.lose(&error),
             }
         }
@@ -101,7 +114,7 @@ impl UnixDatagramSink {
 fn connect_patiently(path: &Path) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.connect(path)?;
-    socket.set_write_timeout(Some(PATIENCE)).map(|()| socket)
+    socket.set_write_timeout(Some(PEER_WAIT)).map(|()| socket)
 }
 
 /// Whether the message is at fault, and not the peer.
@@ -116,7 +129,7 @@ impl Sink for UnixDatagramSink {
             if is_truncated {
                 self.peer.say_truncated();
             }
-            let is_sent = !is_truncated && self.send_at_last(datagram.payload(), tallies) == Sent::Yes;
+            let is_sent = !is_truncated && self.send_at_last(datagram.payload(), tallies) == SendOutcome::Yes;
             let tally = &mut tallies[batch.listener];
             if is_sent { deliver(tally, 1) } else { fail(tally, 1) }
         }
@@ -125,12 +138,12 @@ impl Sink for UnixDatagramSink {
 
 impl UnixDatagramSink {
     /// The same as `send`, for as long as a peer that is there takes nothing.
-    fn send_at_last(&mut self, payload: &[u8], tallies: &mut Tallies) -> Sent {
+    fn send_at_last(&mut self, payload: &[u8], tallies: &mut Tallies) -> SendOutcome {
         loop {
             match self.send(payload) {
-                Sent::Stuck if crew::is_given_up() => return Sent::Never,
+                SendOutcome::Stuck if crew::is_given_up() => return SendOutcome::Never,
                 // What it has taken before counts, should it take nothing more before the end.
-                Sent::Stuck => tallies.publish(),
+                SendOutcome::Stuck => tallies.publish(),
                 sent => return sent,
             }
         }
@@ -140,19 +153,19 @@ impl UnixDatagramSink {
 /// Records in a stream.
 #[derive(Debug)]
 pub(super) struct UnixStreamSink {
-    pub(super) peer: Peer<Stream>,
+    pub(super) peer: UnixPeer<PeerStream>,
     pub(super) outbox: Outbox,
     pub(super) marks_truncation: bool,
     /// With a spill, what is in the outbox.
-    pub(super) gathered: Gathered,
+    pub(super) gathered: PendingRecords,
 }
 
 /// A connection. What it has taken of a record cannot be taken back, but the connection ends with it, so that no reader
 /// takes what follows for the rest.
 #[derive(Debug)]
-pub(super) struct Stream(pub(super) UnixStream);
+pub(super) struct PeerStream(pub(super) UnixStream);
 
-impl Destination for Stream {
+impl Destination for PeerStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes)
     }
@@ -168,29 +181,29 @@ impl Destination for Stream {
 
 /// A connection that there can be now, and on which nobody waits long at once for a peer that reads nothing. A peer
 /// that accepts none for the moment would make the ordinary call wait, without end.
-fn connect_at_once(path: &Path) -> io::Result<Stream> {
+fn connect_at_once(path: &Path) -> io::Result<PeerStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(PATIENCE)).map(|()| Stream(stream))
+    stream.set_write_timeout(Some(PEER_WAIT)).map(|()| PeerStream(stream))
 }
 
 impl UnixStreamSink {
     /// A sink that writes to the socket at `path`, which need not be there yet.
     pub(super) fn new(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
-        Self::of(Peer::new(sink, path, false, connect_at_once), encoder)
+        Self::of(UnixPeer::new(sink, path, false, connect_at_once), encoder)
     }
 
     /// The same for one that has a spill.
     pub(super) fn with_spill(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
-        Self::of(Peer::new(sink, path, true, connect_at_once), encoder)
+        Self::of(UnixPeer::new(sink, path, true, connect_at_once), encoder)
     }
 
-    fn of(peer: Peer<Stream>, encoder: Encoder) -> Self {
+    fn of(peer: UnixPeer<PeerStream>, encoder: Encoder) -> Self {
         let marks_truncation = encoder.format() != Format::Lengths;
-        Self { peer, outbox: Outbox::new(encoder), marks_truncation, gathered: Gathered::default() }
+        Self { peer, outbox: Outbox::new(encoder), marks_truncation, gathered: PendingRecords::default() }
     }
 }
 
@@ -248,7 +261,7 @@ mod tests {
     }
 
     /// Lets the sink look for its peer at once.
-    fn look_again<S>(peer: &mut Peer<S>) {
+    fn look_again<S>(peer: &mut UnixPeer<S>) {
         peer.tried = None;
     }
 

@@ -7,7 +7,7 @@
 
 use std::io::{self, Write};
 
-use super::sink::{Sent, UnixDatagramSink, UnixStreamSink};
+use super::sink::{SendOutcome, UnixDatagramSink, UnixStreamSink};
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{Tallies, Tally};
 use udpd_base::os::crew;
@@ -26,10 +26,10 @@ impl Attempt for UnixDatagramSink {
                 fail(tally, 1);
             } else {
                 match self.send(datagram.payload()) {
-                    Sent::Yes => deliver(tally, 1),
-                    Sent::Never => fail(tally, 1),
-                    found @ (Sent::NotNow | Sent::Stuck) => {
-                        if found == Sent::Stuck {
+                    SendOutcome::Yes => deliver(tally, 1),
+                    SendOutcome::Never => fail(tally, 1),
+                    found @ (SendOutcome::NotNow | SendOutcome::Stuck) => {
+                        if found == SendOutcome::Stuck {
                             self.peer.say_stuck();
                         }
                         takes = false;

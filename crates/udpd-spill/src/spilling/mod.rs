@@ -1,4 +1,5 @@
-//! A sink with a spill: what its destination does not take now waits on a disk, and is sent before anything newer.
+//! A sink with a spill: datagrams that its destination does not take now wait on a disk, and are sent before newer
+//! ones.
 //!
 //! The sink below says of each batch what it could not hand on (`attempt`). From the first such datagram on everything
 //! goes to the spill, and from there to the sink below, frame by frame, until the spill is empty; then batches go
@@ -7,18 +8,15 @@
 //! The consumer's own thread does all of it. Reading and writing are turns of one thread, so neither can wait for the
 //! other; each turn sends at least twice what came since the last one, so what waits gets less while something comes.
 //!
-//! The books: a datagram is pending until it is written to the spill, then `spilled` until somebody has it. What is in
-//! the spill when the sink begins is the opening balance, `spilled_before`.
+//! In the ledger a datagram is pending until it is written to the spill, then `spilled` until its destination has it.
+//! What is in the spill when the sink begins is the opening balance, `spilled_before`.
 
 mod attempt;
-mod drain;
-mod home;
+mod log_lines;
 mod settings;
 mod sink;
 #[cfg(test)]
 mod tests;
-mod voice;
-mod way;
 
 pub use attempt::Attempt;
 pub use settings::Spill;

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::{BYTES_MIN, FILES_MAX, MEMORY_BYTES};
+use crate::{BYTES_MIN, FILES_MAX, MEMORY_BYTES, SpillLane, SpillLanes};
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::os::owned;
 use udpd_base::settings::kinds::{Optional, Size};
 use udpd_base::settings::{Findings, Written, settings};
-use udpd_base::sink::settings::SpillPlace;
+use udpd_base::sink::settings::{Opening, SpillPlace};
 use udpd_base::text::advice::Advice;
 use udpd_base::text::units::print_size;
 
@@ -100,12 +102,12 @@ fn writable(path: &Path) -> io::Result<()> {
 }
 
 /// The directory of one consumer.
-pub(super) fn directory_of(path: &Path, consumer: usize) -> PathBuf {
+fn directory_of(path: &Path, consumer: usize) -> PathBuf {
     path.join(consumer.to_string())
 }
 
-/// The directories of consumers that there are no more, of which this one of so many takes what they left.
-pub(super) fn left_behind(path: &Path, consumer: usize, consumers: usize) -> io::Result<Vec<PathBuf>> {
+/// The directories of consumers that no longer exist, whose spills this one of so many consumers takes over.
+fn left_behind(path: &Path, consumer: usize, consumers: usize) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -117,4 +119,56 @@ pub(super) fn left_behind(path: &Path, consumer: usize, consumers: usize) -> io:
     }
     numbers.sort_unstable();
     Ok(numbers.into_iter().map(|number| directory_of(path, number)).collect())
+}
+
+/// The directory of a spill and its limit.
+#[derive(Debug, Clone)]
+pub(super) struct SpillLocation {
+    pub(super) directory: PathBuf,
+    pub(super) bytes_max: u64,
+    pub(super) lanes: SpillLanes,
+    /// The directories of consumers that no longer exist.
+    pub(super) others: Vec<PathBuf>,
+}
+
+impl SpillLocation {
+    /// Of the consumer that is opened; `None` where nothing feeds it.
+    pub(super) fn of(spill: &Spill, opening: &Opening<'_>) -> Result<Option<Self>, Failure> {
+        let Some(root) = spill.path.as_deref() else { return Ok(None) };
+        let fed = opening.scenes.iter().enumerate().filter(|(lane, _)| opening.feeds[*lane]);
+        let lane = |(lane, scene): (usize, &udpd_base::format::encoder::Scene)| {
+            let listener = opening.listeners.iter().position(|name| *name == scene.listener)?;
+            Some(SpillLane { lane, listener, name: scene.listener.clone(), bound: scene.address.to_string() })
+        };
+        let Some(lanes) = SpillLanes::of(fed.filter_map(lane).collect()) else { return Ok(None) };
+        let (consumer, consumers) = (opening.consumer, opening.consumers);
+        let directory = directory_of(root, consumer);
+        let bytes_max = spill.bytes / consumers.max(1) as u64;
+        if bytes_max < BYTES_MIN {
+            let (each, least) = (print_size(bytes_max), print_size(BYTES_MIN));
+            let message = format!(
+                "[sink.{}] spill.bytes leaves {each} for each consumer and destination; raise it until that is {least}",
+                opening.sink
+            );
+            return Err(Failure::new(ExitCode::Configuration, message));
+        }
+        owned::make_directory(root).map_err(|error| refusal(opening.sink, root, &error))?;
+        let others = left_behind(root, consumer, consumers).map_err(|error| refusal(opening.sink, root, &error))?;
+        Ok(Some(Self { directory, bytes_max, lanes, others }))
+    }
+}
+
+/// The error for a directory that cannot be used, with its cure.
+pub(super) fn refusal(sink: &str, directory: &Path, error: &io::Error) -> Failure {
+    let directory = directory.display();
+    if owned::is_refusal(error) {
+        return Failure::new(ExitCode::Permission, format!("[sink.{sink}] cannot use the spill {directory}: {error}"));
+    }
+    let (code, cure) = match error.kind() {
+        io::ErrorKind::PermissionDenied => (ExitCode::Permission, "let the user of udpd write there"),
+        io::ErrorKind::Unsupported => (ExitCode::Disk, "have that one send what is in it, or name another directory"),
+        io::ErrorKind::Other => (ExitCode::Disk, "give each its own directory"),
+        _ => (ExitCode::Disk, "check that disk, or name another directory"),
+    };
+    Failure::new(code, format!("[sink.{sink}] cannot use the spill {directory}: {error}; {cure}"))
 }

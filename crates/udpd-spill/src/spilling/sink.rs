@@ -1,4 +1,10 @@
-//! The sink that stands in front: to the sink below, or to the spill.
+//! The sink with a spill: it hands datagrams to the sink below, or to the spill.
+//!
+//! It sends the spill frame by frame, in its order.
+//!
+//! A destination that tells at once whether it has a datagram is simply tried. One that does not, such as a UDP port,
+//! gets a single datagram first, which stays in the spill until its answer time has passed without a refusal. So a
+//! retry of a destination that is gone costs nothing.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,34 +17,86 @@ use std::time::{Duration, Instant};
 use mmsg::PackedBatch;
 
 use super::attempt::Attempt;
-use super::home::{Home, refusal};
-use super::settings::Spill;
-use super::voice::Voice;
-use super::way::{Held, RETRY, Way, Work};
-use crate::{FRAME_BYTES_MAX, Recovered, Store};
+use super::log_lines::SpillLog;
+use super::settings::{Spill, SpillLocation, refusal};
+use crate::{FRAME_BYTES_MAX, Frame, Recovered, Store};
 use udpd_base::exit::Failure;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::handover::route::FullPolicy;
-use udpd_base::ledger::Tallies;
+use udpd_base::ledger::{Counters as _, Table as _, Tallies, Tally};
 use udpd_base::os::crew;
 use udpd_base::sink::settings::Opening;
 use udpd_base::sink::{Feeders, Sink, fail};
+
+/// The pause before a destination is retried.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// The least that one turn sends, where there is as much.
+const TURN_BYTES_MIN: u64 = 1 << 20;
+
+/// How long a turn takes at most: meanwhile what comes for the sink waits in its queue.
+const TURN: Duration = Duration::from_millis(50);
 
 /// How often what was written to the spill is forced to the disk, while something is.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// How often a full spill that is waited for is looked at.
-const ROOM_WAIT: Duration = Duration::from_millis(20);
+const FULL_WAIT: Duration = Duration::from_millis(20);
 
 /// How long what a disk does not take waits for another try, as long as it is little.
 const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The spills that this process has had. What is found there is in its books already.
+/// The spills that this process has had. What is found there is in its ledger already.
 static OWN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// What was found in a spill, and is not in the books yet.
+/// The state of the destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LinkState {
+    /// It takes everything, and nothing is in the spill.
+    Up,
+    /// It took nothing at the last attempt.
+    Down { retry: Instant },
+    /// It was sent one datagram, and may still refuse it.
+    Trial { until: Instant },
+    /// It takes what is in the spill.
+    Draining,
+}
+
+/// Where a frame is while it is being sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FrameLocation {
+    /// In a segment: it counts as spilled.
+    OnDisk,
+    /// First in the buffer that the disk does not take: it is pending.
+    InMemory,
+    /// Given up, except for its first datagram, which was sent, may still be refused, and is pending.
+    Nowhere,
+}
+
+/// A frame of the spill that is being sent.
 #[derive(Debug)]
-struct Opened {
+pub(super) struct FrameInDelivery {
+    frame: Frame,
+    held: FrameLocation,
+    /// The places of the datagrams that are not decided, in their order.
+    todo: Vec<usize>,
+}
+
+impl FrameInDelivery {
+    /// The place in its segment up to which all datagrams are decided.
+    fn decided(&self) -> u64 {
+        self.todo.first().map_or(self.frame.end, |&first| self.frame.in_segment(first))
+    }
+
+    /// Whether no datagram behind that place is decided.
+    fn is_a_rest(&self) -> bool {
+        self.decided() + self.todo.len() as u64 == self.frame.end
+    }
+}
+
+/// What was found in a spill and is not in the ledger yet.
+#[derive(Debug)]
+struct RecoveredSpill {
     found: Recovered,
     /// By a sink of this process.
     is_own: bool,
@@ -48,29 +106,29 @@ struct Opened {
 pub struct Spilling<S> {
     pub(super) inner: S,
     /// `None` where no lane feeds the consumer.
-    home: Option<Home>,
+    location: Option<SpillLocation>,
     /// `None` before it is open, or where it cannot be.
     pub(super) store: Option<Store>,
-    opened: Option<Opened>,
+    opened: Option<RecoveredSpill>,
     when_full: FullPolicy,
-    /// Whether nobody waits for this consumer any more.
+    /// Whether the daemon has stopped waiting for this consumer.
     pub(super) is_unawaited: fn() -> bool,
-    /// So it is, and there was no room: what still comes is lost.
+    /// The daemon has stopped waiting and the spill was full: further datagrams are lost.
     is_given_up: bool,
-    /// How soon a destination is tried again.
+    /// The pause before a destination is retried.
     pub(super) retry: Duration,
-    pub(super) way: Way,
-    /// What of the spill is being sent.
-    pub(super) work: Option<Work>,
-    /// The datagrams of that.
+    pub(super) link: LinkState,
+    /// The frame of the spill that is being sent.
+    pub(super) work: Option<FrameInDelivery>,
+    /// Its datagrams.
     pub(super) batch: LaneBatch,
-    /// Which of the batch in hand were left.
+    /// The places in the current batch that the sink below did not take.
     pub(super) left: Vec<usize>,
     /// What the sink below counts of datagrams from the spill.
     pub(super) scratch: Tallies,
-    pub(super) voice: Voice,
+    pub(super) log_lines: SpillLog,
     next_sync: Option<Instant>,
-    /// Nothing comes any more.
+    /// No more datagrams come.
     is_last: bool,
     /// Since when the disk has taken nothing of what waits to be written.
     pub(super) refused_since: Option<Instant>,
@@ -80,41 +138,46 @@ pub struct Spilling<S> {
 
 impl<S: fmt::Debug> fmt::Debug for Spilling<S> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Spilling").field("inner", &self.inner).field("way", &self.way).finish_non_exhaustive()
+        formatter.debug_struct("Spilling").field("inner", &self.inner).field("way", &self.link).finish_non_exhaustive()
     }
 }
 
 impl<S: Attempt> Spilling<S> {
     /// Opens the spill, unless another sink has it and ends before this one begins.
     pub fn open(inner: S, spill: &Spill, opening: &Opening<'_>) -> Result<Self, Failure> {
-        let home = Home::of(spill, opening)?;
-        let directory = home.as_ref().map(|home| home.directory.clone()).unwrap_or_default();
+        let location = SpillLocation::of(spill, opening)?;
+        let directory = location.as_ref().map(|location| location.directory.clone()).unwrap_or_default();
         let refused = |error: io::Error| refusal(opening.sink, &directory, &error);
-        let mut sink = Self::new(inner, opening.sink, home, opening.when_full).map_err(refused)?;
+        let mut sink = Self::new(inner, opening.sink, location, opening.when_full).map_err(refused)?;
         if !opening.context.has_predecessor {
             sink.open_store().map_err(refused)?;
         }
         Ok(sink)
     }
 
-    pub(super) fn new(inner: S, name: &str, home: Option<Home>, when_full: FullPolicy) -> io::Result<Self> {
+    pub(super) fn new(
+        inner: S,
+        name: &str,
+        location: Option<SpillLocation>,
+        when_full: FullPolicy,
+    ) -> io::Result<Self> {
         let batch = PackedBatch::pool(1, FRAME_BYTES_MAX, false)?.0.remove(0);
-        let listeners = home.as_ref().map_or(0, |home| home.places.listeners());
+        let listeners = location.as_ref().map_or(0, |location| location.lanes.listeners());
         Ok(Self {
             inner,
-            home,
+            location,
             store: None,
             opened: None,
             when_full,
             is_unawaited: crew::is_given_up,
             is_given_up: false,
             retry: RETRY,
-            way: Way::Well,
+            link: LinkState::Up,
             work: None,
             batch: LaneBatch::unpacked(batch),
             left: Vec::new(),
             scratch: Tallies::new(0..listeners),
-            voice: Voice::new(name),
+            log_lines: SpillLog::new(name),
             next_sync: None,
             is_last: false,
             refused_since: None,
@@ -122,34 +185,34 @@ impl<S: Attempt> Spilling<S> {
         })
     }
 
-    /// One that a single listener feeds, for tests.
+    /// A sink that a single listener feeds, for tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn of_listener(inner: S, (listener, name): (usize, &str), directory: &std::path::Path) -> Self {
         let bound = "127.0.0.1:514".to_owned();
-        let lane = crate::Lane { lane: 0, listener, name: name.to_owned(), bound };
-        let places = crate::Places::of(vec![lane]).expect("a lane");
+        let lane = crate::SpillLane { lane: 0, listener, name: name.to_owned(), bound };
+        let lanes = crate::SpillLanes::of(vec![lane]).expect("a lane");
         let bytes_max = crate::BYTES_MIN;
-        let home = Home { directory: directory.to_owned(), bytes_max, places, others: Vec::new() };
-        let mut sink = Self::new(inner, "stream", Some(home), FullPolicy::DropNewest).expect("memory");
+        let location = SpillLocation { directory: directory.to_owned(), bytes_max, lanes, others: Vec::new() };
+        let mut sink = Self::new(inner, "stream", Some(location), FullPolicy::DropNewest).expect("memory");
         sink.open_store().expect("it opens");
         sink
     }
 
     pub fn open_store(&mut self) -> io::Result<()> {
-        let Some(home) = self.home.clone() else { return Ok(()) };
-        let (store, found) = Store::open(&home.directory, home.bytes_max, home.places, &home.others)?;
-        let is_own = !OWN.lock().unwrap_or_else(PoisonError::into_inner).insert(home.directory);
-        self.voice.takes_over(&store, &found);
+        let Some(location) = self.location.clone() else { return Ok(()) };
+        let (store, found) = Store::open(&location.directory, location.bytes_max, location.lanes, &location.others)?;
+        let is_own = !OWN.lock().unwrap_or_else(PoisonError::into_inner).insert(location.directory);
+        self.log_lines.log_recovered(&store, &found);
         if !store.is_empty() {
-            self.way = Way::Down { retry: Instant::now() };
+            self.link = LinkState::Down { retry: Instant::now() };
         }
-        (self.store, self.opened) = (Some(store), Some(Opened { found, is_own }));
+        (self.store, self.opened) = (Some(store), Some(RecoveredSpill { found, is_own }));
         Ok(())
     }
 
-    /// Takes what was found in the spill into the books.
+    /// Adds what was found in the spill to the ledger.
     pub fn count_opened(&mut self, tallies: &mut Tallies) {
-        let Some(Opened { found, is_own }) = self.opened.take() else { return };
+        let Some(RecoveredSpill { found, is_own }) = self.opened.take() else { return };
         for (listener, datagrams) in found.left {
             let tally = &mut tallies[listener];
             tally.spilled += datagrams;
@@ -165,12 +228,12 @@ impl<S: Attempt> Spilling<S> {
         }
     }
 
-    /// Whether what comes need not wait behind anything.
+    /// Whether new datagrams need not wait behind older ones.
     fn goes_straight(&self) -> bool {
-        self.way == Way::Well
+        self.link == LinkState::Up
     }
 
-    /// Puts datagrams of a batch into the spill: those at the places that were left, or all.
+    /// Puts datagrams of a batch into the spill: those that the sink below did not take, or all.
     fn put(&mut self, batch: &LaneBatch, only_left: bool, tallies: &mut Tallies) {
         let mut left = std::mem::take(&mut self.left);
         {
@@ -191,9 +254,9 @@ impl<S: Attempt> Spilling<S> {
                         fail(&mut tallies[batch.listener], 1);
                     }
                     Some(store) => {
-                        if self.way == Way::Well {
+                        if self.link == LinkState::Up {
                             // The spill has become empty within this batch; the rest of it still comes before others.
-                            self.way = Way::Draining;
+                            self.link = LinkState::Draining;
                         }
                         if store.push(batch.lane, &datagram) {
                             self.write_out(tallies);
@@ -206,7 +269,7 @@ impl<S: Attempt> Spilling<S> {
         self.left = left;
     }
 
-    /// Writes what waits for it, or does what `when_full` says.
+    /// Writes the buffer to the spill, or acts by `when_full`.
     fn write_out(&mut self, tallies: &mut Tallies) {
         loop {
             let Some(store) = self.store.as_mut().filter(|store| store.unwritten_bytes() > 0) else { return };
@@ -221,13 +284,13 @@ impl<S: Attempt> Spilling<S> {
                     self.added_bytes += bytes;
                     self.refused_since = None;
                     self.next_sync.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
-                    if let Some(error) = store.take_unforced() {
-                        self.voice.cannot_sync(store.directory(), &error);
+                    if let Some(error) = store.take_sync_error() {
+                        self.log_lines.log_sync_error(store.directory(), &error);
                     }
                     return self.note_written(lent);
                 }
             };
-            self.voice.full(store, &error, self.when_full);
+            self.log_lines.log_full(store, &error, self.when_full);
             let is_patient = !(self.is_last && self.when_full == FullPolicy::Block);
             if error.kind() != io::ErrorKind::QuotaExceeded && !store.is_write_due() && is_patient {
                 // The disk may have failed for a moment only.
@@ -241,14 +304,14 @@ impl<S: Attempt> Spilling<S> {
                 FullPolicy::DropOldest => self.give_up_oldest(tallies),
                 FullPolicy::Block if (self.is_unawaited)() => {
                     self.is_given_up = true;
-                    self.voice.gave_up();
+                    self.log_lines.note_gave_up();
                     false
                 }
                 FullPolicy::Block => {
                     self.drain(tallies);
                     // This may take as long as the destination does.
                     tallies.publish();
-                    crew::at_rest(|| thread::sleep(ROOM_WAIT.min(self.retry)));
+                    crew::at_rest(|| thread::sleep(FULL_WAIT.min(self.retry)));
                     true
                 }
             };
@@ -258,22 +321,22 @@ impl<S: Attempt> Spilling<S> {
         }
     }
 
-    /// What is being sent from memory is on the disk now, if so.
+    /// Notes that the frame being sent from memory is on the disk now.
     fn note_written(&mut self, lent: Option<(u64, u64)>) {
         if let (Some(work), Some((segment, end))) = (&mut self.work, lent) {
-            work.held = Held::OnDisk;
+            work.held = FrameLocation::OnDisk;
             (work.frame.segment, work.frame.end) = (segment, end);
         }
     }
 
-    /// What was not written finds no room.
+    /// Gives up what could not be written.
     fn forget_unwritten(&mut self, tallies: &mut Tallies) {
         self.refused_since = None;
         if self.store.as_ref().is_none_or(|store| store.unwritten_bytes() == 0) {
             return;
         }
-        if self.work.as_ref().is_some_and(|work| work.held == Held::InMemory) {
-            self.orphan_work(tallies);
+        if self.work.as_ref().is_some_and(|work| work.held == FrameLocation::InMemory) {
+            self.detach_work(tallies);
         }
         let Some(store) = &mut self.store else { return };
         if store.left() == 0 {
@@ -297,12 +360,12 @@ impl<S: Attempt> Spilling<S> {
         }
     }
 
-    /// Makes room; false where there is nothing to give up.
+    /// Frees space; returns false when there is nothing to give up.
     fn give_up_oldest(&mut self, tallies: &mut Tallies) -> bool {
         let Some(oldest) = self.store.as_ref().and_then(Store::oldest) else { return false };
-        let is_hit = |work: &Work| work.held == Held::OnDisk && work.frame.segment == oldest;
+        let is_hit = |work: &FrameInDelivery| work.held == FrameLocation::OnDisk && work.frame.segment == oldest;
         if self.work.as_ref().is_some_and(is_hit) {
-            self.orphan_work(tallies);
+            self.detach_work(tallies);
         }
         for (listener, datagrams) in self.store.as_mut().map(Store::drop_oldest).unwrap_or_default() {
             tallies[listener].spilled -= datagrams;
@@ -312,7 +375,7 @@ impl<S: Attempt> Spilling<S> {
         true
     }
 
-    /// Forces the spill to the disk, when it is time.
+    /// Syncs the spill, when it is due.
     fn sync_when_due(&mut self) {
         let (Some(due), Some(store)) = (self.next_sync, &mut self.store) else { return };
         if due > Instant::now() {
@@ -320,8 +383,236 @@ impl<S: Attempt> Spilling<S> {
         }
         self.next_sync = None;
         if let Err(error) = crew::at_rest(|| store.sync()) {
-            self.voice.cannot_sync(store.directory(), &error);
+            self.log_lines.log_sync_error(store.directory(), &error);
         }
+    }
+}
+
+// Sending from the spill.
+
+impl<S: Attempt> Spilling<S> {
+    /// The destination has not taken everything.
+    fn has_left(&mut self) {
+        match self.inner.goes_on() {
+            true => self.link = LinkState::Draining,
+            false => self.note_down(),
+        }
+    }
+
+    /// Marks the destination as down.
+    fn note_down(&mut self) {
+        self.link = LinkState::Down { retry: Instant::now() + self.retry };
+    }
+
+    /// One turn: sends from the spill while the destination takes it, for a limited time.
+    fn drain(&mut self, tallies: &mut Tallies) {
+        if self.link == LinkState::Up || self.store.is_none() {
+            return;
+        }
+        let begun = Instant::now();
+        let mut left_bytes = TURN_BYTES_MIN.max(2 * std::mem::take(&mut self.added_bytes));
+        while left_bytes > 0 && begun.elapsed() < TURN {
+            let Some(bytes) = self.step(begun, tallies) else { break };
+            left_bytes = left_bytes.saturating_sub(bytes.max(1));
+        }
+    }
+
+    /// Sends one frame, or the one datagram of a trial. `None` when there is nothing to do now.
+    fn step(&mut self, now: Instant, tallies: &mut Tallies) -> Option<u64> {
+        match self.link {
+            LinkState::Up => return None,
+            LinkState::Down { retry } if now < retry => return None,
+            LinkState::Trial { .. } if self.inner.has_refused() => {
+                self.take_counted();
+                self.note_down();
+                self.give_up_detached(tallies);
+                return None;
+            }
+            LinkState::Trial { until } if now < until => return None,
+            LinkState::Trial { .. } => {
+                self.link = LinkState::Draining;
+                self.settle(tallies);
+                self.finish_first(1);
+                return Some(0);
+            }
+            LinkState::Down { .. } | LinkState::Draining => {}
+        }
+        if self.work.is_none() && !self.read() {
+            return None;
+        }
+        let answer_time = self.inner.answer_time();
+        let is_trial = matches!(self.link, LinkState::Down { .. }) && !answer_time.is_zero();
+        if is_trial {
+            // Forget refusals from before the trial.
+            self.inner.has_refused();
+        }
+        let bytes = self.attempt(is_trial, tallies)?;
+        if !self.left.is_empty() {
+            self.has_left();
+            return (self.link == LinkState::Draining).then_some(bytes);
+        }
+        if is_trial {
+            self.link = LinkState::Trial { until: now + answer_time };
+            return None;
+        }
+        self.link = LinkState::Draining;
+        Some(bytes)
+    }
+
+    /// Reads the next frame. Returns false when there is none, or none can be read now.
+    fn read(&mut self) -> bool {
+        let Some(store) = &mut self.store else { return false };
+        match store.read() {
+            Ok(Some(frame)) => {
+                let todo = frame.skipped..frame.skipped + usize::try_from(frame.datagrams).unwrap_or(0);
+                let held = if frame.is_unwritten { FrameLocation::InMemory } else { FrameLocation::OnDisk };
+                self.work = Some(FrameInDelivery { frame, held, todo: todo.collect() });
+                true
+            }
+            Ok(None) if store.unwritten_bytes() == 0 => {
+                self.link = LinkState::Up;
+                self.log_lines.is_empty();
+                false
+            }
+            Ok(None) => {
+                // The buffer waits behind datagrams that are neither sent nor given up.
+                self.note_down();
+                false
+            }
+            Err(error) => {
+                self.log_lines.log_read_error(store.directory(), &error);
+                self.note_down();
+                false
+            }
+        }
+    }
+
+    /// Gives up the frame that is being sent, because it cannot be read.
+    fn give_up_work(&mut self, tallies: &mut Tallies) {
+        let (Some(FrameInDelivery { frame, todo, held }), Some(store)) = (self.work.take(), &mut self.store) else {
+            return;
+        };
+        if held != FrameLocation::OnDisk {
+            // What is in memory can always be read.
+            fail(&mut tallies[frame.listener], todo.len() as u64);
+            return store.keep_unwritten(|_| false);
+        }
+        store.give_up(frame.segment, frame.listener, todo.len() as u64, |listener, datagrams| {
+            tallies[listener].spilled -= datagrams;
+            tallies[listener].dropped.spill_torn += datagrams;
+        });
+        store.acknowledge(frame.segment, frame.end);
+        self.log_lines.damaged(store.directory(), todo.len() as u64);
+    }
+
+    /// Hands the frame, or only its first datagram, to the sink below, and counts the outcome unless it is open.
+    /// Returns the number of bytes.
+    fn attempt(&mut self, only_first: bool, tallies: &mut Tallies) -> Option<u64> {
+        self.left.clear();
+        let (Some(work), Some(store)) = (&self.work, &self.store) else { return None };
+        let count = if only_first { 1 } else { work.todo.len() };
+        let mut wanted = work.todo[..count.min(work.todo.len())].iter().peekable();
+        let (listener, lane) = (work.frame.listener, work.frame.lane);
+        let is_wanted = |place: usize| wanted.next_if_eq(&&place).is_some();
+        let is_readable = !work.frame.is_damaged;
+        if !(is_readable && self.batch.unpack((listener, lane), store.datagrams(), is_wanted)) {
+            self.give_up_work(tallies);
+            return Some(0);
+        }
+        let summary = *self.batch.datagrams.summary();
+        self.scratch[listener] = Tally { pending: summary.datagrams, ..Tally::default() };
+        self.inner.attempt(&self.batch, &mut self.scratch, &mut self.left);
+        if only_first && self.left.is_empty() {
+            return Some(summary.bytes);
+        }
+        self.settle(tallies);
+        let mut left = std::mem::take(&mut self.left);
+        if !only_first {
+            if let Some(work) = &mut self.work {
+                work.todo = left.iter().map(|place| work.todo[*place]).collect();
+            }
+            self.finish_work();
+        }
+        // Tells the caller whether any was left.
+        left.truncate(1);
+        self.left = left;
+        Some(summary.bytes)
+    }
+
+    /// Takes what the sink below has counted for the current frame.
+    fn take_counted(&mut self) -> Tally {
+        let Some(work) = &self.work else { return Tally::default() };
+        std::mem::take(&mut self.scratch[work.frame.listener])
+    }
+
+    /// Adds what the sink below has counted to the ledger.
+    fn settle(&mut self, tallies: &mut Tallies) {
+        let counted = self.take_counted();
+        let (Some(work), Some(store)) = (&self.work, &mut self.store) else { return };
+        let Frame { segment, listener, .. } = work.frame;
+        let decided = counted.delivered + counted.dropped.total();
+        let tally = &mut tallies[listener];
+        match work.held {
+            FrameLocation::OnDisk => tally.spilled -= decided,
+            FrameLocation::InMemory | FrameLocation::Nowhere => tally.pending -= decided,
+        }
+        tally.delivered += counted.delivered;
+        tally.dropped.add(&counted.dropped);
+        store.decide(segment, listener, decided);
+        self.log_lines.sent(counted.delivered);
+    }
+
+    /// Marks the first datagrams of the frame as decided.
+    fn finish_first(&mut self, count: usize) {
+        if let Some(work) = &mut self.work {
+            work.todo.drain(..count.min(work.todo.len()));
+        }
+        self.finish_work();
+    }
+
+    /// Acknowledges what is decided of the frame, so that it is not sent again.
+    fn finish_work(&mut self) {
+        let in_hand = self.inner.in_hand() as u64;
+        let (Some(work), Some(store)) = (&self.work, &mut self.store) else { return };
+        match work.held {
+            FrameLocation::OnDisk => store.acknowledge(work.frame.segment, work.decided()),
+            FrameLocation::InMemory => {
+                store.keep_unwritten(|place| work.todo.binary_search(&place).is_ok());
+                // It may be written before it is read again.
+                store.expect_handed(in_hand);
+                self.work = None;
+            }
+            FrameLocation::Nowhere => {}
+        }
+        self.work.take_if(|work| work.todo.is_empty());
+    }
+
+    /// Gives up the frame that is being sent. If its first datagram is on trial, that one still waits for its answer.
+    fn detach_work(&mut self, tallies: &mut Tallies) {
+        let is_trial = matches!(self.link, LinkState::Trial { .. });
+        let (Some(work), Some(store), true) = (&mut self.work, &mut self.store, is_trial) else {
+            self.work = None;
+            return;
+        };
+        match work.held {
+            FrameLocation::OnDisk => {
+                let tally = &mut tallies[work.frame.listener];
+                (tally.spilled, tally.pending) = (tally.spilled - 1, tally.pending + 1);
+                store.decide(work.frame.segment, work.frame.listener, 1);
+            }
+            FrameLocation::InMemory => store.keep_unwritten(|place| place > 0),
+            FrameLocation::Nowhere => {}
+        }
+        work.held = FrameLocation::Nowhere;
+        work.todo.truncate(1);
+    }
+
+    /// Counts the datagram of a given-up frame as refused.
+    fn give_up_detached(&mut self, tallies: &mut Tallies) {
+        let Some(work) = self.work.take_if(|work| work.held == FrameLocation::Nowhere) else { return };
+        let tally = &mut tallies[work.frame.listener];
+        tally.pending -= work.todo.len() as u64;
+        tally.dropped.spill_full += work.todo.len() as u64;
     }
 }
 
@@ -331,8 +622,8 @@ impl<S: Attempt> Sink for Spilling<S> {
         if self.store.is_none()
             && let Err(error) = self.open_store()
         {
-            let directory = self.home.as_ref().map(|home| home.directory.clone()).unwrap_or_default();
-            self.voice.cannot_open(&directory, &error);
+            let directory = self.location.as_ref().map(|location| location.directory.clone()).unwrap_or_default();
+            self.log_lines.log_open_error(&directory, &error);
         }
     }
 
@@ -346,7 +637,7 @@ impl<S: Attempt> Sink for Spilling<S> {
             return;
         }
         if let Some(store) = &self.store {
-            self.voice.begins(store);
+            self.log_lines.log_in_use(store);
             self.has_left();
         }
         let in_hand = self.inner.in_hand() as u64;
@@ -357,7 +648,7 @@ impl<S: Attempt> Sink for Spilling<S> {
             let Some(store) = self.store.as_mut().filter(|store| store.unwritten_bytes() == 0) else { return };
             store.expect_handed(0);
             if let Err(error) = store.note_handed(in_hand) {
-                self.voice.cannot_sync(store.directory(), &error);
+                self.log_lines.log_sync_error(store.directory(), &error);
             }
         }
     }
@@ -373,14 +664,14 @@ impl<S: Attempt> Sink for Spilling<S> {
     }
 
     fn due(&self) -> Option<Instant> {
-        let way = match self.way {
+        let link = match self.link {
             _ if self.opened.is_some() => Some(Instant::now()),
-            Way::Well => None,
-            Way::Down { retry } => Some(retry),
-            Way::Trial { until } => Some(until),
-            Way::Draining => Some(Instant::now()),
+            LinkState::Up => None,
+            LinkState::Down { retry } => Some(retry),
+            LinkState::Trial { until } => Some(until),
+            LinkState::Draining => Some(Instant::now()),
         };
-        way.into_iter().chain(self.next_sync).chain(self.inner.due()).min()
+        link.into_iter().chain(self.next_sync).chain(self.inner.due()).min()
     }
 
     fn when_due(&mut self, tallies: &mut Tallies) {
@@ -396,18 +687,18 @@ impl<S: Attempt> Sink for Spilling<S> {
         self.is_last = true;
         self.write_out(tallies);
         self.forget_unwritten(tallies);
-        if self.work.as_ref().is_some_and(|work| work.held == Held::Nowhere) && !self.inner.has_refused() {
-            // It is not known to have been refused.
+        if self.work.as_ref().is_some_and(|work| work.held == FrameLocation::Nowhere) && !self.inner.has_refused() {
+            // No refusal is known.
             self.settle(tallies);
             self.work = None;
         }
-        self.give_up_orphan(tallies);
-        let is_a_rest = self.work.as_ref().is_none_or(Work::is_a_rest);
-        let may_be_twice = matches!(self.way, Way::Trial { .. }) || self.inner.in_hand() > 0 || !is_a_rest;
+        self.give_up_detached(tallies);
+        let is_a_rest = self.work.as_ref().is_none_or(FrameInDelivery::is_a_rest);
+        let may_be_twice = matches!(self.link, LinkState::Trial { .. }) || self.inner.in_hand() > 0 || !is_a_rest;
         let Some(mut store) = self.store.take() else { return };
         if let Err(error) = store.close(may_be_twice) {
-            self.voice.cannot_sync(store.directory(), &error);
+            self.log_lines.log_sync_error(store.directory(), &error);
         }
-        self.voice.stays(&store);
+        self.log_lines.log_left(&store);
     }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::home::Home;
+use super::settings::SpillLocation;
 use super::*;
 use crate::disk::small;
-use crate::{BYTES_MIN, Lane, Places};
+use crate::{BYTES_MIN, SpillLane, SpillLanes};
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::handover::route::FullPolicy;
 use udpd_base::ledger::{Table as _, Tallies, Tally};
@@ -53,10 +53,10 @@ impl Attempt for Narrow {
 }
 
 fn spilling(directory: &Path, when_full: FullPolicy) -> Spilling<Narrow> {
-    let lane = Lane { lane: 0, listener: 0, name: "in".to_owned(), bound: "127.0.0.1:514".to_owned() };
-    let places = Places::of(vec![lane]).expect("a lane");
-    let home = Home { directory: directory.to_owned(), bytes_max: BYTES_MIN, places, others: Vec::new() };
-    let mut sink = Spilling::new(Narrow::default(), "s", Some(home), when_full).expect("memory");
+    let lane = SpillLane { lane: 0, listener: 0, name: "in".to_owned(), bound: "127.0.0.1:514".to_owned() };
+    let lanes = SpillLanes::of(vec![lane]).expect("a lane");
+    let location = SpillLocation { directory: directory.to_owned(), bytes_max: BYTES_MIN, lanes, others: Vec::new() };
+    let mut sink = Spilling::new(Narrow::default(), "s", Some(location), when_full).expect("memory");
     sink.open_store().expect("it opens");
     sink
 }
@@ -88,8 +88,8 @@ fn assert_closed(tally: Tally) {
 
 /// Turns until the spill is empty.
 fn drain(sink: &mut Spilling<Narrow>, tallies: &mut Tallies) {
-    while sink.way != super::way::Way::Well {
-        sink.way = super::way::Way::Draining;
+    while sink.link != super::sink::LinkState::Up {
+        sink.link = super::sink::LinkState::Draining;
         sink.flush(tallies);
         assert_closed(tallies[0]);
     }
@@ -151,7 +151,8 @@ fn a_full_spill_does_what_when_full_says_and_each_datagram_that_costs_is_counted
             tallies[0].taken += 40;
             tallies[0].pending += 40;
             sink.accept(&batch, &mut tallies);
-            sink.way = super::way::Way::Down { retry: std::time::Instant::now() + std::time::Duration::from_secs(60) };
+            sink.link =
+                super::sink::LinkState::Down { retry: std::time::Instant::now() + std::time::Duration::from_secs(60) };
             sink.flush(&mut tallies);
             assert_closed(tallies[0]);
         }
@@ -170,7 +171,7 @@ fn what_a_destination_took_of_a_frame_is_not_sent_again_after_an_end_in_good_ord
         sink.inner.takes = [0, 10].into();
         accept(&mut sink, &mut tallies, 0..30);
         sink.flush(&mut tallies);
-        sink.way = super::way::Way::Draining;
+        sink.link = super::sink::LinkState::Draining;
         sink.flush(&mut tallies);
         assert_eq!((tallies[0].delivered, tallies[0].spilled), (10, 20));
         assert_eq!(sink.inner.taken, numbers(0..10));
@@ -221,19 +222,19 @@ fn fill_disk(batches: &[LaneBatch], room: u64, when_full: FullPolicy, answer_tim
     if !comes_back {
         sink.is_unawaited = || true;
     }
-    small::has_room(Some(room));
+    small::set_free(Some(room));
     for batch in batches {
         accept_batch(&mut sink, &mut tallies, batch);
         sink.refused_since = sink.refused_since.map(|_| Instant::now() - Duration::from_secs(2));
         sink.flush(&mut tallies);
         assert_closed(tallies[0]);
     }
-    while comes_back && sink.way != super::way::Way::Well {
+    while comes_back && sink.link != super::sink::LinkState::Up {
         sink.flush(&mut tallies);
         assert_closed(tallies[0]);
     }
     sink.finish(&mut tallies, &mut |_| {});
-    small::has_room(None);
+    small::set_free(None);
     assert_closed(tallies[0]);
     let first = tallies[0];
     assert_eq!(first.pending, 0, "{what}: {first:?}");
@@ -301,7 +302,7 @@ fn a_datagram_on_trial_whose_place_is_given_up_for_room_is_counted_as_what_becom
             tallies[0]
         };
         fill(&mut sink);
-        sink.way = super::way::Way::Down { retry: Instant::now() };
+        sink.link = super::sink::LinkState::Down { retry: Instant::now() };
         assert_eq!(fill(&mut sink).pending, 0);
         assert_eq!(sink.inner.taken.len(), 1, "it is on trial");
         while fill(&mut sink).pending == 0 {}
@@ -325,12 +326,12 @@ fn what_is_left_of_a_batch_within_which_the_spill_becomes_empty_is_neither_stuck
         let (mut sink, mut tallies) = (spilling(directory.path(), FullPolicy::Block), Tallies::new(0..1));
         sink.retry = Duration::ZERO;
         sink.inner.takes = [0].into();
-        small::has_room(room);
+        small::set_free(room);
         accept_batch(&mut sink, &mut tallies, &batch);
         accept_batch(&mut sink, &mut tallies, &batch);
         drain(&mut sink, &mut tallies);
         sink.finish(&mut tallies, &mut |_| {});
-        small::has_room(None);
+        small::set_free(None);
         assert_eq!((tallies[0].delivered, tallies[0].dropped.total(), tallies[0].spilled), (80, 0, 0), "{room:?}");
         let both: Vec<String> = long.iter().chain(&long).map(|one| String::from_utf8_lossy(one).into_owned()).collect();
         assert_eq!(sink.inner.taken, both, "{room:?}");

@@ -15,29 +15,29 @@ const FRESH: Duration = Duration::from_secs(60);
 
 /// Why no broker ever takes a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum MessageRefusal {
     TooLarge,
     Policy,
 }
 
 /// What is known of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum MessageOutcome {
     Delivered,
     /// A broker refuses the batch in which it came, for good. Alone in it, it is the message that is refused.
-    Refused(Refusal),
+    Refused(MessageRefusal),
     /// It came in the batch of one that is refused, and nothing is wrong with it.
     Bystander,
     /// No broker has taken it now.
     Again,
 }
 
-impl Fate {
+impl MessageOutcome {
     /// What an error means for a message with this timestamp.
     pub(super) fn of(code: Option<RDKafkaErrorCode>, timestamp_ms: Option<i64>) -> Self {
         match code {
             Some(RDKafkaErrorCode::MessageSizeTooLarge | RDKafkaErrorCode::InvalidMessageSize) => {
-                Self::Refused(Refusal::TooLarge)
+                Self::Refused(MessageRefusal::TooLarge)
             }
             Some(RDKafkaErrorCode::InvalidTimestamp) if timestamp_ms.is_some_and(is_fresh) => Self::Again,
             Some(
@@ -45,7 +45,7 @@ impl Fate {
                 | RDKafkaErrorCode::InvalidRecord
                 | RDKafkaErrorCode::InvalidTimestamp
                 | RDKafkaErrorCode::PolicyViolation,
-            ) => Self::Refused(Refusal::Policy),
+            ) => Self::Refused(MessageRefusal::Policy),
             Some(RDKafkaErrorCode::InvalidDifferentRecord) => Self::Bystander,
             _ => Self::Again,
         }
@@ -59,11 +59,11 @@ fn is_fresh(timestamp_ms: i64) -> bool {
 }
 
 /// Moves datagrams of a listener from pending to those that no broker takes.
-pub(super) fn refuse(tally: &mut Tally, refusal: Refusal, datagrams: u64) {
+pub(super) fn refuse(tally: &mut Tally, refusal: MessageRefusal, datagrams: u64) {
     tally.pending -= datagrams;
     match refusal {
-        Refusal::TooLarge => tally.dropped.too_large += datagrams,
-        Refusal::Policy => tally.dropped.against_policy += datagrams,
+        MessageRefusal::TooLarge => tally.dropped.too_large += datagrams,
+        MessageRefusal::Policy => tally.dropped.against_policy += datagrams,
     }
 }
 
@@ -76,10 +76,11 @@ mod tests {
         let ms =
             |time: SystemTime| i64::try_from(time.duration_since(SystemTime::UNIX_EPOCH).expect("after").as_millis());
         let now = SystemTime::now();
-        let fate = |time| Fate::of(Some(RDKafkaErrorCode::InvalidTimestamp), Some(ms(time).expect("a time")));
-        assert_eq!(fate(now), Fate::Again);
-        assert_eq!(fate(now + Duration::from_secs(7200)), Fate::Again);
-        assert_eq!(fate(now - Duration::from_secs(7200)), Fate::Refused(Refusal::Policy));
+        let outcome =
+            |time| MessageOutcome::of(Some(RDKafkaErrorCode::InvalidTimestamp), Some(ms(time).expect("a time")));
+        assert_eq!(outcome(now), MessageOutcome::Again);
+        assert_eq!(outcome(now + Duration::from_secs(7200)), MessageOutcome::Again);
+        assert_eq!(outcome(now - Duration::from_secs(7200)), MessageOutcome::Refused(MessageRefusal::Policy));
     }
 
     #[test]
@@ -96,7 +97,7 @@ mod tests {
             RDKafkaErrorCode::PurgeQueue,
             RDKafkaErrorCode::Fatal,
         ] {
-            assert_eq!(Fate::of(Some(code), None), Fate::Again, "{code}");
+            assert_eq!(MessageOutcome::of(Some(code), None), MessageOutcome::Again, "{code}");
         }
     }
 }

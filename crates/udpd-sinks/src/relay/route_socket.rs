@@ -1,10 +1,10 @@
-//! The way to a destination: a socket connected to it, which follows the network.
+//! The route to a destination: a socket connected to it, which follows changes of the network.
 //!
-//! A connected socket keeps the source address that it had at first. When the host gets another one, or another
-//! interface becomes the way there, an old socket goes on with an address that is wrong or not there any more. So while
-//! there is something to send a second one is made once a second, and takes the place of the first when the kernel
-//! gives it another address. Where the destination is, `aim` is asked as often. A destination without any way, such as
-//! at boot, is no error: its datagrams fail until there is one.
+//! A connected socket keeps its first source address. When the host gets another one, or the route changes to another
+//! interface, the old socket sends with an address that is wrong or gone. So while there is something to send, a second
+//! socket is made once a second, and replaces the first when the kernel gives it another address. The address of the
+//! destination is asked from `target` as often. A destination without a route, such as at boot, is no error: its
+//! datagrams fail until there is one.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use mmsg::{Family, Socket};
 use nix::libc;
 
-use super::aim::Aim;
-use super::error::{FIND_WAY, MAKE_RAW_SOCKET};
+use super::error::{FIND_ROUTE, MAKE_RAW_SOCKET};
+use super::target::DestinationTarget;
 
 /// How often the way is looked at.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ const RECEIVE_BUFFER_BYTES: usize = 1;
 
 /// A connected socket, and the address of this host that it sends from.
 #[derive(Debug)]
-struct Open {
+struct OpenRoute {
     socket: Socket,
     from: IpAddr,
     mtu_bytes: usize,
@@ -35,19 +35,19 @@ struct Open {
 
 /// The way there, or none yet.
 #[derive(Debug)]
-pub(super) struct Way {
-    aim: Aim,
+pub(super) struct RouteSocket {
+    target: DestinationTarget,
     /// Where the destination was when that was last known.
     address: Option<SocketAddr>,
     /// By a raw socket, which takes whole packets.
     is_raw: bool,
-    open: Option<Open>,
+    open: Option<OpenRoute>,
     reviewed: Instant,
 }
 
 /// What looking at the way has shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum RouteChange {
     Same,
     /// The destination is there now.
     To(SocketAddr),
@@ -57,31 +57,34 @@ pub(super) enum Change {
     Opened,
 }
 
-impl Way {
+impl RouteSocket {
     /// Looks for the way. That there is none now is not an error; that it may not be used or never could be is one.
-    /// Nobody waits for a resolver here: the way to a name is looked for by [`Way::begin`].
-    pub(super) fn new(aim: Aim, is_raw: bool) -> Result<(Self, Option<io::Error>), (&'static str, io::Error)> {
-        let mut way = Self { aim, address: None, is_raw, open: None, reviewed: Instant::now() };
-        if way.aim.is_named() {
-            return way.check_right().map(|()| (way, None));
+    /// This never waits for a resolver: the route to a name is found by [`RouteSocket::begin`].
+    pub(super) fn new(
+        target: DestinationTarget,
+        is_raw: bool,
+    ) -> Result<(Self, Option<io::Error>), (&'static str, io::Error)> {
+        let mut route = Self { target, address: None, is_raw, open: None, reviewed: Instant::now() };
+        if route.target.is_named() {
+            return route.check_right().map(|()| (route, None));
         }
-        match way.look() {
-            Ok(()) => Ok((way, None)),
-            Err((_, error)) if way.may_come(&error) => Ok((way, Some(error))),
+        match route.open_first_route() {
+            Ok(()) => Ok((route, None)),
+            Err((_, error)) if route.may_appear(&error) => Ok((route, Some(error))),
             Err(refusal) => Err(refusal),
         }
     }
 
     /// Waits for the first answer where it leads to a name, and no longer than until `limit`. Why there is no way then.
     pub(super) fn begin(&mut self, limit: Instant) -> Option<io::Error> {
-        if !self.aim.is_named() {
+        if !self.target.is_named() {
             return None;
         }
-        self.aim.settle(limit);
-        self.look().err().map(|(_, error)| error)
+        self.target.settle(limit);
+        self.open_first_route().err().map(|(_, error)| error)
     }
 
-    /// Whoever may make a raw socket may make one later.
+    /// Checks the right to make a raw socket, which does not change later.
     fn check_right(&self) -> Result<(), (&'static str, io::Error)> {
         match self.is_raw.then(|| Socket::raw(Family::V4)) {
             Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => Err((MAKE_RAW_SOCKET, error)),
@@ -90,8 +93,8 @@ impl Way {
     }
 
     /// Takes the first address that there is a way to.
-    fn look(&mut self) -> Result<(), (&'static str, io::Error)> {
-        let addresses = self.aim.now(None).map_err(|error| (FIND_WAY, error))?;
+    fn open_first_route(&mut self) -> Result<(), (&'static str, io::Error)> {
+        let addresses = self.target.now(None).map_err(|error| (FIND_ROUTE, error))?;
         self.address = addresses.first().copied();
         let (address, open) = self.find_first(&addresses)?;
         (self.address, self.open) = (Some(address), Some(open));
@@ -99,11 +102,11 @@ impl Way {
     }
 
     /// Whether there is no way just now. What a name means may be wrong today and right tomorrow.
-    fn may_come(&self, error: &io::Error) -> bool {
-        is_for_a_while(error) || (self.aim.moves() && error.kind() != io::ErrorKind::PermissionDenied)
+    fn may_appear(&self, error: &io::Error) -> bool {
+        is_for_a_while(error) || (self.target.moves() && error.kind() != io::ErrorKind::PermissionDenied)
     }
 
-    /// Where the destination is, if anybody knows.
+    /// The address of the destination, if it is known.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.address
     }
@@ -119,43 +122,43 @@ impl Way {
     }
 
     /// Looks at the way again, now and then.
-    pub(super) fn review(&mut self) -> Change {
+    pub(super) fn review(&mut self) -> RouteChange {
         if self.reviewed.elapsed() < REVIEW_INTERVAL {
-            return Change::Same;
+            return RouteChange::Same;
         }
         self.reviewed = Instant::now();
-        // While nobody knows better it is where it was.
-        let Ok(addresses) = self.aim.now(self.address) else { return Change::Same };
+        // Without a new answer the old address stays.
+        let Ok(addresses) = self.target.now(self.address) else { return RouteChange::Same };
         let Ok((address, found)) = self.find_first(&addresses) else {
             let is_elsewhere = self.address.is_none_or(|own| !addresses.contains(&own));
             let first = addresses.first().copied().filter(|_| is_elsewhere);
-            return first.map_or(Change::Same, |first| self.go_without_way(first));
+            return first.map_or(RouteChange::Same, |first| self.lose_route(first));
         };
         if self.address.replace(address) != Some(address) {
             self.open = Some(found);
-            return Change::To(address);
+            return RouteChange::To(address);
         }
         match &mut self.open {
             Some(open) if open.from == found.from => {
                 open.mtu_bytes = found.mtu_bytes;
-                Change::Same
+                RouteChange::Same
             }
             open => {
                 let from = found.from;
-                if open.replace(found).is_some() { Change::From(from) } else { Change::Opened }
+                if open.replace(found).is_some() { RouteChange::From(from) } else { RouteChange::Opened }
             }
         }
     }
 
-    /// There is no way to where it is now. Where it still is where it was, the old socket is not worse than none, and
-    /// says why when it is used; but whoever has another old address now is somebody else.
-    fn go_without_way(&mut self, first: SocketAddr) -> Change {
+    /// Drops the socket: there is no route to the new address, and the old address may now belong to another host. (If
+    /// the address has not changed, the caller keeps the old socket, whose errors tell why it fails.)
+    fn lose_route(&mut self, first: SocketAddr) -> RouteChange {
         (self.address, self.open) = (Some(first), None);
-        Change::To(first)
+        RouteChange::To(first)
     }
 
     /// The first of several addresses that there is a way to, or what is in the way of the first.
-    fn find_first(&self, addresses: &[SocketAddr]) -> Result<(SocketAddr, Open), (&'static str, io::Error)> {
+    fn find_first(&self, addresses: &[SocketAddr]) -> Result<(SocketAddr, OpenRoute), (&'static str, io::Error)> {
         let mut refusal = None;
         for &address in addresses {
             match self.find(address) {
@@ -163,30 +166,30 @@ impl Way {
                 Err(error) => refusal = refusal.or(Some(error)),
             }
         }
-        Err(refusal.unwrap_or_else(|| (FIND_WAY, io::ErrorKind::NotFound.into())))
+        Err(refusal.unwrap_or_else(|| (FIND_ROUTE, io::ErrorKind::NotFound.into())))
     }
 
     /// A new socket on the way there.
-    fn find(&self, address: SocketAddr) -> Result<Open, (&'static str, io::Error)> {
+    fn find(&self, address: SocketAddr) -> Result<OpenRoute, (&'static str, io::Error)> {
         let failed = |operation| move |error| (operation, error);
         let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
         // A raw socket tells neither its address nor what the way takes, so an ordinary one is asked.
         let probe = Socket::nonblocking(family).map_err(failed("make a socket"))?;
         let raw = if self.is_raw { Some(Socket::raw(family).map_err(failed(MAKE_RAW_SOCKET))?) } else { None };
-        probe.connect(address).map_err(failed(FIND_WAY))?;
+        probe.connect(address).map_err(failed(FIND_ROUTE))?;
         if let Some(raw) = &raw {
-            raw.connect(address).map_err(failed(FIND_WAY))?;
+            raw.connect(address).map_err(failed(FIND_ROUTE))?;
         }
         let from = probe.local_addr().map_err(failed("see the own address"))?.ip();
         let mtu_bytes = probe.path_mtu().map_err(failed("see the MTU"))?;
         let socket = raw.unwrap_or(probe);
         // So that a datagram is not called delivered that a full queue of the device has thrown away.
         socket.set_report_errors(true).map_err(failed("hear of errors"))?;
-        // Nobody reads what comes back: neither datagrams nor the records of errors are to take up memory.
+        // No thread reads answers, so neither datagrams nor error records may take up memory.
         let _ = socket.set_receive_buffer(RECEIVE_BUFFER_BYTES);
         // A smaller buffer only means that the queue is tried again more often.
         let _ = socket.set_send_buffer(SEND_BUFFER_BYTES);
-        Ok(Open { socket, from, mtu_bytes })
+        Ok(OpenRoute { socket, from, mtu_bytes })
     }
 }
 
@@ -205,23 +208,23 @@ mod tests {
 
     #[test]
     fn of_the_addresses_of_a_name_the_first_that_there_is_a_way_to_is_sent_to_and_left_when_there_is_none() {
-        // No socket of ours may be connected to everybody at once, on any host.
+        // No host lets an ordinary socket connect to the broadcast address.
         let addresses = ["255.255.255.255:9", "127.0.0.1:9", "127.0.0.2:9"];
         let [nowhere, near, other] = addresses.map(|text| text.parse().expect(text));
         let name = Name::known(vec![nowhere, near]);
-        let (mut way, none) = Way::new(Aim::Named(name.clone()), false).expect("no error");
-        assert!(none.is_none() && way.socket().is_none(), "it is looked for when it is begun");
-        assert!(way.begin(Instant::now()).is_none());
-        assert_eq!((way.address(), way.socket().is_some()), (Some(near), true));
-        let review = |way: &mut Way, addresses: Vec<SocketAddr>| {
+        let (mut route, none) = RouteSocket::new(DestinationTarget::Named(name.clone()), false).expect("no error");
+        assert!(none.is_none() && route.socket().is_none(), "it is looked for when it is begun");
+        assert!(route.begin(Instant::now()).is_none());
+        assert_eq!((route.address(), route.socket().is_some()), (Some(near), true));
+        let review = |route: &mut RouteSocket, addresses: Vec<SocketAddr>| {
             name.set(addresses);
-            way.reviewed -= REVIEW_INTERVAL;
-            way.review()
+            route.reviewed -= REVIEW_INTERVAL;
+            route.review()
         };
-        assert_eq!(review(&mut way, vec![nowhere, other, near]), Change::Same, "it stays where there is a way");
-        assert_eq!(review(&mut way, vec![nowhere, other]), Change::To(other));
-        assert_eq!(review(&mut way, vec![nowhere]), Change::To(nowhere));
-        assert!(way.socket().is_none(), "whoever has the old address is somebody else");
-        assert_eq!(review(&mut way, vec![nowhere, near]), Change::To(near), "rather than to stay without a way");
+        assert_eq!(review(&mut route, vec![nowhere, other, near]), RouteChange::Same, "it stays where there is a way");
+        assert_eq!(review(&mut route, vec![nowhere, other]), RouteChange::To(other));
+        assert_eq!(review(&mut route, vec![nowhere]), RouteChange::To(nowhere));
+        assert!(route.socket().is_none(), "the old address belongs to another host");
+        assert_eq!(review(&mut route, vec![nowhere, near]), RouteChange::To(near), "rather than to stay without a way");
     }
 }

@@ -49,7 +49,7 @@ pub struct Route {
 
 /// What one sink does.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Manner {
+pub(super) struct RelayMode {
     /// What the kernel does not take at once fails.
     pub(super) never_waits: bool,
     pub(super) distribute: Distribute,

@@ -3,7 +3,7 @@
 
 /// One batch.
 #[derive(Debug, Default)]
-pub(super) struct Round {
+pub(super) struct BatchOutcome {
     /// The one in hand.
     pub(super) place: usize,
     /// Those in the queue, in its order, and how many of them are decided.
@@ -15,7 +15,7 @@ pub(super) struct Round {
     pub(super) left: Vec<usize>,
 }
 
-impl Round {
+impl BatchOutcome {
     /// The one in hand is queued.
     pub(super) fn queue(&mut self) {
         self.queued.push(self.place);
@@ -54,16 +54,16 @@ mod tests {
 
     #[test]
     fn each_datagram_of_a_message_is_sent_failed_or_left() {
-        let mut round = Round::default();
+        let mut outcome = BatchOutcome::default();
         for place in 0..6 {
-            round.place = place;
-            round.queue();
+            outcome.place = place;
+            outcome.queue();
         }
-        round.settle(3, 0, 0);
-        round.settle(2, 1, 1);
-        round.settle(1, 0, 1);
-        (round.place, _) = (6, round.forget_queue());
-        round.leave();
-        assert_eq!((&round.sent[..], &round.left[..]), (&[0, 1, 2][..], &[4, 5, 6][..]));
+        outcome.settle(3, 0, 0);
+        outcome.settle(2, 1, 1);
+        outcome.settle(1, 0, 1);
+        (outcome.place, _) = (6, outcome.forget_queue());
+        outcome.leave();
+        assert_eq!((&outcome.sent[..], &outcome.left[..]), (&[0, 1, 2][..], &[4, 5, 6][..]));
     }
 }

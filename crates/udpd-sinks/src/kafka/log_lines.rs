@@ -20,13 +20,13 @@ pub(super) type Lines = Vec<(Level, String)>;
 
 /// So many lines a minute, and how many there would have been.
 #[derive(Debug, Default)]
-struct Allowance {
+struct LineAllowance {
     start: Option<Instant>,
     said: u32,
     withheld: u64,
 }
 
-impl Allowance {
+impl LineAllowance {
     /// Whether there may be one more line.
     fn spend(&mut self) -> bool {
         let may = self.said < LINES_MAX;
@@ -51,7 +51,7 @@ impl Allowance {
 
 /// Decides what is said.
 #[derive(Debug)]
-pub(super) struct Voice {
+pub(super) struct KafkaLog {
     subject: String,
     brokers: String,
     topic: String,
@@ -60,11 +60,11 @@ pub(super) struct Voice {
     /// It has been said that brokers and udpd do not accept each other.
     shut_out: bool,
     last_trouble: String,
-    library: Allowance,
-    failures: Allowance,
+    library: LineAllowance,
+    failures: LineAllowance,
 }
 
-impl Voice {
+impl KafkaLog {
     /// The voice of the sink `name`.
     pub(super) fn new(name: &str, brokers: &str, topic: &str) -> Self {
         Self {
@@ -74,8 +74,8 @@ impl Voice {
             gone: false,
             shut_out: false,
             last_trouble: String::new(),
-            library: Allowance::default(),
-            failures: Allowance::default(),
+            library: LineAllowance::default(),
+            failures: LineAllowance::default(),
         }
     }
 
@@ -217,96 +217,96 @@ impl Voice {
 mod tests {
     use super::*;
 
-    fn voice() -> Voice {
-        Voice::new("stream", "a:9092", "syslog")
+    fn log_lines() -> KafkaLog {
+        KafkaLog::new("stream", "a:9092", "syslog")
     }
 
     #[test]
     fn a_broker_that_is_away_is_one_warning_and_one_line_when_it_is_back() {
-        let mut voice = voice();
-        voice.trouble("connection refused");
-        let lines = voice.gone();
+        let mut log_lines = log_lines();
+        log_lines.trouble("connection refused");
+        let lines = log_lines.gone();
         assert_eq!(lines.len(), 1);
         assert_eq!(lines[0].0, Level::Warn);
         assert!(lines[0].1.starts_with("sink stream: no broker of a:9092 answers: connection refused; "), "{lines:?}");
         for _ in 0..1_000 {
-            assert_eq!(voice.gone(), []);
-            let lines = voice.library(Level::Error, "FAIL", "again", Instant::now());
+            assert_eq!(log_lines.gone(), []);
+            let lines = log_lines.library(Level::Error, "FAIL", "again", Instant::now());
             assert!(lines.iter().all(|(level, _)| *level == Level::Debug));
         }
-        let lines = voice.back();
+        let lines = log_lines.back();
         assert_eq!(lines, [(Level::Info, "sink stream: a broker of a:9092 takes datagrams again".to_owned())]);
-        assert_eq!(voice.back(), []);
-        assert_eq!(voice.gone().len(), 1, "the next time it is said again");
+        assert_eq!(log_lines.back(), []);
+        assert_eq!(log_lines.gone().len(), 1, "the next time it is said again");
     }
 
     #[test]
     fn who_is_not_let_in_says_so_once_with_the_cause_until_datagrams_are_taken_again() {
-        let mut voice = voice();
+        let mut log_lines = log_lines();
         for _ in 0..1_000 {
-            let said = voice.shut_out("wrong password");
+            let said = log_lines.shut_out("wrong password");
             assert!(said.iter().all(|(level, text)| *level == Level::Warn && text.contains("stream: wrong password;")));
-            assert_eq!(voice.gone(), [], "the cause has been named");
-            let lines = voice.library(Level::Error, "FAIL", "again", Instant::now());
+            assert_eq!(log_lines.gone(), [], "the cause has been named");
+            let lines = log_lines.library(Level::Error, "FAIL", "again", Instant::now());
             assert!(lines.iter().all(|(level, _)| *level == Level::Debug));
         }
-        assert_eq!(voice.back().len(), 1);
-        assert_eq!(voice.back(), []);
-        assert_eq!(voice.shut_out("wrong password").len(), 1, "the next time it is said again");
-        assert_eq!(voice.shut_out("wrong password"), []);
+        assert_eq!(log_lines.back().len(), 1);
+        assert_eq!(log_lines.back(), []);
+        assert_eq!(log_lines.shut_out("wrong password").len(), 1, "the next time it is said again");
+        assert_eq!(log_lines.shut_out("wrong password"), []);
     }
 
     #[test]
     fn a_topic_that_takes_nothing_is_one_warning_until_it_takes_something_again() {
-        let mut voice = voice();
+        let mut log_lines = log_lines();
         for _ in 0..1_000 {
-            let said = voice.waits("unknown topic", "make the topic");
+            let said = log_lines.waits("unknown topic", "make the topic");
             assert!(
                 said.iter().all(|(level, text)| *level == Level::Warn && text.contains("topic syslog takes nothing"))
             );
         }
-        assert_eq!(voice.back().len(), 1);
-        assert_eq!(voice.waits("unknown topic", "make the topic").len(), 1, "the next time it is said again");
-        assert_eq!(voice.waits("unknown topic", "make the topic"), []);
+        assert_eq!(log_lines.back().len(), 1);
+        assert_eq!(log_lines.waits("unknown topic", "make the topic").len(), 1, "the next time it is said again");
+        assert_eq!(log_lines.waits("unknown topic", "make the topic"), []);
     }
 
     #[test]
     fn a_flood_of_failures_is_a_few_lines_and_then_their_count() {
-        let mut voice = voice();
+        let mut log_lines = log_lines();
         let start = Instant::now();
-        let said: usize = (0..100_000).map(|_| voice.failed("timed out", start).len()).sum();
+        let said: usize = (0..100_000).map(|_| log_lines.failed("timed out", start).len()).sum();
         assert_eq!(said, LINES_MAX as usize);
-        assert_eq!(voice.remind(start), [], "not before the minute is over");
-        let lines = voice.remind(start + WINDOW);
+        assert_eq!(log_lines.remind(start), [], "not before the minute is over");
+        let lines = log_lines.remind(start + WINDOW);
         assert_eq!(lines.len(), 1);
         assert!(lines[0].1.contains("99995 more datagrams"), "{lines:?}");
-        assert_eq!(voice.remind(start + WINDOW * 2), [], "a count is said once");
-        assert_eq!(voice.failed("timed out", start + WINDOW * 3).len(), 1, "a new minute has a new allowance");
+        assert_eq!(log_lines.remind(start + WINDOW * 2), [], "a count is said once");
+        assert_eq!(log_lines.failed("timed out", start + WINDOW * 3).len(), 1, "a new minute has a new allowance");
     }
 
     #[test]
     fn a_library_that_says_too_much_does_not_hide_why_datagrams_are_lost() {
-        let mut voice = voice();
+        let mut log_lines = log_lines();
         let now = Instant::now();
-        let said: usize = (0..100).map(|_| voice.library(Level::Warn, "METADATA", "odd", now).len()).sum();
+        let said: usize = (0..100).map(|_| log_lines.library(Level::Warn, "METADATA", "odd", now).len()).sum();
         assert_eq!(said, LINES_MAX as usize);
-        assert_eq!(voice.failed("timed out", now).len(), 1);
-        let lines = voice.remind(now + WINDOW);
+        assert_eq!(log_lines.failed("timed out", now).len(), 1);
+        let lines = log_lines.remind(now + WINDOW);
         assert_eq!(lines, [(Level::Warn, "sink stream: librdkafka logged 95 more lines".to_owned())]);
     }
 
     #[test]
     fn an_error_that_the_binding_repeats_is_said_once() {
-        let mut voice = voice();
-        assert_eq!(voice.error("bad credentials", Instant::now()).len(), 1);
-        assert_eq!(voice.error("bad credentials", Instant::now()), []);
+        let mut log_lines = log_lines();
+        assert_eq!(log_lines.error("bad credentials", Instant::now()).len(), 1);
+        assert_eq!(log_lines.error("bad credentials", Instant::now()), []);
     }
 
     #[test]
     fn debug_lines_of_the_library_are_not_rationed() {
-        let mut voice = voice();
+        let mut log_lines = log_lines();
         let now = Instant::now();
-        assert!((0..100).all(|_| voice.library(Level::Debug, "MSG", "sent", now).len() == 1));
-        assert_eq!(voice.library(Level::Warn, "REQTMOUT", "timed out", now).len(), 1);
+        assert!((0..100).all(|_| log_lines.library(Level::Debug, "MSG", "sent", now).len() == 1));
+        assert_eq!(log_lines.library(Level::Warn, "REQTMOUT", "timed out", now).len(), 1);
     }
 }

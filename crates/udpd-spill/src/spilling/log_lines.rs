@@ -1,34 +1,34 @@
-//! What the log hears of a spill: a line when it is needed, a line when it is empty again, and what is wrong with it
-//! once for each time that it begins to be. A spill that is needed again and again gets these lines once a minute.
+//! The log lines about a spill: one when it is needed, one when it is empty again, and one when a problem with it
+//! begins. A spill that is needed again and again gets these lines once a minute.
 
 use std::path::Path;
 use std::time::Instant;
 
-use crate::{Recovered, Store, Trouble};
+use crate::{Recovered, SpillReadError, Store};
 use udpd_base::handover::route::FullPolicy;
 use udpd_base::logging::limiter::{LogLimiter, repeats};
 use udpd_base::text::units::print_size;
 
-/// What is said, and has been.
+/// Writes the lines, and knows which were written.
 #[derive(Debug)]
-pub(super) struct Voice {
+pub(super) struct SpillLog {
     sink: String,
     is_in_use: bool,
-    /// The log has a line that it is needed, and gets one when it is empty.
+    /// The log has a line that the spill is needed, and gets one when it is empty.
     is_said_in_use: bool,
     uses: LogLimiter,
     is_full: bool,
     fills: LogLimiter,
     is_unsynced: bool,
     is_stuck: bool,
-    /// Datagrams that were sent from the spill, and that could not be read, since that was last said.
+    /// Datagrams sent from the spill, and not readable ones, since the last line about them.
     sent: u64,
     damaged: u64,
-    /// Something found no room before the end.
+    /// Datagrams found no space before the end.
     has_given_up: bool,
 }
 
-impl Voice {
+impl SpillLog {
     pub(super) fn new(sink: &str) -> Self {
         Self {
             sink: sink.to_owned(),
@@ -45,8 +45,8 @@ impl Voice {
         }
     }
 
-    /// Something goes to the spill.
-    pub(super) fn begins(&mut self, store: &Store) {
+    /// Datagrams go to the spill.
+    pub(super) fn log_in_use(&mut self, store: &Store) {
         if std::mem::replace(&mut self.is_in_use, true) {
             return;
         }
@@ -57,8 +57,8 @@ impl Voice {
         }
     }
 
-    /// What a former process, or a former sink, has left is sent first.
-    pub(super) fn takes_over(&mut self, store: &Store, found: &Recovered) {
+    /// What an earlier process or sink has left is sent first.
+    pub(super) fn log_recovered(&mut self, store: &Store, found: &Recovered) {
         let (sink, directory) = (&self.sink, store.directory().display());
         let left: u64 = found.left.iter().map(|(_, datagrams)| datagrams).sum();
         let torn: u64 = found.torn.iter().map(|(_, datagrams)| datagrams).sum();
@@ -78,7 +78,7 @@ impl Voice {
             );
         }
         for path in &found.set_aside {
-            log::warn!("sink {sink}: {} is no spill that udpd can read any more; remove it", path.display());
+            log::warn!("sink {sink}: {} is damaged or not a spill, and udpd cannot read it; remove it", path.display());
         }
         for path in &found.empty {
             log::warn!(
@@ -100,7 +100,7 @@ impl Voice {
         self.sent += datagrams;
     }
 
-    /// Nothing is in it any more.
+    /// The spill is empty.
     pub(super) fn is_empty(&mut self) {
         (self.is_full, self.is_unsynced, self.is_stuck) = (false, false, false);
         self.is_in_use = false;
@@ -115,8 +115,8 @@ impl Voice {
         }
     }
 
-    /// It takes no more.
-    pub(super) fn full(&mut self, store: &Store, error: &std::io::Error, when_full: FullPolicy) {
+    /// The spill takes no more.
+    pub(super) fn log_full(&mut self, store: &Store, error: &std::io::Error, when_full: FullPolicy) {
         if std::mem::replace(&mut self.is_full, true) {
             return;
         }
@@ -133,40 +133,38 @@ impl Voice {
                 log::warn!("sink {sink}: its spill {directory} is full ({bytes}); {what}; raise spill.bytes{times}");
             }
             _ => log::warn!(
-                "sink {sink}: cannot write to its spill {directory}: {error}; {what}; see to that disk{times}"
+                "sink {sink}: cannot write to its spill {directory}: {error}; {what}; check that disk{times}"
             ),
         }
     }
 
-    /// What is in it cannot be forced to the disk.
-    pub(super) fn cannot_sync(&mut self, directory: &Path, error: &std::io::Error) {
+    /// The spill cannot be synced.
+    pub(super) fn log_sync_error(&mut self, directory: &Path, error: &std::io::Error) {
         if !std::mem::replace(&mut self.is_unsynced, true) {
             let (sink, directory) = (&self.sink, directory.display());
-            log::warn!(
-                "sink {sink}: cannot force its spill {directory} to the disk: {error}; a power loss may take it"
-            );
+            log::warn!("sink {sink}: cannot sync its spill {directory} to the disk: {error}; a power loss may take it");
         }
     }
 
-    /// Nothing of it can be sent now.
-    pub(super) fn stuck(&mut self, directory: &Path, trouble: &Trouble) {
+    /// Nothing can be sent from it now.
+    pub(super) fn log_read_error(&mut self, directory: &Path, error: &SpillReadError) {
         if std::mem::replace(&mut self.is_stuck, true) {
             return;
         }
         let (sink, directory) = (&self.sink, directory.display());
-        match trouble {
-            Trouble::Unread(error) => log::warn!(
-                "sink {sink}: cannot read what waits in {directory}: {error}; udpd looks again, and then goes on \
-                 behind it; see to that disk"
+        match error {
+            SpillReadError::Unread(error) => log::warn!(
+                "sink {sink}: cannot read what waits in {directory}: {error}; udpd retries, and then goes on \
+                 behind it; check that disk"
             ),
-            Trouble::Unmarked(error) => log::warn!(
-                "sink {sink}: cannot write down in {directory} what it sends: {error}; what waits there is not sent \
-                 until it can; see to that disk"
+            SpillReadError::Unmarked(error) => log::warn!(
+                "sink {sink}: cannot mark in {directory} what it sends: {error}; what waits there is not sent \
+                 until it can; check that disk"
             ),
         }
     }
 
-    /// A frame is not what was written. A disk that fails has many, and the last line of the spill says how many.
+    /// A frame is damaged. A failing disk has many, and the last line about the spill has their number.
     pub(super) fn damaged(&mut self, directory: &Path, datagrams: u64) {
         if self.damaged == 0 {
             let (sink, directory) = (&self.sink, directory.display());
@@ -175,19 +173,19 @@ impl Voice {
         self.damaged += datagrams;
     }
 
-    /// It cannot be read.
-    pub(super) fn cannot_open(&self, directory: &Path, error: &std::io::Error) {
+    /// The spill cannot be opened.
+    pub(super) fn log_open_error(&self, directory: &Path, error: &std::io::Error) {
         let (sink, directory) = (&self.sink, directory.display());
         log::error!("sink {sink}: cannot use the spill {directory}: {error}; it goes on without one");
     }
 
-    /// Something found no room before the end.
-    pub(super) fn gave_up(&mut self) {
+    /// Datagrams found no space before the end.
+    pub(super) fn note_gave_up(&mut self) {
         self.has_given_up = true;
     }
 
-    /// The sink ends, and something stays.
-    pub(super) fn stays(&self, store: &Store) {
+    /// The sink ends, and datagrams stay in the spill.
+    pub(super) fn log_left(&self, store: &Store) {
         let (sink, directory, left) = (&self.sink, store.directory().display(), store.left());
         if self.has_given_up {
             log::error!(

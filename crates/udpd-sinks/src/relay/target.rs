@@ -20,7 +20,7 @@ pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
 
 /// What finds out where a destination is.
 #[derive(Debug)]
-pub(super) enum Aim {
+pub(super) enum DestinationTarget {
     At(SocketAddr),
     OnInterface { peer: Peer, address: SocketAddrV6, interface: String },
     Named(Name),
@@ -37,7 +37,7 @@ pub(super) struct Lookup<'a> {
     pub(super) bound: &'a [SocketAddr],
 }
 
-impl Aim {
+impl DestinationTarget {
     /// Begins to find out.
     pub(super) fn at(peer: &Peer, lookup: Lookup<'_>) -> io::Result<Self> {
         Ok(match peer {
@@ -68,7 +68,7 @@ impl Aim {
         }
     }
 
-    /// Whether nobody knows where it is before a resolver has answered.
+    /// Whether its address is unknown until a resolver has answered.
     pub(super) fn is_named(&self) -> bool {
         matches!(self, Self::Named(_))
     }
@@ -91,7 +91,7 @@ impl Aim {
             Self::Named(name) => {
                 let mut addresses = name.addresses();
                 if addresses.is_empty() {
-                    return Err(io::Error::new(io::ErrorKind::NotFound, "nobody has said yet what address it has"));
+                    return Err(io::Error::new(io::ErrorKind::NotFound, "no resolver has given its address yet"));
                 }
                 // Stable: those that it was not at stay in the resolver's order.
                 addresses.sort_by_key(|address| before != Some(*address));

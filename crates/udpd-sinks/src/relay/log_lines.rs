@@ -1,69 +1,69 @@
-//! What the log says of one destination: a line when a trouble begins, a line when it is over, and between them
-//! nothing, for the ledger goes on counting.
+//! The log lines about one destination: one when a kind of error begins, and one when all errors are over. Between them
+//! the ledger counts.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use udpd_base::text::peer::Peer;
 
-/// A destination without trouble for so long is said to be well again.
+/// Errors are over after so long without one.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// More kinds of trouble than there are; whatever the kernel says, the memory for it is bounded.
+/// More kinds of errors than there are, which bounds the memory whatever the kernel returns.
 const KINDS_MAX: usize = 16;
 
-/// What becomes of datagrams that nobody can send.
+/// The consequence for datagrams that cannot be sent.
 pub(super) const LOST: &str = "count as sink_error";
 
-/// What can go wrong.
+/// A kind of error of a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trouble {
-    NoWay,
+pub(super) enum DestinationError {
+    NoRoute,
     TooLong,
     OtherFamily,
     Truncated,
     /// The kernel did not take a datagram, with this error number.
     Failed(i32),
-    /// The kernel has taken nothing for so long that there is no more room.
+    /// The kernel has taken nothing until the queue was full.
     Full,
     Stuck(i32),
     /// The network has answered to something sent before.
     Answered(i32),
 }
 
-impl Trouble {
-    /// Whether another destination might have fared better.
+impl DestinationError {
+    /// Whether it counts against the destination and not the datagram.
     pub(super) fn is_of_destination(self) -> bool {
         match self {
-            Self::NoWay | Self::Full => true,
+            Self::NoRoute | Self::Full => true,
             Self::Failed(errno) | Self::Stuck(errno) | Self::Answered(errno) => errno != nix::libc::EMSGSIZE,
             Self::TooLong | Self::OtherFamily | Self::Truncated => false,
         }
     }
 }
 
-/// Decides what is said.
+/// Decides which lines are written.
 #[derive(Debug)]
-pub(super) struct Voice {
+pub(super) struct DestinationLog {
     sink: String,
     peer: Peer,
-    /// What is not taken waits in a spill.
+    /// Datagrams that are not taken wait in a spill.
     spills: bool,
-    /// There was trouble since the last [`Voice::settle`].
+    /// There was trouble since the last [`DestinationLog::settle`].
     fresh: bool,
-    /// When there was last any trouble, while it is not over.
-    troubled: Option<Instant>,
-    said: Vec<Trouble>,
+    /// The last error, until errors are over.
+    last_error: Option<Instant>,
+    said: Vec<DestinationError>,
 }
 
-impl Voice {
+impl DestinationLog {
     pub(super) fn new(sink: &str, peer: Peer, spills: bool) -> Self {
         let said = Vec::with_capacity(KINDS_MAX);
-        Self { sink: sink.to_owned(), peer, spills, fresh: false, troubled: None, said }
+        Self { sink: sink.to_owned(), peer, spills, fresh: false, last_error: None, said }
     }
 
-    /// What becomes of datagrams that the destination does not take.
-    pub(super) fn fate(&self) -> &'static str {
+    /// The consequence for datagrams that the destination does not take.
+    pub(super) fn consequence(&self) -> &'static str {
         if self.spills { "wait in the spill" } else { LOST }
     }
 
@@ -71,14 +71,14 @@ impl Voice {
         &self.peer
     }
 
-    /// Whether something was said that is not over.
-    pub(super) fn is_troubled(&self) -> bool {
-        self.troubled.is_some()
+    /// Whether errors are not over.
+    pub(super) fn has_error(&self) -> bool {
+        self.last_error.is_some()
     }
 
-    /// Datagrams fail, or come back as errors. Each kind is said once until all is well again; `text` is asked for only
+    /// Datagrams fail, or errors come as answers. Each kind is logged once until errors are over; `text` is called only
     /// then.
-    pub(super) fn trouble(&mut self, kind: Trouble, text: impl FnOnce() -> String) {
+    pub(super) fn error(&mut self, kind: DestinationError, text: impl FnOnce() -> String) {
         self.fresh = true;
         if self.said.len() < KINDS_MAX && !self.said.contains(&kind) {
             self.said.push(kind);
@@ -86,19 +86,19 @@ impl Voice {
         }
     }
 
-    /// Something has changed and nothing is to be done.
-    pub(super) fn news(&self, text: &str) {
+    /// Logs a change that needs no action.
+    pub(super) fn info(&self, text: &str) {
         log::info!("sink {}: {}: {text}", self.sink, self.peer);
     }
 
     /// A round of sending is over; so many datagrams have failed and been answered with an error since the start.
     pub(super) fn settle(&mut self, failed: u64, answers: u64) {
         if std::mem::take(&mut self.fresh) {
-            self.troubled = Some(Instant::now());
-        } else if self.troubled.is_some_and(|troubled| troubled.elapsed() >= QUIET) {
-            self.troubled = None;
+            self.last_error = Some(Instant::now());
+        } else if self.last_error.is_some_and(|last_error| last_error.elapsed() >= QUIET) {
+            self.last_error = None;
             self.said.clear();
-            self.news(&format!(
+            self.info(&format!(
                 "takes datagrams again; since the start {failed} have failed, and {answers} errors came as answers"
             ));
         }
