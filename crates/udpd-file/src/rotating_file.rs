@@ -404,8 +404,7 @@ impl RotatingFile {
     }
 }
 
-// The first file of a file: opened at once, or when the sink of before that writes it has closed it; and removed again
-// when nobody has use for it.
+// The first file: opened at once, or when the previous sink has closed it; removed when its pipeline never receives.
 
 impl RotatingFile {
     /// Opens the first file, and reads which files an earlier run or sink has finished.

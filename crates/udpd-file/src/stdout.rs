@@ -1,5 +1,5 @@
 //! Records on standard output, or on any stream that cannot be opened again. When its reader is gone for good, the sink
-//! says that it is closed and the daemon ends: there is nobody left to work for.
+//! says that it is closed and the daemon ends: it has no reader left.
 //!
 //! A reader that is there and does not read makes the consumer wait. A call that waits in the kernel says nothing of
 //! what a pipe has taken of it, and the daemon may end before it returns. So udpd asks first whether there is room, and
@@ -131,7 +131,7 @@ impl Destination for StdStream {
         }
     }
 
-    // Also where somebody else who has the same pipe has switched waiting off.
+    // Also if another process with the same pipe has made it nonblocking.
     fn is_slow(&self, error: &io::Error) -> bool {
         error.kind() == io::ErrorKind::WouldBlock
     }

@@ -119,7 +119,7 @@ impl FrameHead {
         Self::unsealed(bytes)
     }
 
-    /// The same, and nobody knows whether it was written there.
+    /// The same, without the check that it was written there.
     pub(super) fn unsealed(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
         if !may_be_head(bytes) {
             return None;

@@ -53,7 +53,7 @@ pub(super) fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse().ok());
         let number = number.filter(|number| *number < NUMBER_END);
-        // Whatever is called otherwise than udpd calls it is somebody else's.
+        // A file with another name is not udpd's.
         found.extend(number.map(|number| (number, path(directory, number))).filter(|(_, own)| *own == entry.path()));
     }
     found.sort_unstable();
@@ -80,7 +80,7 @@ impl Segment {
             bytes[at..at + MARK_BYTES].copy_from_slice(&mark.encode());
         }
         if let Err(error) = disk::write_all_at(&file, &bytes, 0) {
-            // An empty file says nothing to anybody.
+            // An empty file holds nothing.
             let _ = disk::remove(&path);
             return Err(error);
         }
@@ -105,7 +105,7 @@ impl Segment {
         }
     }
 
-    /// One that a former process has left. Nobody knows yet what is in it.
+    /// Opens one that an earlier process has left. Its contents are not read yet.
     pub(super) fn open((number, path): (u64, PathBuf)) -> io::Result<Result<Self, Unreadable>> {
         let file = owned::open(&path, OpenOptions::new().read(true).write(true))?;
         let bytes = file.metadata()?.len();
@@ -159,7 +159,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Nothing of it is with anybody any more, but what a former process has handed on.
+    /// The destination holds nothing of it any more, except what an earlier process has handed on.
     pub(super) fn take_back(&mut self) {
         self.mark.handed = self.mark.decided.max(self.handed_before);
     }
@@ -186,7 +186,7 @@ impl Segment {
     }
 }
 
-/// Gives a file of which nothing can be read another name, so that nobody looks at it again.
+/// Renames a file that cannot be read, so that it is not opened again.
 pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_extension(UNREADABLE_SUFFIX.trim_start_matches('.'));
     fs::rename(path, &aside).map(|()| aside)

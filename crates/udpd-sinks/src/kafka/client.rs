@@ -66,7 +66,7 @@ pub(super) enum Offered {
 pub(super) struct KafkaClient {
     producer: BaseProducer<Context>,
     /// Starts the thread that looks at a broker that is not trusted.
-    #[cfg_attr(not(feature = "kafka-tls"), expect(dead_code, reason = "without TLS everybody is trusted"))]
+    #[cfg_attr(not(feature = "kafka-tls"), expect(dead_code, reason = "without TLS every broker is trusted"))]
     crew: Crew,
     /// The name of the sink, for the log.
     name: String,
@@ -89,7 +89,7 @@ impl fmt::Debug for KafkaClient {
 }
 
 impl KafkaClient {
-    /// Starts a client; connects to nobody yet.
+    /// Starts a client; it connects to no broker yet.
     pub(super) fn start(
         name: &str,
         settings: &KafkaSettings,
@@ -276,7 +276,7 @@ impl KafkaClient {
         is_fatal && self.renew(&mut Tallies::new(0..0))
     }
 
-    /// Messages do not linger: somebody waits for them.
+    /// Messages do not linger, because a caller waits for them.
     pub(super) fn hurry(&self) {
         let _ = self.producer.flush(Duration::ZERO);
     }

@@ -91,7 +91,7 @@ pub(super) struct Context {
     log_lines: Mutex<KafkaLog>,
     security: Security,
     hidden: Hidden,
-    /// Which broker is not trusted, and nobody has looked at yet.
+    /// A broker that is not trusted and was not probed yet.
     #[cfg(feature = "kafka-tls")]
     question: Mutex<Option<TrustQuestion>>,
 }
@@ -186,7 +186,7 @@ impl Context {
         self.speak(|log_lines| log_lines.remind(now));
     }
 
-    /// Which broker somebody should look at, once for each time that udpd begins not to trust one.
+    /// The broker to probe, once for each time that udpd begins not to trust one.
     #[cfg(feature = "kafka-tls")]
     pub(super) fn take_question(&self) -> Option<TrustQuestion> {
         self.question.lock().unwrap_or_else(PoisonError::into_inner).take()

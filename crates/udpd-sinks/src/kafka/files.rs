@@ -46,7 +46,7 @@ pub(super) fn located(path: &Path) -> Option<PathBuf> {
 
 /// All of a file that is no longer than it may be.
 pub(super) fn contents(place: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
-    // A pipe would keep whoever opens it waiting, also one that took the file's place a moment ago.
+    // Opening a pipe would block, also one that has just taken the file's place.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(place)?;
     if !file.metadata()?.is_file() {
         return Err(std::io::Error::other("it is no regular file"));
@@ -85,7 +85,7 @@ impl Print {
 }
 
 impl fmt::Debug for Print {
-    /// A print of a password helps whoever guesses it.
+    /// A fingerprint of a password would help to guess it.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Print")
     }

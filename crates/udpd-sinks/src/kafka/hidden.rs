@@ -1,5 +1,5 @@
 //! What may stand in no log: the passwords and tokens of one client, taken out of every line that the library writes.
-//! It hides them itself wherever it is known to; what a broker answers, and what a later version adds, nobody knows.
+//! It hides them itself wherever it is known to; what a broker answers, and what a later version adds, is unknown.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

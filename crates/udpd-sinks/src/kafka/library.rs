@@ -104,7 +104,7 @@ fn canonical(key: &str) -> &str {
 }
 
 /// Whether the library takes these settings. It compares some of them, and looks for what it was built without, only
-/// when it makes a client: one is made that knows no broker, so that it connects to nobody, and ended again.
+/// when it makes a client: one is made that knows no broker, so that it connects nowhere, and ended again.
 pub(super) fn check(settings: &KafkaSettings) -> Result<(), KafkaError> {
     let mut config = client_config(settings, Purpose::Check)?;
     config.remove("bootstrap.servers");

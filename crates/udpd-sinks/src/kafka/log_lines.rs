@@ -1,9 +1,9 @@
-//! What the log says of a Kafka sink: little, whatever happens.
+//! The log lines about a Kafka sink, which stay few whatever happens.
 //!
-//! A client that has lost its broker tries again several times a second and could say so each time. The operator wants
-//! one line when nobody answers any more, one when somebody does, and between them the figures of the ledger. The same
-//! holds where brokers answer and udpd is not let in, or trusts none: the cause is named once. Lines of the library and
-//! reasons of lost datagrams have a small allowance per minute each; what exceeds it is counted and the count is said.
+//! A client that has lost its broker retries several times a second and could log each time. The operator needs one
+//! line when no broker answers, one when a broker answers again, and the counters of the ledger between them. The same
+//! holds when brokers refuse udpd, or udpd trusts none: the cause is logged once. Lines of the library and reasons of
+//! lost datagrams have an allowance per minute each; lines beyond it are counted, and the count is logged.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Lines for the log.
 pub(super) type Lines = Vec<(Level, String)>;
 
-/// So many lines a minute, and how many there would have been.
+/// How many lines a minute are allowed, and how many were withheld.
 #[derive(Debug, Default)]
 struct LineAllowance {
     start: Option<Instant>,
@@ -49,15 +49,15 @@ impl LineAllowance {
     }
 }
 
-/// Decides what is said.
+/// Decides which lines are written.
 #[derive(Debug)]
 pub(super) struct KafkaLog {
     subject: String,
     brokers: String,
     topic: String,
-    /// It has been said that nobody answers.
+    /// The log says that no broker answers.
     gone: bool,
-    /// It has been said that brokers and udpd do not accept each other.
+    /// The log says that brokers and udpd do not accept each other.
     shut_out: bool,
     last_trouble: String,
     library: LineAllowance,
@@ -65,7 +65,7 @@ pub(super) struct KafkaLog {
 }
 
 impl KafkaLog {
-    /// The voice of the sink `name`.
+    /// The lines of the sink `name`.
     pub(super) fn new(name: &str, brokers: &str, topic: &str) -> Self {
         Self {
             subject: format!("sink {name}"),
@@ -170,7 +170,7 @@ impl KafkaLog {
         lines
     }
 
-    /// A datagram will not be in the topic, or nobody knows whether it will.
+    /// A datagram will not be in the topic, or this is unknown.
     pub(super) fn failed(&mut self, reason: &str, now: Instant) -> Lines {
         let mut lines = self.remind(now);
         if self.failures.spend() {

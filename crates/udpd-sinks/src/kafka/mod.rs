@@ -6,11 +6,11 @@
 //! Instead the sink is due every few milliseconds while anything is under way, hears the reports, and the consumer
 //! publishes them. The consumer's thread does all of it, so the counters keep their one writer; the library's own
 //! threads only talk to brokers. With nothing under way it is due once a second, because the library talks about
-//! connections also then, and what nobody hears would pile up.
+//! connections also then, and unread reports would pile up.
 //!
 //! **A broker that is away or slow.** The library's queue is bounded in messages and bytes. While it is full, `accept`
 //! waits for room: the consumer takes nothing more, its channel fills, and `when_full` decides what that means for the
-//! receivers. Nothing is lost in silence and nobody else waits. The wait has an end: after `message.timeout.ms` (five
+//! receivers. Nothing is lost silently and no other sink waits. The wait has an end: after `message.timeout.ms` (five
 //! minutes unless `properties` say otherwise; 0 means never) the library gives up the oldest messages, which are then
 //! failed, and there is room. Reconnecting, with a growing pause, is the library's.
 //!

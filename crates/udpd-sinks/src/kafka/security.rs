@@ -105,7 +105,7 @@ impl Security {
         written.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)))
     }
 
-    /// The directories in which those files are found, also when somebody replaces one, or what a link leads to.
+    /// The directories in which those files are found, also when one is replaced, or a link's target changes.
     pub(super) fn directories(&self) -> Vec<PathBuf> {
         let places = self.files().filter_map(|(_, path)| files::located(path));
         let with_behind_link = places.flat_map(|place| [place.canonicalize().ok(), Some(place)]);

@@ -1,4 +1,4 @@
-//! The token of OAUTHBEARER. Somebody else fetches it (a sidecar, a timer, the agent of an identity provider) and
+//! The token of OAUTHBEARER. Another program fetches it (a sidecar, a timer, the agent of an identity provider) and
 //! writes it into a file; the library asks for it before the one that it has expires, and the file is read again.
 //!
 //! When a token expires stands in it, where it is a JSON Web Token. One that is no such token is taken for good for
@@ -17,7 +17,7 @@ use udpd_base::text::calendar::Moment;
 /// How long a token is good that says nothing about it.
 const OPAQUE_LIFETIME: Duration = Duration::from_secs(300);
 
-/// Whom a token is of that says nothing about it. The library wants a name; brokers take theirs from the token.
+/// The principal of a token that names none. The library wants a name; brokers take theirs from the token.
 const NAMELESS: &str = "udpd";
 
 /// A token that has not expired.

@@ -88,7 +88,7 @@ pub(super) fn say_why(crew: &Crew, sink: &str, question: TrustQuestion) {
 fn why(broker: &str, ca_file: Option<&Path>) -> Result<Option<String>, String> {
     let (host, _) = broker.rsplit_once(':').ok_or("no port")?;
     let authorities = match ca_file.map(|path| (path, authorities_of(path))) {
-        // The library has those that it read when it started; what the file holds now nobody can say.
+        // The library uses those that it read when it started; the file may hold others now.
         Some((path, Err(error))) => {
             return Ok(Some(format!(
                 "the certificate of {broker} is refused, and tls_ca_file {} cannot be read to say why: {error}; put it \
@@ -171,7 +171,7 @@ fn describe(error: X509VerifyResult, certificate: Option<&X509Ref>) -> String {
     text
 }
 
-/// The name that people know somebody by.
+/// The common name of a certificate, or its last entry where there is none.
 fn name(of: &X509NameRef) -> String {
     let common = of.entries_by_nid(Nid::COMMONNAME).next().or_else(|| of.entries().last());
     common.and_then(|entry| entry.data().to_string().ok()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! A socket of this host, on which somebody else listens.
+//! A Unix socket on which another process listens.
 
 mod peer;
 mod settings;

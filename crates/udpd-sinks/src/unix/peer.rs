@@ -1,4 +1,4 @@
-//! Somebody's Unix socket: looked for, lost, found again, and what the log hears of it.
+//! The Unix socket of the peer: its connection, its loss, its return, and the log lines about them.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use udpd_base::os::user;
 /// How often a peer that is gone is looked for.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Somebody's socket, who may come and go.
+/// The socket of a peer, which may come and go.
 pub(super) struct UnixPeer<S> {
     sink: String,
     path: PathBuf,

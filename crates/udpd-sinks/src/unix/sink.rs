@@ -110,7 +110,7 @@ impl UnixDatagramSink {
     }
 }
 
-/// A socket on which nobody waits long at once for a peer that reads nothing.
+/// A socket whose sends wait only briefly for a peer that reads nothing.
 fn connect_patiently(path: &Path) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.connect(path)?;
@@ -179,7 +179,7 @@ impl Destination for PeerStream {
     }
 }
 
-/// A connection that there can be now, and on which nobody waits long at once for a peer that reads nothing. A peer
+/// A connection made without waiting, whose writes wait only briefly for a peer that reads nothing. A peer
 /// that accepts none for the moment would make the ordinary call wait, without end.
 fn connect_at_once(path: &Path) -> io::Result<PeerStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;

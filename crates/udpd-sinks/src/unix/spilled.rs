@@ -138,7 +138,7 @@ impl Attempt for UnixStreamSink {
 
     fn forget_left(&mut self) {
         if !std::mem::take(&mut self.gathered.cut).is_empty() {
-            // Nobody takes what follows for the rest of it.
+            // So a reader does not take what follows for the rest of it.
             self.peer.socket = None;
         }
     }
