@@ -148,10 +148,14 @@ pub(super) const NONBLOCKING: &[Case] = cases! {
     SYS_ioctl "FIONBIO" => Is(1, FIONBIO);
 };
 
+/// The number of an interface by its name, for addresses such as `[fe80::1%eth0]`.
+pub(super) const INTERFACE_INDEX: &[Case] = cases! {
+    SYS_ioctl "SIOCGIFINDEX" => Is(1, SIOCGIFINDEX);
+};
+
 /// What the main thread asks the drivers of cards.
 pub(super) const CARDS: &[Case] = cases! {
     SYS_ioctl "SIOCETHTOOL" => Is(1, SIOCETHTOOL);
-    SYS_ioctl "SIOCGIFINDEX" => Is(1, SIOCGIFINDEX);
     SYS_ioctl "SIOCGIFMTU" => Is(1, SIOCGIFMTU);
     SYS_ioctl "SIOCGIFHWADDR" => Is(1, SIOCGIFHWADDR);
 };

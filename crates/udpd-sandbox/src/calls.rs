@@ -176,9 +176,9 @@ fn own(duty: Duty) -> Granted {
         Duty::RingReceiver => grant(&[RECEIVE, RING], &[]),
         Duty::QueueReceiver => grant(&[RECEIVE, QUEUE], &[by::MAP_DELETE]),
         Duty::UnixClient | Duty::SpillingUnixClient => grant(&[SEND], &[by::UNIX, by::NONBLOCKING]),
-        Duty::Relay | Duty::SpillingRelay => grant(&[SEND], &[by::DATAGRAMS, by::NONBLOCKING]),
+        Duty::Relay | Duty::SpillingRelay => grant(&[SEND], &[by::DATAGRAMS, by::INTERFACE_INDEX, by::NONBLOCKING]),
         Duty::SourceKeepingRelay | Duty::SpillingSourceKeepingRelay => {
-            grant(&[SEND], &[by::DATAGRAMS, by::RAW_SOCKETS, by::NONBLOCKING]);
+            grant(&[SEND], &[by::DATAGRAMS, by::INTERFACE_INDEX, by::RAW_SOCKETS, by::NONBLOCKING]);
         }
         // The resolver asks the kernel for addresses and, on some hosts, a daemon of the C library for names.
         Duty::BrokerClient | Duty::SpillingBrokerClient | Duty::Resolver => {
@@ -196,14 +196,17 @@ fn own(duty: Duty) -> Granted {
         Duty::Maker | Duty::BrokerMaker => {
             grant(&[HOUSEKEEPING, CONFINE, THREADS], &[by::THREADS, by::FILTER, by::CONFINE]);
             grant(&[], &[by::MAP_READ, by::MAP_WRITE]);
-            grant(&[], &[by::UNIX, by::ROUTES, by::TABLES, by::CARDS]);
+            grant(&[], &[by::UNIX, by::ROUTES, by::TABLES, by::CARDS, by::INTERFACE_INDEX]);
         }
         Duty::RingMaker => grant(&[RING, NEW_RING], &[by::NEW_RING]),
         Duty::Warden => grant(&[WISHES], &[by::QUEUES, by::NO_PROGRAMS]),
         Duty::FilterWarden => grant(&[WISHES], &[by::QUEUES, by::LOAD]),
         Duty::Main => {
             grant(&[LOOK, of_libc::LOOK, HOUSEKEEPING, of_libc::KEEP, THREADS], &[by::THREADS, by::LIMITS]);
-            grant(&[], &[by::UNIX, by::DATAGRAMS, by::ROUTES, by::TABLES, by::CARDS, by::NONBLOCKING]);
+            grant(
+                &[],
+                &[by::UNIX, by::DATAGRAMS, by::ROUTES, by::TABLES, by::CARDS, by::INTERFACE_INDEX, by::NONBLOCKING],
+            );
             grant(&[], &[by::MAP_READ, by::MAP_WRITE, by::MAP_DELETE, by::ATTACH]);
         }
     }
