@@ -71,13 +71,20 @@ impl Predecessor {
                 // It is beset by clients, and has not heard the question.
                 Err(Trouble::Connection(error)) if client::was_not_heard(&error) && left > 0 => {}
                 Ok(Some(own)) => return Ok(Reached::Daemon(Box::new(own))),
-                Ok(None) => return Ok(asked.map_or(Reached::Nobody, Reached::Died)),
+                Ok(None) => {
+                    let died = asked.and_then(|peer| {
+                        // Its control socket is closed before its ports are free, which they are when it has ended.
+                        peer.wait_for_end(ENDING_LIMIT);
+                        peer.process
+                    });
+                    return Ok(died.map_or(Reached::Nobody, Reached::Died));
+                }
                 Err(trouble) => return Err(trouble.of(path)),
             }
         }
     }
 
-    fn ask(path: &Path, asked: &mut Option<u32>) -> Result<Option<Self>, Trouble> {
+    fn ask(path: &Path, asked: &mut Option<Peer>) -> Result<Option<Self>, Trouble> {
         let mut stream = match socket::connect(path, ANSWERING_LIMIT) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 return Ok(None);
@@ -99,12 +106,12 @@ impl Predecessor {
             return Err(Trouble::Refused(Failure::new(ExitCode::Permission, message)));
         }
         log::info!("asking {peer} behind {} for its sockets", path.display());
-        *asked = peer.process;
+        let peer = asked.insert(peer);
         let offer = match wire.hear(OFFERING_LIMIT)? {
             Word::Offer(offer) => offer,
-            other => return Err(Trouble::Refused(refusal(&peer, &other))),
+            other => return Err(Trouble::Refused(refusal(peer, &other))),
         };
-        Ok(Some(Self { path: path.to_owned(), wire, peer, offer }))
+        Ok(asked.take().map(|peer| Self { path: path.to_owned(), wire, peer, offer }))
     }
 
     /// Its control socket.
