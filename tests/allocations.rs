@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use util::pipeline::Bed;
-use util::{Amount, Load, Setup, address_of, count, received, sinks, socket, two_engines, until};
+use util::{Amount, Load, Setup, address_of, count, dropped, received, sinks, socket, two_engines, until};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -92,7 +92,7 @@ fn run_with(setup: &Setup) {
     assert_eq!(ledger["listeners"][0]["residual"], 0);
     for sink in sinks(&ledger) {
         assert!(count(sink, "delivered") > LEAST, "it took part: {sink:#}");
-        assert_eq!(count(&sink["dropped"], "sink_error"), 0, "{sink:#}");
+        assert_eq!(dropped(sink, "sink_error"), 0, "{sink:#}");
     }
 }
 

@@ -116,7 +116,7 @@ fn the_files_of_every_source_are_compressed_also_those_that_a_run_before_has_lef
         count(of_files(ledger), "written_bytes") > 0 && delivered(ledger) == SOURCES
     });
     daemon.end_by(Signal::SIGKILL);
-    let daemon = config(address, &format!("{path}compress = \"gzip\"")).start();
+    let daemon = config(address, &format!("{path}compress = 'gzip'")).start();
     send(1);
     daemon.stats_when("both rounds are", |ledger| {
         let (compressed, waiting) = (count(of_files(ledger), "compressed"), count(of_files(ledger), "uncompressed"));

@@ -287,7 +287,7 @@ fn both_sides_of_a_feed_are_recorded() {
         &[
             ("0.0.0.0:26400", &format!("0.0.0.0:{port}")),
             // The groups are joined on this host alone.
-            ("\nmulticast_groups", "\nmulticast_interface = \"lo\"\nmulticast_groups"),
+            ("\nmulticast_groups", "\nmulticast_interface = 'lo'\nmulticast_groups"),
         ],
     );
     let daemon = Daemon::with_config(&text);

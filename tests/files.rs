@@ -12,15 +12,14 @@ use crate::util::*;
 
 #[test]
 fn rotation_under_load_loses_nothing_and_every_record_is_in_exactly_one_file() {
-    let address = free_address();
-    let daemon = Setup::at(address)
+    let daemon = Setup::new()
         .keys("receive_buffer = '64MiB'")
         .file("by_time", "time-%H%M%S.log")
         .keys("rotate = { bytes = 0, every = '1s' }\nwhen_full = 'block'")
         .file("by_size", "size.log")
         .keys("rotate = { bytes = '256KiB', every = '0s' }\nsync = 'rotate'\nwhen_full = 'block'")
         .start();
-    let report = Load::new(address, Amount::Seconds(5.0)).rate(300_000 / SCALE).send();
+    let report = Load::new(daemon.address(), Amount::Seconds(5.0)).rate(300_000 / SCALE).send();
     let sent = report.sent;
     daemon.until_delivered(sent);
     let ended = daemon.end(sent);
@@ -40,12 +39,11 @@ fn rotation_under_load_loses_nothing_and_every_record_is_in_exactly_one_file() {
 
 /// Starts a daemon, kills it at some moment under load, and returns how it ended.
 fn killed(format: &str, moment: u64) -> Ended {
-    let address = free_address();
-    let daemon = Setup::at(address)
+    let daemon = Setup::new()
         .file("archive", "archive")
         .keys(format!("format = '{format}'\nrotate = {{ bytes = 0, every = '0s' }}\nsync = 'never'"))
         .start();
-    let load = Load::new(address, Amount::Seconds(0.05)).rate(100_000 / SCALE).bytes(300).spawn();
+    let load = Load::new(daemon.address(), Amount::Seconds(0.05)).rate(100_000 / SCALE).bytes(300).spawn();
     daemon.stats_when("some have arrived", |ledger| received(ledger) > moment * 13 / SCALE);
     let ended = daemon.end_by(Signal::SIGKILL);
     load.join().expect("the load ends");

@@ -91,7 +91,7 @@ fn a_thousand_senders_have_every_line_in_their_own_files_of_which_a_hundred_are_
 
 #[test]
 fn ten_thousand_senders_at_once_have_a_file_each() {
-    assert_own_lines(by_source("").start(), 10_000, 2, |_| ());
+    assert_own_lines(by_source("").start(), 10_000, 1, |_| ());
 }
 
 #[test]

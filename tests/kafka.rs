@@ -8,15 +8,15 @@ mod util;
 
 #[path = "kafka/broker.rs"]
 mod broker;
-#[path = "kafka/kept.rs"]
-mod kept;
+#[path = "kafka/log_lines.rs"]
+mod log_lines;
 #[path = "kafka/pipeline.rs"]
 mod pipeline;
-#[path = "kafka/said.rs"]
-mod said;
 #[cfg(feature = "kafka-tls")]
-#[path = "kafka/strangers.rs"]
-mod strangers;
+#[path = "kafka/secured.rs"]
+mod secured;
+#[path = "kafka/spill.rs"]
+mod spill;
 #[path = "kafka/topic.rs"]
 mod topic;
 
@@ -40,7 +40,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    said::listen();
+    log_lines::listen();
     guard
 }
 
@@ -99,13 +99,13 @@ fn past_two_restarts(broker: &Broker, running: Running, topic: &str, total: u64)
 
     assert_closed(&ledger, sent);
     let sink = &ledger["listeners"][0]["sinks"][0];
-    assert_eq!(count(&sink["dropped"], "sink_error"), 0, "nothing is given up within five minutes: {sink:#}");
+    assert_eq!(dropped(sink, "sink_error"), 0, "nothing is given up within five minutes: {sink:#}");
     let delivered = count(sink, "delivered");
     assert!(delivered >= total / 5 * 4, "most of it went through the topic: {sink:#}");
     log::info!("of {sent} datagrams past two restarts {delivered} are acknowledged: {}", sink["dropped"]);
-    assert_eq!(said::count("WARN sink stream: no broker of "), 2, "each outage is one warning");
-    assert_eq!(said::count("INFO sink stream: a broker of "), 2, "and its end is one line");
-    assert!(said::all() <= 20, "a few lines besides");
+    assert_eq!(log_lines::count("WARN sink stream: no broker of "), 2, "each outage is one warning");
+    assert_eq!(log_lines::count("INFO sink stream: a broker of "), 2, "and its end is one line");
+    assert!(log_lines::all() <= 20, "a few lines besides");
     topic::read(broker.address(), topic).assert_exactly_once_in_order(delivered);
 }
 
@@ -118,11 +118,11 @@ fn a_broker_that_is_down_at_the_start_and_comes_later_gets_everything() {
     let running = Running::start_with_null(&settings(broker.address(), topic, &[]));
     let sent = running.load(20_000).send().sent;
     running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
-    running.wait("the warning", |_| said::count("WARN sink stream: no broker of ") == 1);
+    running.wait("the warning", |_| log_lines::count("WARN sink stream: no broker of ") == 1);
     broker.start();
     running.wait("the last acknowledgement", |sink| count(sink, "delivered") == sent);
     let ledger = running.stop();
-    assert_eq!(said::count("INFO sink stream: a broker of "), 1);
+    assert_eq!(log_lines::count("INFO sink stream: a broker of "), 1);
     assert_closed(&ledger, sent);
     topic::read(broker.address(), topic).assert_exactly_once_in_order(sent);
 }
@@ -204,7 +204,7 @@ fn over_a_reload_a_sink_that_stays_keeps_what_is_not_acknowledged_and_one_that_c
     running.wait("what the old client had", |sink| count(sink, "delivered") == sent);
     sent += send(&running, 50);
     running.wait("what the new client has", |sink| count(sink, "delivered") == sent);
-    assert_eq!(said::count("acknowledged"), 0);
+    assert_eq!(log_lines::count("acknowledged"), 0);
     assert_closed(&running.stop(), sent);
 }
 
@@ -216,8 +216,8 @@ fn what_no_broker_acknowledges_after_a_reload_has_changed_the_sink_is_named_and_
     let sent = running.load(40).send().sent;
     running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
     let running = running.reload(&settings(&unused, "other", &[]), 1);
-    running.wait("its end", |sink| count(&sink["dropped"], "sink_error") == sent);
-    assert_eq!(said::count(&format!("no broker acknowledged {sent} datagrams")), 1);
+    running.wait("its end", |sink| dropped(sink, "sink_error") == sent);
+    assert_eq!(log_lines::count(&format!("no broker acknowledged {sent} datagrams")), 1);
     assert_closed(&running.stop(), sent);
 }
 
@@ -227,7 +227,7 @@ fn a_full_queue_costs_only_its_own_sink_and_the_ledger_closes_over_a_consumer_th
     let settings = settings(&unused_address(), "full", &[("queue.buffering.max.messages", "100")]);
     let running = Running::start_with_null(&format!("{settings}\nqueue_bytes = '256KiB'"));
     let sent = Load { rate_per_second: 20_000, ..Load::new(running.address(), Amount::Count(40_000)) }.send().sent;
-    running.wait("a full channel", |sink| count(&sink["dropped"], "queue_full") > 0);
+    running.wait("a full channel", |sink| dropped(sink, "queue_full") > 0);
     let ledger = running.stop();
     assert_closed(&ledger, sent);
     let sinks = &ledger["listeners"][0]["sinks"];

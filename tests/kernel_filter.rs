@@ -28,7 +28,7 @@ fn from(to: SocketAddr, last: u8, count: u64, rate_per_second: u64) -> Load {
 }
 
 fn denied(ledger: &Value) -> u64 {
-    count(&listener(ledger)["dropped"], "denied")
+    dropped(listener(ledger), "denied")
 }
 
 /// What of it the kernel refused, of all lanes.
@@ -211,7 +211,7 @@ fn without_its_warden_a_reload_goes_on_with_what_udpd_denies_itself_or_is_refuse
     let ended = daemon.end_after(before + sent);
     let counts = (delivered(&ended.ledger), denied(&ended.ledger), in_kernel(&ended.ledger));
     assert_eq!(counts, (70, 130, 100), "the lists of now hold, and no filter of before");
-    assert!(ended.stderr.contains("udpd refuses them after they were received"), "{}", ended.stderr);
+    ended.logged(&["udpd refuses them after they were received"]);
 }
 
 #[test]

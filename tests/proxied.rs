@@ -62,10 +62,10 @@ fn load(to: SocketAddr, from: Option<&str>, segment: Option<u16>) -> LoadReport 
 
 #[test]
 fn what_is_relayed_with_headers_arrives_from_its_true_senders_on_every_engine() {
-    let keys = engines().into_iter().map(str::to_owned).chain(["gro = \"on\"".to_owned()]);
+    let keys = engines().into_iter().map(str::to_owned).chain(["gro = 'on'".to_owned()]);
     for keys in keys {
         let [outer, inner] = [free_address(), free_address()];
-        let collector = collector(inner, &format!("{keys}\ndeny = [\"127.0.0.4/32\"]"));
+        let collector = collector(inner, &format!("{keys}\ndeny = ['127.0.0.4/32']"));
         // On a socket of both families, so that senders of both come through one relay.
         let relay = relay(SocketAddr::from((Ipv6Addr::UNSPECIFIED, outer.port())), inner);
         let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, outer.port()));

@@ -149,6 +149,6 @@ fn two_daemons_that_relay_to_each_other_say_so_once_with_the_cure() {
     for daemon in daemons {
         let ended = daemon.terminate();
         ended.assert_logged("came before, word for word, most of them from 127.0.0.1", 1);
-        assert!(ended.times("deny = [\"127.0.0.1\"]") > 0, "{}", ended.stderr);
+        ended.logged(&["deny = [\"127.0.0.1\"]"]);
     }
 }

@@ -26,7 +26,7 @@ fn lines_in_files(manager: &Manager) -> u64 {
 /// Checks that a daemon has ended with a ledger that closes and has kept its socket; returns what it received.
 #[track_caller]
 fn assert_ended_well(ended: &Ended) -> u64 {
-    assert!(ended.times("its socket is kept for the next process") > 0, "{}", ended.stderr);
+    ended.logged(&["its socket is kept for the next process"]);
     ended.received()
 }
 
@@ -92,7 +92,7 @@ fn lanes_come_and_go_over_restarts_and_nothing_is_lost() {
 fn another_number_of_lanes_is_said_because_it_may_break_the_order_of_a_sender() {
     let (mut manager, address) = (Manager::new(), free_address());
     let mut had = 0;
-    for (lanes, lines) in [(2, ""), (2, ""), (4, ""), (1, ""), (3, "spread = \"random\"")] {
+    for (lanes, lines) in [(2, ""), (2, ""), (4, ""), (1, ""), (3, "spread = 'random'")] {
         manager.start(&service(address, lanes, lines));
         let ended = manager.end_by(Signal::SIGTERM);
         let is_said = ended.stderr.contains(&format!("it has {lanes} lanes now and had {had}"));
@@ -113,23 +113,23 @@ fn what_waits_for_a_listener_that_is_gone_is_counted_and_said() {
     let ended = manager.end_with(sent + 100);
     assert_eq!(assert_ended_well(&ended), sent + 100);
     assert_eq!(count(&ended.ledger["listeners"][0]["dropped"], "unread"), 100, "of the listener's other address");
-    assert!(ended.stderr.contains("dropped 100 datagrams that waited in it"), "{}", ended.stderr);
+    ended.logged(&["dropped 100 datagrams that waited in it"]);
     assert!(ended.stderr.contains(&address.to_string()), "{}", ended.stderr);
 }
 
 #[test]
 fn a_socket_that_fits_no_more_is_counted_out_and_made_anew_at_the_same_address() {
     let (mut manager, address) = (Manager::new(), free_address());
-    manager.start(&service(address, 1, "gro = \"on\""));
+    manager.start(&service(address, 1, "gro = 'on'"));
     assert_ended_well(&manager.end_by(Signal::SIGTERM));
     Load::steady(address, 100).send();
-    manager.start(&service(address, 1, "gro = \"off\""));
+    manager.start(&service(address, 1, "gro = 'off'"));
     assert_eq!(manager.names(), ["in.0"], "the new one is kept");
     let sent = Load::steady(address, 100).send().sent;
     let ended = manager.end_with(sent + 100);
     assert_eq!(assert_ended_well(&ended), sent + 100);
     assert_eq!(count(&ended.ledger["listeners"][0]["dropped"], "unread"), 100);
-    assert!(ended.stderr.contains("gro on") && ended.stderr.contains("dropped 100 datagrams"), "{}", ended.stderr);
+    ended.logged(&["gro on", "dropped 100 datagrams"]);
 }
 
 /// As [`service`], with buffers that are soon full.
@@ -153,12 +153,12 @@ fn what_the_kernel_dropped_at_a_socket_that_is_closed_is_in_the_next_ledger_and_
     for end in [Signal::SIGTERM, Signal::SIGKILL] {
         for lanes in [1, 2] {
             let (mut manager, address) = (Manager::new(), free_address());
-            manager.start(&small(address, lanes, "gro = \"on\""));
+            manager.start(&small(address, lanes, "gro = 'on'"));
             manager.end_by(end);
             let sent = flood(address);
             let dropped = dropped_at(&manager);
             assert!(dropped > 1000, "{dropped} of {sent}");
-            manager.start(&small(address, lanes, "gro = \"off\""));
+            manager.start(&small(address, lanes, "gro = 'off'"));
             let ended = manager.end_with(sent - dropped);
             let listener = ended.listener();
             assert_eq!(count(listener, "kernel_dropped_between"), dropped, "{end}: {listener:#}");
@@ -184,17 +184,17 @@ fn what_the_kernel_dropped_for_a_listener_that_is_gone_is_in_the_next_ledger_und
     assert_eq!(now["kernel_dropped_between"], json!(null), "none of its sockets was there before");
     assert_eq!((count(gone, "kernel_dropped_between"), count(gone, "arrived")), (dropped, sent - dropped));
     assert_eq!((count(&gone["dropped"], "unread"), &gone["residual"]), (sent - dropped, &json!(0)));
-    assert!(ended.stderr.contains("listener in: while no process looked"), "{}", ended.stderr);
+    ended.logged(&["listener in: while no process looked"]);
 }
 
 #[test]
 fn a_socket_that_is_made_anew_under_load_leaves_no_moment_without_a_socket() {
     let (mut manager, address) = (Manager::new(), free_address());
     let wide = SocketAddr::from(([0, 0, 0, 0], address.port()));
-    manager.start(&service(address, 2, "gro = \"on\""));
+    manager.start(&service(address, 2, "gro = 'on'"));
     let sender = Load::steady(address, 60_000).spawn();
     let (mut received, mut unread, mut lanes) = (0, 0, 2);
-    for (to, lines) in [(address, "gro = \"off\""), (wide, ""), (address, ""), (address, "gro = \"on\""), (wide, "")] {
+    for (to, lines) in [(address, "gro = 'off'"), (wide, ""), (address, ""), (address, "gro = 'on'"), (wide, "")] {
         received += assert_ended_well(&manager.end_by(Signal::SIGTERM));
         lanes = 3 - lanes;
         manager.start(&service(to, lanes, lines));
@@ -249,7 +249,7 @@ fn a_store_that_is_too_small_is_said_and_the_end_is_as_ever() {
     assert_eq!(manager.names(), [""; 0], "half of a group would be worse than none");
     let sent = Load::steady(address, 500).send().sent;
     let ended = manager.end(sent);
-    assert!(ended.times("FileDescriptorStoreMax=") > 0, "{}", ended.stderr);
+    ended.logged(&["FileDescriptorStoreMax="]);
 }
 
 #[test]

@@ -25,9 +25,8 @@ fn sigterm_under_load_delivers_all_that_was_received_and_leaves_no_gap() {
 #[test]
 fn what_waits_in_the_socket_at_the_end_is_delivered() {
     for engine in engines() {
-        let address = free_address();
-        let daemon = Setup::at(address).keys(engine).null("nothing").start();
-        let sent = Load::new(address, Amount::Count(5_000)).send().sent;
+        let daemon = Setup::new().keys(engine).null("nothing").start();
+        let sent = daemon.send(5_000);
         let ended = daemon.end(sent);
         assert_eq!(received(&ended.ledger), sent, "nothing is left behind: {:#}", ended.ledger);
     }

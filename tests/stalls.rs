@@ -70,32 +70,13 @@ fn stall(engine: &str, payload_bytes: usize, burst: usize) {
     assert!(waiting <= most, "{case}: {promised} promised, {waiting} could wait, {gathered} of them at the consumer");
 }
 
-fn stalls(payload_bytes: usize) {
+#[test]
+fn as_many_datagrams_wait_for_a_stalled_sink_as_check_says() {
     for engine in engines().into_iter().filter(|line| !line.contains("gather")) {
-        for burst in [1, 16] {
-            stall(engine, payload_bytes, burst);
+        for payload_bytes in [20, 200, 1400, 9000] {
+            [1, 16].into_iter().for_each(|burst| stall(engine, payload_bytes, burst));
         }
     }
-}
-
-#[test]
-fn as_many_datagrams_of_20_bytes_wait_for_a_stalled_sink_as_check_says() {
-    stalls(20);
-}
-
-#[test]
-fn as_many_datagrams_of_200_bytes_wait_for_a_stalled_sink_as_check_says() {
-    stalls(200);
-}
-
-#[test]
-fn as_many_datagrams_of_1400_bytes_wait_for_a_stalled_sink_as_check_says() {
-    stalls(1400);
-}
-
-#[test]
-fn as_many_datagrams_of_9000_bytes_wait_for_a_stalled_sink_as_check_says() {
-    stalls(9000);
 }
 
 /// Waits until the service manager is told a status that begins so.

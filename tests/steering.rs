@@ -82,7 +82,7 @@ fn what_arrives_on_a_core_outside_of_the_plan_is_counted_exactly_and_said_once()
         return;
     }
     let address = free_address();
-    let daemon = config(address, "spread = \"cpu\"", &format!("cpus = \"{own}\"")).start();
+    let daemon = config(address, "spread = 'cpu'", &format!("cpus = '{own}'")).start();
     send_from(other, address, 300);
     send_from(own, address, 200);
     let ledger = daemon.until_received(500);
@@ -111,7 +111,7 @@ fn thread_of(daemon: &Daemon, name: &str) -> i32 {
 fn a_receiver_that_another_program_moves_is_named_once_and_left_alone_and_the_ledger_has_its_core() {
     let Some([own, other]) = two_cores() else { return };
     let address = free_address();
-    let daemon = config(address, "lanes = 1", &format!("cpus = \"{own}\"")).start();
+    let daemon = config(address, "lanes = 1", &format!("cpus = '{own}'")).start();
     let cpu = |ledger: &Value| lanes(ledger)[0]["cpu"].clone();
     assert_eq!(cpu(&daemon.stats()), json!(own));
     let receiver = thread_of(&daemon, "rx0-in");
@@ -131,7 +131,7 @@ fn a_receiver_that_another_program_moves_is_named_once_and_left_alone_and_the_le
 #[test]
 fn at_random_one_sender_reaches_both_lanes_and_everything_is_delivered() {
     let address = free_address();
-    let daemon = config(address, "lanes = 2\nspread = \"random\"", "").start();
+    let daemon = config(address, "lanes = 2\nspread = 'random'", "").start();
     let mut load = Load::new(address, Amount::Count(2000));
     (load.flows, load.rate_per_second) = (1, 100_000);
     let sent = load.send().sent;
@@ -148,7 +148,7 @@ fn at_random_one_sender_reaches_both_lanes_and_everything_is_delivered() {
 #[test]
 fn by_queue_on_a_device_that_records_none_the_kernel_chooses_and_nothing_is_lost() {
     let address = free_address();
-    let lines = "interface = \"lo\"\nlanes = 2\nspread = \"queue\"";
+    let lines = "interface = 'lo'\nlanes = 2\nspread = 'queue'";
     let daemon = config(address, lines, "").start();
     let sent = Load::new(address, Amount::Count(2000)).send().sent;
     let ledger = daemon.until_received(sent);

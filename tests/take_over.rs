@@ -29,7 +29,7 @@ fn nothing_is_lost_and_nothing_comes_twice_over_take_overs_under_load_with_more_
         for lanes in [2, 4, 2, 1, 3] {
             let pid = running.pid();
             let (next, ended) = site.succeed(running, &service(address, lanes, engine));
-            assert!(ended.stderr.contains(&format!("process {} has taken over", next.pid())), "{}", ended.stderr);
+            ended.logged(&[&format!("process {} has taken over", next.pid())]);
             received += ended.received();
             let before = &site.stats()["before"];
             assert_eq!((&before["pid"], &before["ended"]), (&json!(pid), &json!(true)), "{before:#}");

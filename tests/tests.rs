@@ -75,7 +75,7 @@ mod signals;
 mod start;
 mod threads;
 // And that none of them is a moment in which something is lost.
-mod kept;
+mod kept_sockets;
 mod killed;
 mod restarts;
 // Without a service manager, too.

@@ -1,4 +1,4 @@
-//! The end of a pipeline whose threads have died or hang: bounded, with every datagram in some term of the books.
+//! The end of a pipeline whose threads have died or hang: bounded, with every datagram in some term of the ledger.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, mpsc};

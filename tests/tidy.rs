@@ -3,9 +3,10 @@
 //! Each test lists everything that is wrong, with file and line, so that one run is enough to put it right. What
 //! depends on the dependencies is in `tidy_dependencies`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::util::source::{all_sources, code_only, functions, line_of, words};
+use crate::util::source::{Function, all_sources, code_only, functions, line_of, words};
 
 const LINES_MAX: usize = 800;
 
@@ -128,7 +129,8 @@ fn every_test_a_promise_names_exists() {
     // Every second piece between backticks is code; those with a Rust file in them name a test.
     let named: Vec<&str> = page.split('`').skip(1).step_by(2).filter(|code| code.contains(".rs")).collect();
     assert!(!named.is_empty(), "docs/promises.md names no test; write each as `path/to/file.rs::name_of_the_test`");
-    let mut wrong: Vec<String> = named.into_iter().filter_map(|code| missing_test(code).err()).collect();
+    let mut seen = BTreeMap::new();
+    let mut wrong: Vec<String> = named.into_iter().filter_map(|code| missing_test(code, &mut seen).err()).collect();
     let rigs = page.split('`').skip(1).step_by(2).filter(|code| code.starts_with("tests/rigs/"));
     wrong.extend(rigs.filter(|rig| !repository(rig).exists()).map(|rig| format!("{rig}: no such rig")));
     assert_none("docs/promises.md names tests that do not exist", &wrong);
@@ -153,12 +155,15 @@ fn a_row_of_the_promises_is_one_promise_and_its_tests() {
     assert_none("a row has a promise of at most 160 characters, once, and the tests that hold it", &wrong);
 }
 
-/// Checks `path/to/file.rs::name` (or `...::tests::name`): the file is there and has that function.
-fn missing_test(named: &str) -> Result<(), String> {
+/// Checks `path/to/file.rs::name` (or `...::tests::name`): the file is there and has that function. A file is read once.
+fn missing_test(named: &str, seen: &mut BTreeMap<String, Vec<Function>>) -> Result<(), String> {
     let (file, test) = named.split_once("::").ok_or(format!("{named}: which test of that file? path::name"))?;
     let name = test.rsplit("::").next().unwrap_or(test);
-    let text = std::fs::read_to_string(repository(file)).map_err(|error| format!("{file}: {error}"))?;
-    let found = functions(&code_only(&text)).iter().any(|function| function.name == name);
+    if !seen.contains_key(file) {
+        let text = std::fs::read_to_string(repository(file)).map_err(|error| format!("{file}: {error}"))?;
+        seen.insert(file.to_owned(), functions(&code_only(&text)));
+    }
+    let found = seen[file].iter().any(|function| function.name == name);
     if found { Ok(()) } else { Err(format!("{file} has no fn {name}")) }
 }
 

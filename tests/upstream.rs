@@ -30,10 +30,10 @@ fn sender(from: &str) -> UdpSocket {
 
 #[test]
 fn what_is_missing_is_exact_for_each_engine_and_counted_before_anything_is_dropped_for_a_reason() {
-    for keys in two_engines().into_iter().chain(["gro = \"on\""]) {
+    for keys in two_engines().into_iter().chain(["gro = 'on'"]) {
         let address = free_address();
         let keys = format!(
-            "{keys}\nreceive_buffer = \"64MiB\"\nmax_length = 200\non_truncate = \"drop\"\ndeny = [\"127.0.0.2/32\"]"
+            "{keys}\nreceive_buffer = '64MiB'\nmax_length = 200\non_truncate = 'drop'\ndeny = ['127.0.0.2/32']"
         );
         let daemon = following(address, &keys);
         let (allowed, denied) = (sender("127.0.0.1"), sender("127.0.0.2"));
@@ -67,7 +67,7 @@ fn what_is_missing_is_exact_for_each_engine_and_counted_before_anything_is_dropp
 #[test]
 fn what_came_without_a_header_of_its_proxy_is_not_charged_to_the_network() {
     let address = free_address();
-    let daemon = following(address, "proxy_protocol = \"v2\"\nproxy_from = [\"127.0.0.1/32\"]");
+    let daemon = following(address, "proxy_protocol = 'v2'\nproxy_from = ['127.0.0.1/32']");
     let proxy = sender("127.0.0.1");
     let header = Prefix::new("192.0.2.7:999".parse().expect("an address"), address);
     for number in 0..100_u64 {
@@ -87,7 +87,7 @@ fn what_came_without_a_header_of_its_proxy_is_not_charged_to_the_network() {
 fn what_the_kernel_dropped_here_is_not_charged_to_the_network() {
     for engine in two_engines() {
         let address = free_address();
-        let daemon = following(address, &format!("{engine}\nreceive_buffer = \"64KiB\""));
+        let daemon = following(address, &format!("{engine}\nreceive_buffer = '64KiB'"));
         let socket = sender("127.0.0.1");
         let mut sent = 0;
         for round in 0..5 {

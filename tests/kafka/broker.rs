@@ -13,7 +13,7 @@ use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 
-use crate::util::until;
+use crate::util::{not_checked, until};
 
 /// Only what never comes takes this long.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -26,12 +26,11 @@ pub(crate) struct Broker {
 
 impl Broker {
     /// The broker that the rig has brought; without one it says that a test did not run.
-    #[allow(clippy::print_stderr)]
     pub(crate) fn of_the_rig() -> Option<Self> {
         match (std::env::var("UDPD_KAFKA_BROKER"), std::env::var("UDPD_KAFKA_CONTROL")) {
             (Ok(address), Ok(control)) => Some(Self { address, control }),
             _ => {
-                eprintln!("NOT CHECKED: needs a broker; tests/rigs/kafka_broker.sh brings one");
+                not_checked("what needs a broker; tests/rigs/kafka_broker.sh brings one");
                 None
             }
         }

@@ -90,6 +90,12 @@ impl Ended {
         assert_eq!(self.times(words), times, "{words:?} in {}", self.stderr);
     }
 
+    /// Checks that it logged all of these words.
+    #[track_caller]
+    pub(crate) fn logged(&self, words: &[&str]) {
+        words.iter().for_each(|words| assert!(self.times(words) > 0, "{words:?} is missing in {}", self.stderr));
+    }
+
     /// The lines of its log with these words.
     pub(crate) fn lines(&self, words: &str) -> Vec<&str> {
         self.stderr.lines().filter(|line| line.contains(words)).collect()

@@ -3,12 +3,11 @@
 use mmsg::Uring;
 
 /// Every engine, with and without letting datagrams gather. Says so where the machine refuses one.
-#[allow(clippy::print_stderr)]
 pub(crate) fn engines() -> Vec<&'static str> {
-    let mut lines = vec!["engine = \"recvmmsg\"", "engine = \"recvmmsg\"\ngather = \"1ms\""];
+    let mut lines = vec!["engine = 'recvmmsg'", "engine = 'recvmmsg'\ngather = '1ms'"];
     match Uring::supported() {
-        Ok(()) => lines.extend(["engine = \"io_uring\"", "engine = \"io_uring\"\ngather = \"1ms\""]),
-        Err(why) => eprintln!("NOT CHECKED: engine = \"io_uring\", because {why}"),
+        Ok(()) => lines.extend(["engine = 'io_uring'", "engine = 'io_uring'\ngather = '1ms'"]),
+        Err(why) => super::outcome::not_checked(&format!("engine = 'io_uring': {why}")),
     }
     lines
 }
@@ -21,5 +20,5 @@ pub(crate) fn two_engines() -> Vec<&'static str> {
 
 /// The name of the engine in such a line.
 pub(crate) fn name_in(line: &str) -> &str {
-    line.split('"').nth(1).expect("a line of engines()")
+    line.split('\'').nth(1).expect("a line of engines()")
 }

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::broker::Broker;
 use crate::pipeline::{Running, to_kafka};
 use crate::util::*;
-use crate::{alone, datagrams, past_two_restarts, said, topic};
+use crate::{alone, datagrams, log_lines, past_two_restarts, topic};
 
 /// What waits for a broker that does not let udpd in.
 const FEW: u64 = 300;
@@ -122,18 +122,18 @@ fn a_wrong_password_and_an_old_token_are_named_once_and_a_new_token_is_taken_wit
     let late = Running::start(&tls(&broker, "SECRET", "late-token", &of_token));
     let sent = send(stranger.address(), FEW);
     let sent_late = send(late.address(), FEW);
-    stranger.wait("the first cause", |_| said::count("do not let udpd in: sasl_ssl://") == 1);
-    late.wait("the second cause", |_| said::count("its token expired at ") == 1);
+    stranger.wait("the first cause", |_| log_lines::count("do not let udpd in: sasl_ssl://") == 1);
+    late.wait("the second cause", |_| log_lines::count("its token expired at ") == 1);
     write_token(&token, "edge-3", 3600);
     late.wait("the new token", |sink| count(sink, "delivered") == sent_late);
     stranger.wait("the end of its datagrams", |sink| count(&sink["dropped"], "sink_error") == sent);
-    assert_eq!(said::count("do not let udpd in: sasl_ssl://"), 1, "once, however often it was tried");
-    assert_eq!(said::count("invalid credentials"), 2, "and once by the library");
-    assert_eq!(said::count("its token expired at "), 1);
-    assert_eq!(said::count("no broker of "), 0, "brokers answer");
-    assert_eq!(said::count("a broker of "), 1, "the end of what was wrong is said");
-    assert!(said::all() <= 20, "a few lines besides");
-    assert_eq!(said::count("not the right one"), 0);
+    assert_eq!(log_lines::count("do not let udpd in: sasl_ssl://"), 1, "once, however often it was tried");
+    assert_eq!(log_lines::count("invalid credentials"), 2, "and once by the library");
+    assert_eq!(log_lines::count("its token expired at "), 1);
+    assert_eq!(log_lines::count("no broker of "), 0, "brokers answer");
+    assert_eq!(log_lines::count("a broker of "), 1, "the end of what was wrong is said");
+    assert!(log_lines::all() <= 20, "a few lines besides");
+    assert_eq!(log_lines::count("not the right one"), 0);
     assert_closed(&late.stop(), sent_late);
     assert_closed(&stranger.stop(), sent);
     topic::read(broker.address(), "late-token").assert_exactly_once_in_order(sent_late);
@@ -146,14 +146,14 @@ fn a_brokers_certificate_that_has_expired_is_named_as_such_and_all_goes_through_
     broker.start();
     let running = Running::start(&tls(&broker, "RENEWABLE", "renewed", ""));
     let sent = send(running.address(), FEW);
-    running.wait("the cause", |_| said::count("is refused: certificate has expired (it is of \"broker\"") == 1);
+    running.wait("the cause", |_| log_lines::count("is refused: certificate has expired (it is of \"broker\"") == 1);
     running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
     broker.stop();
     std::fs::copy(broker.file("broker-keystore.pem"), broker.file("renewable-keystore.pem")).expect("renewed");
     broker.start();
     running.wait("the last acknowledgement", |sink| count(sink, "delivered") == sent);
-    assert_eq!(said::count("WARN "), 1, "one cause, one warning");
-    assert_eq!(said::count("INFO sink stream: a broker of "), 1);
+    assert_eq!(log_lines::count("WARN "), 1, "one cause, one warning");
+    assert_eq!(log_lines::count("INFO sink stream: a broker of "), 1);
     assert_closed(&running.stop(), sent);
     topic::read(broker.address(), "renewed").assert_exactly_once_in_order(sent);
 }
@@ -170,9 +170,9 @@ fn a_certificate_of_ours_that_has_expired_is_named_and_a_reload_takes_the_renewe
 
     let running = Running::start(&keys);
     let waiting = send(running.address(), FEW);
-    running.wait("the cause", |_| said::count("refuse the certificate of udpd: ") == 1);
+    running.wait("the cause", |_| log_lines::count("refuse the certificate of udpd: ") == 1);
     running.wait("all of it to wait", |sink| count(sink, "in_flight") == waiting);
-    assert_eq!(said::count(" has expired: it was valid until Feb  1 00:00:00 2020 GMT; check it"), 1);
+    assert_eq!(log_lines::count(" has expired: it was valid until Feb  1 00:00:00 2020 GMT; check it"), 1);
 
     std::fs::copy(broker.file("udpd.pem"), &own).expect("renewed");
     let running = running.reload(&keys, 1);
@@ -180,7 +180,7 @@ fn a_certificate_of_ours_that_has_expired_is_named_and_a_reload_takes_the_renewe
     running.wait("what came after", |sink| count(sink, "delivered") == after);
     // What waited for brokers that do not let udpd in is failed by a reload, and counted.
     running.wait("the end of the others", |sink| count(&sink["dropped"], "sink_error") == waiting);
-    assert_eq!(said::count(&format!("no broker acknowledged {waiting} datagrams")), 1);
+    assert_eq!(log_lines::count(&format!("no broker acknowledged {waiting} datagrams")), 1);
     assert_closed(&running.stop(), waiting + after);
     topic::read(broker.address(), "own").assert_exactly_once_in_order(after);
 }
@@ -236,7 +236,7 @@ fn a_topic_that_udpd_may_not_write_to_takes_what_waited_on_the_disk_when_it_may_
     running.wait("the first delivery", |sink| count(sink, "delivered") == delivered);
     broker.rule(&[&["--add"], &rule[..]].concat());
     let sent = delivered + send(running.address(), FEW);
-    running.wait("the cause", |_| said::count("topic guarded takes nothing now: ") == 1);
+    running.wait("the cause", |_| log_lines::count("topic guarded takes nothing now: ") == 1);
     running.wait("all of it to wait", |sink| count(sink, "spilled") == sent - delivered);
     broker.rule(&[&["--remove"], &rule[..]].concat());
     running.wait("the second delivery", |sink| count(sink, "delivered") == sent);

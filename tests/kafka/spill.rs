@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::broker::Broker;
 use crate::pipeline::{Running, settings};
 use crate::util::*;
-use crate::{alone, datagrams, said, topic};
+use crate::{alone, datagrams, log_lines, topic};
 
 /// The limit that is set on a topic, and the length of datagrams that are too long for it. Many small ones exceed it.
 const LIMIT: usize = 20_000;
@@ -59,7 +59,9 @@ fn through_restarts_an_absent_topic_and_a_lowered_limit_each_is_in_the_topic_onc
     let loads: Vec<_> = (1..=3).map(|sender| load(&running, sender, (share, share / seconds), 107)).collect();
     let waiting_too_long = load(&running, 4, (20, 0), TOO_LONG);
     running.wait("the absence of the topic", |sink| {
-        said::count("topic kept takes nothing now: ") == 1 && count(sink, "spilled") > 20 && begun.elapsed() >= absent
+        log_lines::count("topic kept takes nothing now: ") == 1
+            && count(sink, "spilled") > 20
+            && begun.elapsed() >= absent
     });
     broker.make_topic(topic, 4);
     running.wait("what waited for it", |sink| count(sink, "delivered") > share / 4);
@@ -115,12 +117,12 @@ fn a_topic_that_is_deleted_in_mid_run_and_made_again_gets_everything_that_comes_
     running.wait("more", |sink| count(sink, "delivered") > first + 500);
     broker.delete_topic(topic);
     running.wait("the absence of the topic", |sink| {
-        said::count("topic deleted takes nothing now: ") == 1 && count(sink, "spilled") > 100
+        log_lines::count("topic deleted takes nothing now: ") == 1 && count(sink, "spilled") > 100
     });
     broker.make_topic(topic, 6);
     let sent = first + loads.into_iter().map(|load| load.join().expect("sent")).sum::<u64>();
     running.wait("the last acknowledgement", |sink| count(sink, "delivered") == sent);
-    assert_eq!(said::count("INFO sink stream: a broker of "), 1, "that it takes datagrams again is said");
+    assert_eq!(log_lines::count("INFO sink stream: a broker of "), 1, "that it takes datagrams again is said");
     assert_closed(&running.stop(), sent);
     // What the first topic had acknowledged is gone with it; of each sender the rest is whole.
     let read = topic::read(broker.address(), topic);
@@ -163,7 +165,7 @@ fn without_a_spill_too_a_batch_that_is_too_large_is_sent_again_in_parts_and_only
     let small: Vec<u64> = loads.into_iter().map(|load| load.join().expect("sent")).collect();
     let sent = small.iter().sum::<u64>() + refused;
     running.wait("the last answer", |sink| count(sink, "in_flight") == 0 && count(sink, "offered") == sent);
-    assert_eq!(said::count("because it is too large; udpd sends it again in smaller ones"), 1);
+    assert_eq!(log_lines::count("because it is too large; udpd sends it again in smaller ones"), 1);
     let ledger = running.stop();
     assert_closed(&ledger, sent);
     let sink = &ledger["listeners"][0]["sinks"][0];
