@@ -107,7 +107,7 @@ fn no_comment_is_wider_than_a_page() {
 fn every_thread_of_the_daemon_is_started_by_the_crew() {
     let mut wrong = Vec::new();
     let is_exempt = |path: &str| {
-        // The crew itself, the bare loops of the bench, whose end is awaited by whoever starts them, and tests.
+        // The crew itself, the bare loops of the bench, whose end is awaited by the code that starts them, and tests.
         path == "crates/udpd-base/src/os/crew.rs"
             || path.starts_with("crates/udpd-bench/src/")
             || path.ends_with("tests.rs")
@@ -120,7 +120,7 @@ fn every_thread_of_the_daemon_is_started_by_the_crew() {
         let places = started.iter().flat_map(|what| code.match_indices(what));
         wrong.extend(places.map(|(place, _)| format!("{}:{}", source.path, line_of(code, place))));
     }
-    assert_none("a thread that nobody hears die is started here: use Crew::spawn", &wrong);
+    assert_none("a thread is started here whose death is not heard: use Crew::spawn", &wrong);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_row_of_the_promises_is_one_promise_and_its_tests() {
     assert_none("a row has a promise of at most 160 characters, once, and the tests that hold it", &wrong);
 }
 
-/// Checks `path/to/file.rs::name` (or `...::tests::name`): the file is there and has that function. A file is read once.
+/// Checks `path/to/file.rs::name` (or `...::tests::name`): the file is there and has that function.
 fn missing_test(named: &str, seen: &mut BTreeMap<String, Vec<Function>>) -> Result<(), String> {
     let (file, test) = named.split_once("::").ok_or(format!("{named}: which test of that file? path::name"))?;
     let name = test.rsplit("::").next().unwrap_or(test);
