@@ -13,7 +13,7 @@ tables! {
         rx_missed_errors = "rx_missed_errors": "The receive ring had no room: the cores took too long.",
             is_loss = true;
         rx_dropped = "rx_dropped": "The driver or the stack dropped it: a backlog was full, memory was short, or \
-            nobody takes its protocol.", is_loss = true;
+            no program takes its protocol.", is_loss = true;
         rx_errors = "rx_errors": "It came damaged, or the card failed.", is_loss = true;
         rx_crc_errors = "rx_crc_errors": "Its checksum on the wire was wrong: cable, optics or the switch.",
             is_loss = true, contained_in = &["nic.rx_errors"];
@@ -82,7 +82,7 @@ tables! {
         reverse_path_filter = "IPReversePathFilter": "Its source should come in elsewhere (`rp_filter`). IPv4 only.",
             is_loss = true;
         in_discards = "InDiscards": "It was whole, and memory was short or a policy refused it.", is_loss = true;
-        in_unknown_protos = "InUnknownProtos": "Nobody takes its protocol; never a datagram of UDP.";
+        in_unknown_protos = "InUnknownProtos": "No program takes its protocol; never a datagram of UDP.";
         reasm_reqds = "ReasmReqds": "Fragments that had to be put together.", unit = Unit::Fragments;
         reasm_oks = "ReasmOKs": "Datagrams that were put together.", unit = Unit::Datagrams;
         reasm_fails = "ReasmFails": "Could not be put together: a fragment was missing, or there was no room \
@@ -110,7 +110,7 @@ tables! {
     /// The memory of all UDP sockets, and what may be taken. Of the whole host, but for `sockets`.
     pub struct Memory = Counter::gauge(Layer::Udp, Unit::Pages) => {
         udp_pages = "mem": "Pages that UDP sockets hold now.";
-        udp_pages_low = "low": "Below this nobody is refused: the first number of net.ipv4.udp_mem.";
+        udp_pages_low = "low": "Below this no socket is refused: the first number of net.ipv4.udp_mem.";
         udp_pages_pressure = "pressure": "The second number of net.ipv4.udp_mem.";
         udp_pages_max = "max": "The third: with more in use what arrives is dropped.";
         udp_sockets = "inuse": "UDP sockets over IPv4 in this network namespace.", unit = Unit::Sockets;

@@ -171,7 +171,7 @@ counters! {
             metric = "udpd_relay_failed_datagrams_total";
         too_long: "Datagrams that failed because they are longer than the route takes whole.",
             metric = "udpd_relay_too_long_datagrams_total";
-        icmp_errors: "Errors with which the network answered for a destination, such as that nobody listens.",
+        icmp_errors: "Errors with which the network answered for a destination, such as a port without a listener.",
             unit = "answers", metric = "udpd_relay_icmp_errors_total";
     }
 }

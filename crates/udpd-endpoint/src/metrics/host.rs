@@ -35,7 +35,7 @@ const GAUGE: (&str, &str) =
     ("udpd_host_state", "What the kernel holds now and what it allows: memory of UDP sockets, sockets, connections.");
 const UNSEEN: (&str, &str) = (
     "udpd_host_unseen_losses",
-    "How many kinds of loss nobody on this host can see; host.lost.unseen in JSON names them.",
+    "How many kinds of loss cannot be seen on this host; host.lost.unseen in JSON names them.",
 );
 
 /// All samples of the host.

@@ -56,7 +56,7 @@ settings! {
         receive_buffer: ReceiveBuffer = "auto",
             Or(&[("auto", ReceiveBuffer::Auto)], Size(RECEIVE_BUFFER), ReceiveBuffer::Bytes),
             elsewhere "rcvbuf recv_buffer buffer";
-        /// The burst to survive while nobody reads.
+        /// The burst to survive while udpd does not read.
         absorb: Absorb = {}, WrittenAbsorb;
         /// How long a receive call spins for datagrams before it sleeps. Longer would be a receiver that never sleeps.
         busy_poll: Duration = "0us", Span(Duration::ZERO..=Duration::from_millis(10));
@@ -71,7 +71,7 @@ settings! {
         proxies: Proxies = {}, Flat;
         /// What one source address may send to one lane.
         rate_limit: Option<Limit> = {}, RateLimit;
-        /// The sequence number that its datagrams carry. "" = none: then nobody can tell what never reached this host.
+        /// The sequence number that its datagrams carry. "" = none: what never reached this host is then unknown.
         sequence: Option<Sequence> = "" like "netflow9", AnySequence, elsewhere "protocol";
         // Indexes into `Config::sinks`, each once.
         /// The sinks that get every datagram of this listener.
@@ -79,7 +79,7 @@ settings! {
     }
 }
 
-/// The burst that a listener must survive while nobody reads.
+/// The burst that a listener must survive while udpd does not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Absorb {
     /// Datagrams per second, over all lanes of the listener.
@@ -95,7 +95,7 @@ settings! {
     for Absorb {
         /// Datagrams per second, over all lanes of the listener.
         rate: u64 = 200000, Count(1..=1_000_000_000);
-        /// How long nobody reads.
+        /// How long udpd does not read.
         stall: Duration = "250ms", Span(Duration::from_millis(1)..=Duration::from_secs(60));
         /// The payload of each datagram.
         size_bytes as size: usize = 512, Size(1..=65_535);

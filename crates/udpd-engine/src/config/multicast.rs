@@ -14,7 +14,7 @@ settings! {
         groups as multicast_groups: Vec<IpAddr> = [] like ["239.1.1.1"], List(parse_group);
         /// Where they are joined. "" = `interface`, or else the one that the kernel's routes name.
         interface as multicast_interface: Option<String> = "", Optional(|name| Ok(name.to_owned()));
-        /// Take them from these senders only. Empty = from anybody; otherwise every group has one of its family.
+        /// Take them from these senders only. Empty = from any sender; otherwise every group has one of its family.
         sources: Vec<IpAddr> = [], List(parse_source);
     }
 }

@@ -30,7 +30,7 @@ settings! {
         topic: String = required like "syslog", Text(|text| not_empty(text, "topic = \"syslog\""));
         /// Whether records have the address of the source as their key, which keeps each source's datagrams in order.
         key_by_source as key: bool = "source", Words(&[("source", true), ("none", false)]);
-        /// Who must have a record before it counts as delivered: all replicas, the leader (1), or nobody (0).
+        /// Which brokers must have a record before it counts as delivered: all replicas, the leader (1), or none (0).
         acks: String = "all", Text(check_acks);
         /// How the library compresses what it sends.
         compression: &'static str = "none", CODECS;

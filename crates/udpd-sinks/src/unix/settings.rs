@@ -18,7 +18,7 @@ settings! {
     /// What is written of a sink of type `unix`.
     #[derive(Debug, Clone, PartialEq)]
     pub struct UnixSettings {
-        /// Where somebody else listens.
+        /// Where another program listens.
         path: PathBuf = required like "/run/collector.sock", Text(paths::check_socket);
         /// What kind of socket that is.
         socket: UnixSocket = "datagram", Words(&[("datagram", UnixSocket::Datagram), ("stream", UnixSocket::Stream)]);
