@@ -106,7 +106,7 @@ summary() {
     local status=$? name process log
     for name in "${!besides[@]}"; do
         read -r process log _ <<<"${besides[$name]}"
-        # Of one that has ended the number may be somebody else's by now.
+        # The number of one that has ended may belong to another process by now.
         [ -e "$log.ended" ] || kill -- "-$process" 2>/dev/null || true
         wait "$process" 2>/dev/null || true
         printf '\n==== what was running beside: %s\n' "$name"
@@ -145,7 +145,7 @@ write_record() {
     printf 'the record is %s\n' "$page"
 }
 trap summary EXIT
-# Whoever ends it is not told that it has passed.
+# A run that is ended from outside does not say that it has passed.
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -222,4 +222,18 @@ run_rig() {
     collect_said "$log"
     rm -f "$log"
     return "$status"
+}
+
+# Advisories need a database from the network. Not to reach it is no fault of the change; what it says is.
+check_advisories() {
+    export GIT_TERMINAL_PROMPT=0
+    if ! timeout 30 git ls-remote -q https://github.com/RustSec/advisory-db HEAD >/dev/null 2>&1 </dev/null; then
+        skip "advisories: the database at github.com/RustSec/advisory-db cannot be reached"
+    elif cargo deny --version >/dev/null 2>&1; then
+        step "advisories" cargo deny check advisories
+    elif cargo audit --version >/dev/null 2>&1; then
+        step "advisories" cargo audit
+    else
+        skip "advisories: neither cargo-deny nor cargo-audit is installed"
+    fi
 }

@@ -123,8 +123,8 @@ fn a_receiver_that_another_program_moves_is_named_once_and_left_alone_and_the_le
     steer::confine_thread(receiver, &[own]).expect("as before");
     daemon.stats_when("the ledger has its core", |ledger| cpu(ledger) == json!(own));
     let ended = daemon.terminate();
-    let moved = format!("its receiver was moved from core {own} to core {other} by somebody else");
-    assert_eq!((ended.times(&moved), ended.times(" by somebody else")), (1, 2), "{}", ended.stderr);
+    let moved = format!("its receiver was moved from core {own} to core {other} by another program");
+    assert_eq!((ended.times(&moved), ended.times(" by another program")), (1, 2), "{}", ended.stderr);
     assert_eq!(ended.times(&format!("its receiver is on core {own} again")), 1, "{}", ended.stderr);
 }
 

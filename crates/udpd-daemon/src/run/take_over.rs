@@ -58,7 +58,7 @@ pub(super) fn find(config: &Config, passed: &mut Passed) -> Result<Option<ToTake
     };
     let mut predecessor = match Predecessor::reach(path)? {
         Reached::Daemon(predecessor) => *predecessor,
-        Reached::Nobody => {
+        Reached::NoDaemon => {
             log::info!("nothing to take over: no daemon serves {}; udpd starts as without --take-over", path.display());
             return Ok(None);
         }

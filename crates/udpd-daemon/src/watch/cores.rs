@@ -226,7 +226,7 @@ impl Watched {
             (_, State::Taken(now)) => found.say(
                 log::Level::Warn,
                 format!(
-                    "{who} was moved from {} to {} by somebody else (taskset, a cpuset); udpd leaves it there; put it \
+                    "{who} was moved from {} to {} by another program (taskset, a cpuset); udpd leaves it there; put it \
                      back with `taskset -pc {own} {thread}`, or restart udpd",
                     Cores(cores, "", ""),
                     Cores(now, "", "")

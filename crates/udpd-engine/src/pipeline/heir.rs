@@ -117,7 +117,8 @@ impl Turn {
     }
 
     fn still(is_wanted: bool) -> Result<(), Failure> {
-        let given_up = || Failure::new(ExitCode::Failure, "nobody waits for this reload any more");
+        let given_up =
+            || Failure::new(ExitCode::Failure, "this reload was given up, because its client waits no longer");
         is_wanted.then_some(()).ok_or_else(given_up)
     }
 

@@ -54,7 +54,7 @@ pub enum Left {
 /// Who is behind a control socket.
 #[derive(Debug)]
 pub enum Reached {
-    Nobody,
+    NoDaemon,
     Daemon(Box<Predecessor>),
     /// One that has heard the question and has ended before it had answered.
     Died(u32),
@@ -77,7 +77,7 @@ impl Predecessor {
                         peer.wait_for_end(ENDING_LIMIT);
                         peer.process
                     });
-                    return Ok(died.map_or(Reached::Nobody, Reached::Died));
+                    return Ok(died.map_or(Reached::NoDaemon, Reached::Died));
                 }
                 Err(trouble) => return Err(trouble.of(path)),
             }

@@ -8,7 +8,7 @@ pub mod daemon;
 pub mod ip;
 pub mod memory;
 pub mod nic;
-pub mod nobody;
+pub mod no_listener;
 pub mod ports;
 pub mod queue;
 pub mod reader;
@@ -36,7 +36,7 @@ const CASES: &[Case] = &[
     ip::reverse_path_filter,
     ip::conntrack_full,
     ip::firewall,
-    nobody::no_listener,
+    no_listener::no_listener,
     ip::bad_checksums,
     memory::udp_mem_reached,
     reader::stopped,
