@@ -71,7 +71,7 @@ fn every_path_of_the_repository_that_a_page_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = [".ci/", "benches/", "config/", "crates/", "docs/", "packaging/", "tests/"];
     let mut wrong = Vec::new();
-    let pages = ["docs/", "README.md", "CONTRIBUTING.md", "SECURITY.md"];
+    let pages = ["docs/", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
     for (page, text) in texts().iter().filter(|(path, _)| pages.iter().any(|start| path.starts_with(start))) {
         for (number, line) in prose(text) {
             let quoted = line.split('`').skip(1).step_by(2);
