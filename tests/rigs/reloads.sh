@@ -5,8 +5,8 @@
 # long form. ENGINE is `recvmmsg`, or `io_uring`.
 #
 # Then random reloads while a sink hangs (reloads/hanging.py): each is in force within a second, and the files, the
-# socket behind a relay and the ports that are free say so. 25 reloads, or 400 with LONG=1, and as many without such a
-# sink: at the end udpd has little more memory than at its start. SEED repeats a run.
+# socket behind a relay and the ports that are free say so. 25 reloads, or 600 with LONG=1, and as many without such a
+# sink: at the end udpd has little more memory than at its start, or after 200 of the 600. SEED repeats a run.
 . "$(dirname "$0")/lib/rig.sh"
 need python3
 begin
