@@ -180,7 +180,7 @@ class Campaign:
         self.send(drawn)
         self.await_delivery(drawn)
         self.return_to(first)
-        until(lambda: f"{begun_with} KiB were resident when it began to count, and {self.daemon.status('VmRSS')} are now",
+        until(lambda: f"{begun_with} KiB were resident at first, and {self.daemon.status('VmRSS')} are now",
               lambda: self.daemon.status("VmRSS") <= begun_with + SLACK_KIB, PATIENCE)
         ended_with, begun = self.daemon.status("VmRSS"), time.monotonic()
         self.daemon.child.send_signal(signal.SIGTERM)
@@ -227,11 +227,11 @@ class Campaign:
         check(self.most_threads < 60, f"{self.most_threads} threads")
         answers = sorted(self.answers)
         what = "no sink that hangs" if IS_HEALTHY else "a sink that hangs"
-        passed(f"{UNCOUNTED + RELOADS} random reloads with {what}, SEED={SEED}: {sum(self.sent.values())} datagrams sent, all in "
-               f"their files and at the relay, {sum(map(dropped_at, sinks))} dropped by the sink that hangs and "
+        passed(f"{UNCOUNTED + RELOADS} random reloads with {what}, SEED={SEED}: {sum(self.sent.values())} datagrams sent, "
+               f"all in their files and at the relay, {sum(map(dropped_at, sinks))} dropped by the sink that hangs and "
                f"counted; named in {self.named} answers; an answer took {answers[len(answers) // 2]:.2f} s in the "
                f"middle and {answers[-1]:.2f} s at most; at most {self.most_threads} threads; resident {begun_with} MiB "
-               f"when counting began, {ended_with} at the end; ended within {took:.1f} s")
+               f"at first, {ended_with} at the end; ended within {took:.1f} s")
 
 
 main(Campaign().run)
