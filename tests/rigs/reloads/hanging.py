@@ -227,11 +227,11 @@ class Campaign:
         check(self.most_threads < 60, f"{self.most_threads} threads")
         answers = sorted(self.answers)
         what = "no sink that hangs" if IS_HEALTHY else "a sink that hangs"
-        passed(f"{UNCOUNTED + RELOADS} random reloads with {what}, SEED={SEED}: {sum(self.sent.values())} datagrams sent, "
-               f"all in their files and at the relay, {sum(map(dropped_at, sinks))} dropped by the sink that hangs and "
-               f"counted; named in {self.named} answers; an answer took {answers[len(answers) // 2]:.2f} s in the "
-               f"middle and {answers[-1]:.2f} s at most; at most {self.most_threads} threads; resident {begun_with} MiB "
-               f"at first, {ended_with} at the end; ended within {took:.1f} s")
+        passed(f"{UNCOUNTED + RELOADS} random reloads with {what}, SEED={SEED}: {sum(self.sent.values())} datagrams "
+               f"sent, all in their files and at the relay, {sum(map(dropped_at, sinks))} dropped by the sink that "
+               f"hangs and counted; named in {self.named} answers; an answer took {answers[len(answers) // 2]:.2f} s "
+               f"in the middle and {answers[-1]:.2f} s at most; at most {self.most_threads} threads; resident "
+               f"{begun_with} MiB at first, {ended_with} at the end; ended within {took:.1f} s")
 
 
 main(Campaign().run)
