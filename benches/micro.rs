@@ -21,7 +21,7 @@ use udpd_base::handover::blocks::{Allowance, Blocks, Stock};
 use udpd_base::handover::channel::{Inbox, Waited};
 use udpd_base::handover::pool::{Home, Homes, Owner, Pool};
 use udpd_base::handover::route::{FullPolicy, Route};
-use udpd_engine::config::{Config, Host};
+use udpd_engine::config::{Config, HostView};
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::pipeline::receiver::Stop;
 use udpd_inspect::policy::AccessList;
@@ -262,7 +262,7 @@ fn end_to_end(criterion: &mut Criterion) {
          [sink.nothing]\n\
          type = \"null\"\n"
     );
-    let config = Config::parse(&text, "the benchmark", &Host::default()).expect("a right configuration");
+    let config = Config::parse(&text, "the benchmark", &HostView::default()).expect("a right configuration");
     let plan = udpd_engine::plan::make(&config, &Default::default()).expect("a plan");
     let (crew, _events) = udpd_base::os::crew::Crew::new();
     let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("a pipeline");

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use udpd_base::exit::ExitCode;
-use udpd_engine::config::{Config, Host};
+use udpd_engine::config::{Config, HostView};
 
 use crate::util::*;
 
@@ -118,7 +118,7 @@ fn the_library_refuses_every_bad_file_with_place_key_and_cure() {
     let mut cases = written_cases();
     cases.extend(made_cases(directory.path()));
     assert!(cases.len() >= 90, "the corpus holds only {} files", cases.len());
-    let complaint = |case: &Case| match Config::load(&case.file, &Host::default()) {
+    let complaint = |case: &Case| match Config::load(&case.file, &HostView::default()) {
         Ok(_) => Some(format!("{:?} was accepted", case.file)),
         Err(failure) if failure.code != ExitCode::Configuration => {
             Some(format!("{failure} ends with {:?}", failure.code))
@@ -156,7 +156,7 @@ fn udpd_check_and_udpd_run_end_with_78_on_every_bad_file_and_create_nothing() {
 #[test]
 fn every_good_file_is_accepted() {
     for file in corpus("good") {
-        if let Err(failure) = Config::load(&file, &Host::default()) {
+        if let Err(failure) = Config::load(&file, &HostView::default()) {
             panic!("{failure}");
         }
     }
@@ -172,7 +172,7 @@ fn a_file_that_cannot_be_read_is_refused() {
         // Root reads it all the same, and there is nothing to be seen.
         return;
     }
-    let failure = Config::load(&file, &Host::default()).expect_err("unreadable");
+    let failure = Config::load(&file, &HostView::default()).expect_err("unreadable");
     assert_eq!(failure.code, ExitCode::Configuration);
     assert!(failure.message.contains("1:1: file: cannot be read: Permission denied"), "{failure}");
     assert!(failure.message.contains("namei -l"), "{failure}");

@@ -8,7 +8,7 @@ use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{Table as _, Tallies};
 use udpd_base::os::crew::{Crew, Event};
 use udpd_base::sink::{Sink, Supplied};
-use udpd_engine::config::{Arguments, Config, Sink as SinkSettings};
+use udpd_engine::config::{Config, RunArguments, SinkConfig as SinkSettings};
 use udpd_engine::pipeline::Pipeline;
 
 use crate::util::pipeline::never;
@@ -52,7 +52,7 @@ struct Running {
 
 fn running(sink: Doomed) -> Running {
     // The kernel chooses the port, which no configuration may leave to it.
-    let arguments = Arguments { lanes: Some(1), ..Arguments::new("127.0.0.1:5140", "null:") };
+    let arguments = RunArguments { lanes: Some(1), ..RunArguments::new("127.0.0.1:5140", "null:") };
     let mut config = Config::from_arguments(&arguments).expect("a configuration");
     config.listeners[0].addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     let sink = Mutex::new(Some(sink));

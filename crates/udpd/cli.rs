@@ -15,7 +15,7 @@ use udpd_daemon::{check, run, warden};
 use udpd_endpoint::control;
 use udpd_endpoint::control::Connection;
 use udpd_engine::config;
-use udpd_engine::config::{Config, Host, Lists, MayCome};
+use udpd_engine::config::{Config, HostView, Lists, MayCome};
 use udpd_sandbox::warden::Makes;
 use udpd_tools::steer;
 use udpd_tools::steer::{Action, Task};
@@ -326,7 +326,7 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Run { listen: Some(listen), to, lanes, format, max_length, stats_on_exit, take_over, .. } => {
             let named = |format: String| Format::WORDS.into_iter().find(|(word, _)| *word == format);
             let format = format.and_then(named).map(|(_, format)| format);
-            let arguments = config::Arguments { listen, to, lanes, format, max_length, stats_on_exit };
+            let arguments = config::RunArguments { listen, to, lanes, format, max_length, stats_on_exit };
             run::execute(Config::from_arguments(&arguments)?, None, take_over)
         }
         Command::Run { config, take_over, .. } => {
@@ -334,7 +334,7 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
             run::execute(load_on(config, &running())?, path.ok(), take_over)
         }
         Command::Check { config, sandbox: true, .. } => {
-            check::try_sandbox(&load_on(config, &Host::default())?, &mut io::stdout().lock())
+            check::try_sandbox(&load_on(config, &HostView::default())?, &mut io::stdout().lock())
         }
         Command::Check { unit: Some(unit), json, .. } => check::execute_unit(&unit, json, &mut io::stdout().lock()),
         Command::Check { config, json, user: Some(user), capability, .. } => {
@@ -353,7 +353,12 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
         }
         Command::Check { config, json, .. } => {
             let file = config.clone().unwrap_or_else(|| CONFIG_PATH.into());
-            check::execute(&load_on(config, &Host::default())?, Some(&file), (json, false), &mut io::stdout().lock())
+            check::execute(
+                &load_on(config, &HostView::default())?,
+                Some(&file),
+                (json, false),
+                &mut io::stdout().lock(),
+            )
         }
         Command::Stats { json, daemon } => stats::execute(reach(daemon)?, json, &mut io::stdout().lock()),
         Command::Top { arguments, daemon } => {
@@ -438,10 +443,10 @@ fn steer(command: Steer) -> Result<(), Failure> {
         config => {
             let waits = matches!(action, Action::Apply | Action::Watch);
             let may_come = if waits { MayCome::All } else { MayCome::None };
-            Some(load_on(config, &Host { may_come, ..asking() })?)
+            Some(load_on(config, &HostView { may_come, ..asking() })?)
         }
     };
-    let wish = config.as_ref().map_or_else(config::Steer::default, |config| config.steer.clone());
+    let wish = config.as_ref().map_or_else(config::SteerConfig::default, |config| config.steer.clone());
     let config = config.as_ref();
     let task = Task { action, interfaces, wish: &wish, config, from_file, state_folder: state, forget, json };
     steer::execute(&task, &mut io::stdout().lock())
@@ -468,16 +473,16 @@ fn reach(daemon: RunningDaemon) -> Result<Connection, Failure> {
 }
 
 /// For who does without an interface of `[steer]` that is absent.
-fn running() -> Host {
-    Host { may_come: MayCome::Steered, ..Host::default() }
+fn running() -> HostView {
+    HostView { may_come: MayCome::Steered, ..HostView::default() }
 }
 
 /// For who only asks a daemon that runs, or looks after a card.
-fn asking() -> Host {
-    Host { lists: Lists::Leave, becomes_user: false, ..running() }
+fn asking() -> HostView {
+    HostView { lists: Lists::Leave, becomes_user: false, ..running() }
 }
 
-fn load_on(path: Option<PathBuf>, host: &Host) -> Result<Config, Failure> {
+fn load_on(path: Option<PathBuf>, host: &HostView) -> Result<Config, Failure> {
     match path {
         Some(path) => Config::load(&path, host),
         None => {

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use udpd_base::exit::Failure;
 use udpd_base::os::crew::Crew;
-use udpd_engine::config::{Config, Host};
+use udpd_engine::config::{Config, HostView};
 use udpd_engine::pipeline::{Chronicle, Heir, Pipeline};
-use udpd_engine::plan::Plan;
+use udpd_engine::plan::PipelinePlan;
 
 use super::ledger::{arrived, listener, received};
 use super::setup::{Setup, in_directory};
@@ -38,9 +38,10 @@ pub(crate) fn never(wait: Duration) -> bool {
 }
 
 /// A configuration as it is read, and its plan.
-fn read(text: &str, directory: &Path) -> (Arc<Config>, Arc<Plan>) {
+fn read(text: &str, directory: &Path) -> (Arc<Config>, Arc<PipelinePlan>) {
     let text = in_directory(text, directory);
-    let config = Config::parse(&text, "test.toml", &Host::default()).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let config =
+        Config::parse(&text, "test.toml", &HostView::default()).unwrap_or_else(|problems| panic!("{problems:?}"));
     let plan = udpd_engine::plan::make(&config, &Default::default()).expect("a plan");
     (Arc::new(config), Arc::new(plan))
 }

@@ -4,12 +4,12 @@
 use super::files::{self, Disk, FREE_MIN_BYTES};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::sink::settings::Target;
-use udpd_engine::config::{Config, Sink};
-use udpd_engine::plan::Plan;
+use udpd_engine::config::{Config, SinkConfig};
+use udpd_engine::plan::PipelinePlan;
 use udpd_file::{FileSettings, Keep};
 
 /// What the sinks will touch, in words, and the disks that have to be watched meanwhile.
-pub(super) fn touched(config: &Config, plan: &Plan) -> Result<(Vec<String>, Vec<Disk>), Failure> {
+pub(super) fn touched(config: &Config, plan: &PipelinePlan) -> Result<(Vec<String>, Vec<Disk>), Failure> {
     let (mut lines, mut disks) = (Vec::new(), Vec::new());
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
         let what = match sink.settings.target() {
@@ -37,7 +37,7 @@ pub(super) fn touched(config: &Config, plan: &Plan) -> Result<(Vec<String>, Vec<
     Ok((lines, disks))
 }
 
-fn check<'a>(sink: &Sink, pattern: &str, paths: impl Iterator<Item = &'a String>) -> Result<Disk, Failure> {
+fn check<'a>(sink: &SinkConfig, pattern: &str, paths: impl Iterator<Item = &'a String>) -> Result<Disk, Failure> {
     if sink.settings.of_type::<FileSettings>().is_some_and(|file| file.keep != Keep::ALL) {
         let text = "its keep would remove files that were there before; measure without --real-sinks, or without keep";
         return Err(refuse(sink, text));
@@ -60,6 +60,6 @@ fn check<'a>(sink: &Sink, pattern: &str, paths: impl Iterator<Item = &'a String>
     Ok(Disk::new(place, None, free))
 }
 
-fn refuse(sink: &Sink, why: &str) -> Failure {
+fn refuse(sink: &SinkConfig, why: &str) -> Failure {
     Failure::new(ExitCode::Usage, format!("--real-sinks: sink {}: {why}", sink.name))
 }

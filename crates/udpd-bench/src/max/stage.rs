@@ -24,9 +24,9 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::crew::Crew;
 use udpd_base::sink::settings::{AnySettings, Target};
 use udpd_endpoint::control::Neighbours;
-use udpd_engine::config::{Config, Sink};
+use udpd_engine::config::{Config, SinkConfig};
 use udpd_engine::plan;
-use udpd_engine::plan::Plan;
+use udpd_engine::plan::PipelinePlan;
 use udpd_file::FileSettings;
 #[cfg(feature = "kafka")]
 use udpd_sinks::kafka::KafkaSettings;
@@ -119,7 +119,7 @@ impl Stage {
         })
     }
 
-    fn replace(&mut self, plan: &Plan, crew: &Crew) -> Result<(), Failure> {
+    fn replace(&mut self, plan: &PipelinePlan, crew: &Crew) -> Result<(), Failure> {
         let mut sinks = self.config.sinks.clone();
         self.make_rooms(plan)?;
         for sink in &mut sinks {
@@ -132,7 +132,7 @@ impl Stage {
     }
 
     /// What the trials have instead of these settings; `None` where they can have the settings themselves.
-    fn stand_in(&mut self, sink: &Sink, crew: &Crew) -> Result<Option<AnySettings>, Failure> {
+    fn stand_in(&mut self, sink: &SinkConfig, crew: &Crew) -> Result<Option<AnySettings>, Failure> {
         let (name, settings) = (&sink.name, &sink.settings);
         let failed = |error: io::Error| {
             let text = format!("sink {name}: cannot make a peer for it on this host: {error}");
@@ -171,7 +171,7 @@ impl Stage {
     }
 
     /// One directory for all the files that would be in the same one.
-    fn make_rooms(&mut self, plan: &Plan) -> Result<(), Failure> {
+    fn make_rooms(&mut self, plan: &PipelinePlan) -> Result<(), Failure> {
         for (sink, planned) in self.config.sinks.iter().zip(&plan.sinks) {
             let Target::Files(pattern) = sink.settings.target() else { continue };
             let (directory, _) = files::split(pattern);
@@ -332,7 +332,7 @@ fn temporary() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udpd_engine::config::Host;
+    use udpd_engine::config::HostView;
 
     /// The stage of a configuration whose `@` is a directory, with four lanes.
     fn stage(directory: &Path, sinks: &str) -> (Stage, Scratches) {
@@ -340,7 +340,7 @@ mod tests {
             "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:25141\"\nlanes = 4\nsinks = [\"one\", \"two\"]\n{}",
             sinks.replace('@', directory.to_str().expect("UTF-8"))
         );
-        let config = Config::parse(&text, "test.toml", &Host::default()).expect("a good file");
+        let config = Config::parse(&text, "test.toml", &HostView::default()).expect("a good file");
         let scratches = Scratches::default();
         let subject = Subject { config, changed: Vec::new() };
         (Stage::set(&subject, false, &Crew::new().0, &scratches).expect("a stage"), scratches)

@@ -14,7 +14,8 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::settings::Chosen;
 use udpd_engine::config::SLOT_BYTES_MIN;
 use udpd_engine::config::{
-    Arguments, Config, Daemon, EngineKind, Gro, Host, Lanes, Listener, Multicast, Spread, Steer,
+    Config, DaemonConfig, EngineKind, Gro, HostView, Lanes, ListenerConfig, Multicast, RunArguments, Spread,
+    SteerConfig,
 };
 use udpd_inspect::policy::{Limit, Proxies, RATE_LIMIT_MAX};
 
@@ -30,7 +31,7 @@ pub(super) struct Subject {
 impl Subject {
     /// A default listener and the sink of a URI.
     pub(super) fn of_uri(uri: &str, place: &Place) -> Result<Self, Failure> {
-        let config = Config::from_arguments(&Arguments::new("127.0.0.1:1", uri))?;
+        let config = Config::from_arguments(&RunArguments::new("127.0.0.1:1", uri))?;
         let subject = Self::of(config, None, Vec::new(), place)?;
         // The address is replaced; nobody has written it, so nobody has to be told, but of a cable.
         let changed = place.interface.iter().map(|_| format!("it receives at {}", place.what)).collect();
@@ -40,7 +41,12 @@ impl Subject {
     /// A listener of a file: the one called so, or the only one.
     pub(super) fn of_file(path: &Path, listener: Option<&str>, place: &Place) -> Result<Self, Failure> {
         let changed = vec!["metrics, control socket and stats_on_exit are not used".to_owned()];
-        Self::of(Config::load(path, &Host { becomes_user: false, ..Host::default() })?, listener, changed, place)
+        Self::of(
+            Config::load(path, &HostView { becomes_user: false, ..HostView::default() })?,
+            listener,
+            changed,
+            place,
+        )
     }
 
     fn of(config: Config, name: Option<&str>, mut changed: Vec<String>, place: &Place) -> Result<Self, Failure> {
@@ -59,8 +65,8 @@ impl Subject {
         // Which cores may be used is a matter of this host, and belongs to the figure.
         let request = Request { cores: config.steer.request.cores, ..Request::default() };
         let daemon =
-            Daemon { control_socket: nobody(), metrics_address: nobody(), stats_on_exit: None, ..config.daemon };
-        let steer = Steer { request, ..Steer::default() };
+            DaemonConfig { control_socket: nobody(), metrics_address: nobody(), stats_on_exit: None, ..config.daemon };
+        let steer = SteerConfig { request, ..SteerConfig::default() };
         Ok(Self { config: Config { daemon, listeners: vec![listener], sinks, steer, warnings: Vec::new() }, changed })
     }
 }
@@ -97,7 +103,7 @@ impl Place {
 }
 
 /// Takes from a listener what reaches out of this host, and what would refuse the bench's own sender.
-fn move_to(place: &Place, listener: &mut Listener, changed: &mut Vec<String>) {
+fn move_to(place: &Place, listener: &mut ListenerConfig, changed: &mut Vec<String>) {
     let addresses: Vec<String> = listener.addresses.iter().map(ToString::to_string).collect();
     changed.push(format!("it listens on {} instead of {}", place.what, addresses.join(", ")));
     listener.addresses = vec![place.address];
@@ -132,7 +138,7 @@ fn move_to(place: &Place, listener: &mut Listener, changed: &mut Vec<String>) {
     }
 }
 
-fn accept(sources: &[IpNet], listener: &mut Listener) {
+fn accept(sources: &[IpNet], listener: &mut ListenerConfig) {
     for own in sources {
         listener.access.deny.retain(|network| network != own);
         listener.access.allow.retain(|network| network != own);
@@ -148,7 +154,7 @@ fn host_or_network(network: IpNet) -> String {
 }
 
 /// The engine that is asked for, and what it wants of the other keys.
-fn choose_engine(place: &Place, listener: &mut Listener, changed: &mut Vec<String>) {
+fn choose_engine(place: &Place, listener: &mut ListenerConfig, changed: &mut Vec<String>) {
     if let Some(engine) = place.engine {
         listener.engine = engine;
     }
@@ -173,7 +179,7 @@ fn choose_engine(place: &Place, listener: &mut Listener, changed: &mut Vec<Strin
     listener.max_length_bytes = listener.max_length_bytes.max(SLOT_BYTES_MIN);
 }
 
-fn chosen<'a>(listeners: &'a [Listener], name: Option<&str>) -> Result<&'a Listener, Failure> {
+fn chosen<'a>(listeners: &'a [ListenerConfig], name: Option<&str>) -> Result<&'a ListenerConfig, Failure> {
     let names = || listeners.iter().map(|listener| listener.name.as_str()).collect::<Vec<_>>().join(", ");
     match (name, listeners) {
         (None, [only]) => Ok(only),
@@ -211,7 +217,7 @@ mod tests {
             type = "null"
             queue_bytes = "7MiB"
         "#;
-        Config::parse(text, "test.toml", &Host::default()).expect("a good file")
+        Config::parse(text, "test.toml", &HostView::default()).expect("a good file")
     }
 
     #[test]
@@ -242,7 +248,7 @@ mod tests {
             [sink.one]
             type = "null"
         "#;
-        let config = Config::parse(text, "test.toml", &Host::default()).expect("a good file");
+        let config = Config::parse(text, "test.toml", &HostView::default()).expect("a good file");
         let cable = Place {
             address: "198.19.0.1:5140".parse().expect("an address"),
             interface: Some("card0".to_owned()),
@@ -293,7 +299,7 @@ mod tests {
             rx_queues = "max"
             cpus = "0"
         "#;
-        let config = Config::parse(text, "test.toml", &Host::default()).expect("a good file");
+        let config = Config::parse(text, "test.toml", &HostView::default()).expect("a good file");
         let Subject { config, changed, .. } = Subject::of(config, None, Vec::new(), &loopback()).expect("a subject");
         let listener = &config.listeners[0];
         assert_eq!((&listener.multicast, &listener.interface), (&Multicast::default(), &None));
@@ -302,8 +308,8 @@ mod tests {
         assert_eq!(networks(&listener.access.deny), ["127.0.0.0/8"]);
         assert!(listener.rate_limit.is_some_and(|limit| limit.per_source == RATE_LIMIT_MAX));
         let request = Request { cores: Some(vec![0]), ..Request::default() };
-        assert_eq!(config.steer, Steer { request, ..Steer::default() });
-        let Daemon { control_socket, metrics_address, stats_on_exit, .. } = &config.daemon;
+        assert_eq!(config.steer, SteerConfig { request, ..SteerConfig::default() });
+        let DaemonConfig { control_socket, metrics_address, stats_on_exit, .. } = &config.daemon;
         assert_eq!((&control_socket.value, metrics_address.value, stats_on_exit), (&None, None, &None));
         for words in ["no multicast group", "127.0.0.1, from which the bench sends", "rate_limit"] {
             assert!(changed.iter().any(|line| line.contains(words)), "{words}: {changed:?}");

@@ -18,7 +18,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::crew::{Crew, Event};
 use udpd_base::sink::Supplied;
 use udpd_endpoint::control::Neighbours;
-use udpd_engine::config::{Arguments, Config, Consumers, EngineKind, Gro, Sink, Timestamps};
+use udpd_engine::config::{Config, ConsumerCount, EngineKind, Gro, RunArguments, SinkConfig, Timestamps};
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::plan;
 use udpd_sinks::null::NullSink;
@@ -80,7 +80,7 @@ impl Task {
     /// it before [`run_with`].
     pub fn config(&self) -> Result<Config, Failure> {
         let mut config =
-            Config::from_arguments(&Arguments { lanes: self.lanes, ..Arguments::new(&self.listen, "null:") })?;
+            Config::from_arguments(&RunArguments { lanes: self.lanes, ..RunArguments::new(&self.listen, "null:") })?;
         let listener = &mut config.listeners[0];
         listener.name = "bench".to_owned();
         listener.engine = self.engine;
@@ -88,9 +88,9 @@ impl Task {
         listener.gather = self.gather;
         listener.max_length_bytes = self.max_length_bytes;
         listener.timestamps = Timestamps::On;
-        config.sinks = vec![Sink::new("tracker", NullSink)];
+        config.sinks = vec![SinkConfig::new("tracker", NullSink)];
         if self.inline {
-            (config.sinks[0].inline, config.sinks[0].consumers) = (true, Consumers::PerLane);
+            (config.sinks[0].inline, config.sinks[0].consumers) = (true, ConsumerCount::PerLane);
         }
         Ok(config)
     }

@@ -20,12 +20,12 @@ use udpd_base::os::crew::Crew;
 use udpd_base::os::{console, threads, user};
 use udpd_base::text::units::print_size;
 use udpd_endpoint::metrics::TokenFile;
-use udpd_engine::config::{Config, EngineKind, Listener, Sink};
+use udpd_engine::config::{Config, EngineKind, ListenerConfig, SinkConfig};
 use udpd_engine::plan;
 use udpd_engine::plan::buffers::Buffers;
-use udpd_engine::plan::memory::{Bytes, Memory};
+use udpd_engine::plan::memory::{Bytes, MemoryPlan};
 use udpd_engine::plan::pool::{PoolPlan, Stall};
-use udpd_engine::plan::{LanePlan, Plan, words};
+use udpd_engine::plan::{LanePlan, PipelinePlan, words};
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -40,7 +40,7 @@ struct PlanJson<'a> {
     stalls: Vec<StallJson<'a>>,
     pool_bytes: usize,
     #[serde(flatten)]
-    memory: Memory,
+    memory: MemoryPlan,
     /// Receive buffers: needed, granted, and whether the kernel's limit for all of them is enough.
     receive_buffers: Buffers,
     /// What is put at interfaces, and who has no say in it any more.
@@ -153,7 +153,7 @@ pub fn execute(
     console::print(out, &text)
 }
 
-fn json_of<'a>(config: &'a Config, plan: &'a Plan, user: String) -> PlanJson<'a> {
+fn json_of<'a>(config: &'a Config, plan: &'a PipelinePlan, user: String) -> PlanJson<'a> {
     let lane = |lane: &'a LanePlan| LaneJson {
         listener: &config.listeners[lane.listener].name,
         lane: lane.number,
@@ -210,19 +210,19 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan, user: String) -> PlanJson<'a>
     }
 }
 
-fn spill_json(sink: &Sink, consumers: usize) -> Option<SpillJson<'_>> {
+fn spill_json(sink: &SinkConfig, consumers: usize) -> Option<SpillJson<'_>> {
     let spill = sink.settings.spill()?;
     let memory_bytes = consumers * spill.memory_bytes;
     Some(SpillJson { sink: &sink.name, path: spill.path, disk_bytes: spill.bytes, memory_bytes })
 }
 
-fn list_json(listener: &Listener) -> Option<ListJson<'_>> {
+fn list_json(listener: &ListenerConfig) -> Option<ListJson<'_>> {
     let list = listener.access.list.as_ref()?;
     let (networks, bytes) = (list.networks(), list.bytes());
     Some(ListJson { listener: &listener.name, networks, files: listener.access.files().collect(), bytes })
 }
 
-fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
+fn render(config: &Config, shown: &PlanJson<'_>, plan: &PipelinePlan) -> String {
     let mut text = format!("the configuration is valid\n\nuser: {}\n\nlanes\n", shown.user);
     for lane in &shown.lanes {
         let core = lane.cpu.map_or("any core".to_owned(), |core| format!("core {core}"));

@@ -18,9 +18,9 @@ use udpd_base::os::duty::Duty;
 use udpd_base::os::user;
 use udpd_base::sink::settings::Target;
 use udpd_engine::config::Config;
-use udpd_engine::plan::Plan;
+use udpd_engine::plan::PipelinePlan;
 use udpd_engine::plan::descriptors;
-use udpd_engine::plan::limits::Limits;
+use udpd_engine::plan::limits::MemoryLimits;
 use udpd_sandbox::Mode;
 
 /// Below it a port takes a capability.
@@ -40,13 +40,13 @@ pub(super) struct Rights {
 
 impl Rights {
     /// Tries all that a start with this configuration would need. `file` is the configuration.
-    pub(super) fn try_all(config: &Config, plan: &Plan) -> Result<Self, Failure> {
+    pub(super) fn try_all(config: &Config, plan: &PipelinePlan) -> Result<Self, Failure> {
         if config.daemon.sandbox != Mode::Off {
             // As a daemon of root does before it opens a file.
             udpd_sandbox::give_up_files_of_others().map_err(|why| Failure::new(ExitCode::Permission, why))?;
         }
         let mut own = Self { user: identity::own_name(), reads: 1, writes: 0, binds: 0, missing: Vec::new() };
-        own.missing.extend(Limits::read(Path::new("/")).refuse_start(config, plan).err());
+        own.missing.extend(MemoryLimits::read(Path::new("/")).refuse_start(config, plan).err());
         own.missing.extend(descriptors::provide(config, plan).err());
         own.try_reads(config);
         own.try_writes(config, plan);
@@ -79,7 +79,7 @@ impl Rights {
         }
     }
 
-    fn try_writes(&mut self, config: &Config, plan: &Plan) {
+    fn try_writes(&mut self, config: &Config, plan: &PipelinePlan) {
         let daemon = &config.daemon;
         if let Some(path) = daemon.control_socket.value.as_deref().filter(|_| daemon.control_socket.written) {
             self.try_directory("control_socket", path.parent());
@@ -144,7 +144,7 @@ impl Rights {
         self.missing.push(Failure::new(code, format!("{what} as user {}: {}; {cure}", self.user, errno.desc())));
     }
 
-    fn try_addresses(&mut self, config: &Config, plan: &Plan) {
+    fn try_addresses(&mut self, config: &Config, plan: &PipelinePlan) {
         let of_lanes: BTreeSet<(usize, SocketAddr)> =
             plan.lanes.iter().filter(|lane| lane.has_socket()).map(|lane| (lane.listener, lane.address)).collect();
         for (listener, address) in of_lanes {

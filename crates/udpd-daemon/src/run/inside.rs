@@ -14,8 +14,8 @@ use udpd_base::os::user::Account;
 use udpd_base::os::{owned, threads};
 use udpd_base::sink::settings::{Needs, Target};
 use udpd_endpoint::control::ControlSocket;
-use udpd_engine::config::{Config, EngineKind, Listener};
-use udpd_engine::plan::Plan;
+use udpd_engine::config::{Config, EngineKind, ListenerConfig};
+use udpd_engine::plan::PipelinePlan;
 use udpd_file::make_directory;
 use udpd_inspect::policy::KernelFilter;
 use udpd_sandbox::warden;
@@ -68,7 +68,7 @@ impl Inside {
     }
 
     /// Says what threads may open, and gives up what only root may, before the first file is opened.
-    pub(super) fn begin(&self, config: &Config, plan: &Plan, file: Option<&Path>) -> Result<(), Failure> {
+    pub(super) fn begin(&self, config: &Config, plan: &PipelinePlan, file: Option<&Path>) -> Result<(), Failure> {
         let reaches = reaches(config, plan, file);
         let directories = reaches.keepers.write.clone();
         // Where that fails, the sink says why it cannot begin.
@@ -108,7 +108,7 @@ impl Inside {
     }
 
     /// Refuses what no thread can open that is started from now on. The keys of `[daemon]` stay as they were `before`.
-    pub(super) fn refuse_beyond(&self, config: &Config, plan: &Plan, before: &Config) -> Result<(), Failure> {
+    pub(super) fn refuse_beyond(&self, config: &Config, plan: &PipelinePlan, before: &Config) -> Result<(), Failure> {
         let Some(sandbox) = &self.sandbox else { return Ok(()) };
         let config = Config { daemon: before.daemon.clone(), ..config.clone() };
         let wanted = reaches(&config, plan, None).maker;
@@ -189,12 +189,12 @@ fn make_spills(config: &Config) -> Result<(), Failure> {
 /// Starts the process that keeps the rights of this one, where there are any to keep, and tells it what it may make.
 pub(super) fn start_warden(config: &Config, account: Option<&Account>) -> io::Result<()> {
     let Some(duty) = duty_of_warden(config).filter(|_| config.daemon.sandbox != Mode::Off) else { return Ok(()) };
-    let queues = config.listeners.iter().any(Listener::is_past_the_stack);
+    let queues = config.listeners.iter().any(ListenerConfig::is_past_the_stack);
     warden::start(Makes { filters: duty == Duty::FilterWarden, queues }, account)
 }
 
 /// What the threads of this daemon may open.
-pub(crate) fn reaches(config: &Config, plan: &Plan, file: Option<&Path>) -> Reaches {
+pub(crate) fn reaches(config: &Config, plan: &PipelinePlan, file: Option<&Path>) -> Reaches {
     let daemon = &config.daemon;
     let beside = |path: Option<&Path>| path.and_then(Path::parent).map(Path::to_owned);
     // The kernel judges the file that a link leads to.
@@ -278,7 +278,7 @@ pub(super) fn duties_of_maker_besides(config: &Config) -> Vec<Duty> {
 
 /// What the process beside the daemon is there for; `None` where there is no right for it to keep.
 fn duty_of_warden(config: &Config) -> Option<Duty> {
-    let has_filter = |listener: &Listener| listener.access.kernel_filter != KernelFilter::Off;
+    let has_filter = |listener: &ListenerConfig| listener.access.kernel_filter != KernelFilter::Off;
     let duty = if config.listeners.iter().any(has_filter) { Duty::FilterWarden } else { Duty::Warden };
     udpd_sandbox::has_rights_of(duty).then_some(duty)
 }
@@ -288,7 +288,7 @@ pub(crate) fn duties(config: &Config) -> Vec<Duty> {
     let is_used = |duty: &Duty| match duty {
         Duty::Warden | Duty::FilterWarden => duty_of_warden(config) == Some(*duty),
         Duty::RingReceiver | Duty::RingMaker => has_rings(config),
-        Duty::QueueReceiver => config.listeners.iter().any(Listener::is_past_the_stack),
+        Duty::QueueReceiver => config.listeners.iter().any(ListenerConfig::is_past_the_stack),
         Duty::Maker | Duty::BrokerMaker => *duty == duty_of_maker(config),
         Duty::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),
         Duty::Compressor => config.sinks.iter().any(|sink| sink.settings.compression_bytes() > 0),

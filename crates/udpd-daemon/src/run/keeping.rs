@@ -33,7 +33,7 @@ use udpd_base::os::signals::Effect;
 use udpd_endpoint::control::Seats;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
-use udpd_engine::plan::{Plan, published, words};
+use udpd_engine::plan::{PipelinePlan, published, words};
 use udpd_sandbox::warden;
 
 /// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status
@@ -136,7 +136,7 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    pub(super) fn new(config: &Config, plan: &Plan, pipeline: &Pipeline) -> Self {
+    pub(super) fn new(config: &Config, plan: &PipelinePlan, pipeline: &Pipeline) -> Self {
         Self {
             arrivals: ArrivalWatch::new(pipeline),
             ban_irqbalance: config.steer.ban_irqbalance,

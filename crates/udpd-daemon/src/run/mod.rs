@@ -58,8 +58,8 @@ use udpd_endpoint::control::Predecessor;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::plan;
-use udpd_engine::plan::limits::Limits;
-use udpd_engine::plan::{Plan, descriptors, published, words};
+use udpd_engine::plan::limits::MemoryLimits;
+use udpd_engine::plan::{PipelinePlan, descriptors, published, words};
 use udpd_sandbox::Mode;
 
 /// How long the last log lines may take.
@@ -203,12 +203,12 @@ fn plan_beside(
     config: &Config,
     inside: &Inside,
     file: Option<&Path>,
-) -> Result<Plan, Failure> {
+) -> Result<PipelinePlan, Failure> {
     let make = |predecessor: Option<&Predecessor>| {
         // Also those of another user, which root may ask.
         let neighbours = user::with_hands_of_root(|| plan::neighbours(predecessor.map(Predecessor::path)));
         let plan = plan::make(config, &neighbours)?;
-        Limits::read(Path::new("/")).refuse_start(config, &plan)?;
+        MemoryLimits::read(Path::new("/")).refuse_start(config, &plan)?;
         match predecessor {
             Some(predecessor) => take_over::provide(predecessor, config, &plan)?,
             None => descriptors::provide(config, &plan)?,
@@ -224,7 +224,7 @@ fn plan_beside(
 fn begin_or_take_over(
     found: Option<ToTakeOver>,
     mut passed: Passed,
-    planned: (&Config, &Plan),
+    planned: (&Config, &PipelinePlan),
     started: Instant,
     notifier: &Arc<Notifier>,
     crew: &Crew,
@@ -241,7 +241,7 @@ fn begin_or_take_over(
 /// Begins on what a service manager has passed, if anything.
 fn begin(
     passed: Passed,
-    (config, plan): (&Config, &Plan),
+    (config, plan): (&Config, &PipelinePlan),
     started: Instant,
     notifier: &Arc<Notifier>,
     crew: &Crew,
@@ -264,7 +264,7 @@ fn end_at_once(pipeline: Pipeline, store: &mut Store, events: &Receiver<Event>) 
 }
 
 /// Everything is open and everybody receives.
-fn say_readiness(pipeline: &Pipeline, config: &Config, plan: &Plan, store: &mut Store, notifier: &Notifier) {
+fn say_readiness(pipeline: &Pipeline, config: &Config, plan: &PipelinePlan, store: &mut Store, notifier: &Notifier) {
     pipeline.lanes().iter().for_each(say_lane);
     say_pages(pipeline);
     will::say_owner_of_groups(pipeline);

@@ -19,11 +19,11 @@ use udpd_base::os::crew;
 use udpd_base::os::crew::{Crew, Event};
 use udpd_base::os::threads;
 use udpd_base::sink::Differs;
-use udpd_engine::config::{Config, Gro, Host, MayCome, Sink};
+use udpd_engine::config::{Config, Gro, HostView, MayCome, SinkConfig};
 use udpd_engine::pipeline::{Forerunner, Heir, Turn};
 use udpd_engine::plan;
-use udpd_engine::plan::limits::Limits;
-use udpd_engine::plan::{Plan, descriptors};
+use udpd_engine::plan::limits::MemoryLimits;
+use udpd_engine::plan::{PipelinePlan, descriptors};
 
 /// How long a sink that stays may take to go over to the pipeline of the reload before. One that takes longer is not
 /// gone on with.
@@ -69,7 +69,7 @@ pub(super) struct Making {
 /// A configuration that was read again, and its plan.
 pub(super) struct Reread {
     pub(super) config: Arc<Config>,
-    pub(super) plan: Arc<Plan>,
+    pub(super) plan: Arc<PipelinePlan>,
     pub(super) outcome: Outcome,
 }
 
@@ -179,7 +179,8 @@ fn reread(
         let message = "udpd was started without a configuration file; start it with -c FILE to reload";
         Failure::new(ExitCode::Usage, message)
     })?;
-    let mut config = Config::load(file, &Host { may_come: MayCome::Steered, becomes_user: false, ..Host::default() })?;
+    let mut config =
+        Config::load(file, &HostView { may_come: MayCome::Steered, becomes_user: false, ..HostView::default() })?;
     carry_over(&mut config, before);
     if is_same(&config, before) {
         return Ok(Reread { config: Arc::new(config), plan: forerunner.plan(), outcome: Outcome::Same });
@@ -201,7 +202,7 @@ fn make_beside(
     inside.refuse_rings(&config)?;
     let plan = plan::make(&config, &plan::neighbours(own_socket))?;
     inside.refuse_beyond(&config, &plan, before)?;
-    Limits::read(Path::new("/")).refuse_beside(&plan, &plan_before)?;
+    MemoryLimits::read(Path::new("/")).refuse_beside(&plan, &plan_before)?;
     descriptors::provide_beside(&config, &plan, (before, &plan_before))?;
     forerunner.wait_for_those_before(STAYING_LIMIT, SLOW_LIMIT)?;
     let plan = Arc::new(plan);
@@ -221,7 +222,7 @@ fn carry_over(config: &mut Config, before: &Config) {
 
 /// Whether both ask for the same pipeline.
 fn is_same(config: &Config, before: &Config) -> bool {
-    let is_same_sink = |(one, other): (&Sink, &Sink)| {
+    let is_same_sink = |(one, other): (&SinkConfig, &SinkConfig)| {
         one.name == other.name
             && one.consumers == other.consumers
             && one.inline == other.inline

@@ -17,7 +17,7 @@ use udpd_base::os::holder;
 use udpd_base::os::notify::Notifier;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::{Chronicle, Claims, Kept, Lane, Pipeline};
-use udpd_engine::plan::Plan;
+use udpd_engine::plan::PipelinePlan;
 
 /// What is kept there, and what is passed by others at every start.
 #[derive(Debug)]
@@ -79,12 +79,12 @@ impl Store {
     }
 
     /// To be called right before the first datagram can come: from then on a kill is one of this process.
-    pub(super) fn begin(&mut self, config: &Config, plan: &Plan, claims: &Claims) {
+    pub(super) fn begin(&mut self, config: &Config, plan: &PipelinePlan, claims: &Claims) {
         self.will.begin(config, plan, claims);
     }
 
     /// To be called right before another configuration comes into force.
-    pub(super) fn go_on(&mut self, config: &Config, plan: &Plan) {
+    pub(super) fn go_on(&mut self, config: &Config, plan: &PipelinePlan) {
         self.will.go_on(config, plan);
     }
 

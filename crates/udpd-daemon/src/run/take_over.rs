@@ -22,8 +22,8 @@ use udpd_base::os::notify::Notifier;
 use udpd_endpoint::control::{Left, Offer, Predecessor, Reached};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::{Kept, Pipeline, Prepared};
-use udpd_engine::plan::limits::Limits;
-use udpd_engine::plan::{Plan, descriptors};
+use udpd_engine::plan::limits::MemoryLimits;
+use udpd_engine::plan::{PipelinePlan, descriptors};
 
 /// What a process that takes over has when it receives.
 pub(super) struct TakenOver {
@@ -103,9 +103,9 @@ fn has_died_with_its_sockets(process: u32, passed: &mut Passed) -> Option<ToTake
 }
 
 /// Refuses what does not fit beside it, and sees to it that all sockets can be had.
-pub(super) fn provide(predecessor: &Predecessor, config: &Config, plan: &Plan) -> Result<(), Failure> {
+pub(super) fn provide(predecessor: &Predecessor, config: &Config, plan: &PipelinePlan) -> Result<(), Failure> {
     if has_same_group(predecessor) {
-        Limits::read(Path::new("/")).refuse_beside_process(plan, predecessor.offer.memory_bytes)?;
+        MemoryLimits::read(Path::new("/")).refuse_beside_process(plan, predecessor.offer.memory_bytes)?;
     }
     descriptors::provide_with_sockets(config, plan, predecessor.offer.sockets)
 }
@@ -123,7 +123,7 @@ fn has_same_group(predecessor: &Predecessor) -> bool {
 /// other process, or it has gone back to receiving; but where it had to end first.
 pub(super) fn begin(
     found: ToTakeOver,
-    planned: (&Config, &Plan),
+    planned: (&Config, &PipelinePlan),
     started: Instant,
     notifier: &Arc<Notifier>,
     crew: &Crew,
@@ -175,7 +175,7 @@ fn attempt(
     predecessor: &mut Predecessor,
     sockets: Vec<(String, OwnedFd)>,
     last_words: Option<&LastWords>,
-    (config, plan): (&Config, &Plan),
+    (config, plan): (&Config, &PipelinePlan),
     (started, notifier, crew): (Instant, &Arc<Notifier>, &Crew),
 ) -> Result<Taking, Failure> {
     let windows = BoundWindows::bind_beside(config, predecessor.offer.metrics_address)?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::keeping::Housekeeping;
 use udpd_endpoint::control::Connection;
-use udpd_engine::config::{Config, Gro, Listener};
+use udpd_engine::config::{Config, Gro, ListenerConfig};
 use udpd_engine::pipeline::Kept;
 
 /// How long nothing is tried after lanes could not be made anew.
@@ -83,7 +83,7 @@ impl Housekeeping<'_> {
 }
 
 /// Past the kernel's stack there are no trains.
-fn is_open(listener: &Listener) -> bool {
+fn is_open(listener: &ListenerConfig) -> bool {
     listener.gro == Gro::Auto && !listener.is_past_the_stack()
 }
 
@@ -100,7 +100,7 @@ pub(super) fn go_on_after(config: &mut Config, control_socket: &Path) {
     know(config, |listener| ledger.listeners.iter().any(|known| known.name == listener.name && known.gro == is_on));
 }
 
-fn know(config: &mut Config, takes_trains: impl Fn(&Listener) -> bool) {
+fn know(config: &mut Config, takes_trains: impl Fn(&ListenerConfig) -> bool) {
     let open = config.listeners.iter_mut().filter(|listener| listener.gro == Gro::Auto);
     open.filter(|listener| takes_trains(listener)).for_each(|listener| listener.gro = Gro::Decided(true));
 }

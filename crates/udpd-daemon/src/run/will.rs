@@ -16,7 +16,7 @@ use udpd_base::ledger::snapshot::BeforeSnapshot;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::{Chronicle, Claims, Known, Left, Look, Pipeline};
 use udpd_engine::plan::memory::Bytes;
-use udpd_engine::plan::{Held, Plan};
+use udpd_engine::plan::{Held, PipelinePlan};
 
 /// The record, and what was in it when this process began.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Will {
     }
 
     /// To be called right before the first datagram can come.
-    pub(super) fn begin(&mut self, config: &Config, plan: &Plan, claims: &Claims) {
+    pub(super) fn begin(&mut self, config: &Config, plan: &PipelinePlan, claims: &Claims) {
         if let Some(before) = &self.before {
             say_lost(before);
         }
@@ -102,7 +102,7 @@ impl Will {
 
     /// To be called right before another configuration comes into force: what was made for those before is held as
     /// well, until they have finished.
-    pub(super) fn go_on(&mut self, config: &Config, plan: &Plan) {
+    pub(super) fn go_on(&mut self, config: &Config, plan: &PipelinePlan) {
         self.newest = plan.held_at_most(config);
         let all = &mut self.own.held_at_most;
         all.datagrams = all.datagrams.saturating_add(self.newest.datagrams);

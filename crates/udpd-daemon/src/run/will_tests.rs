@@ -11,7 +11,7 @@ use udpd_engine::pipeline::{Kept, Pipeline};
 
 const HELD: Held = Held { datagrams: 1000, bytes: 64_000 };
 
-fn configuration(port: u16) -> (Config, Plan) {
+fn configuration(port: u16) -> (Config, PipelinePlan) {
     let text = format!(
         "[daemon]\ncontrol_socket = \"\"\n[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:{port}\"\nlanes = 1\n\
          sinks = [\"out\"]\n[sink.out]\ntype = \"null\"\n"
@@ -45,7 +45,7 @@ fn of_a_killed_one(drops: udpd_engine::pipeline::Drops) -> OwnedFd {
 }
 
 /// The will of a process that begins with this file.
-fn beginning(file: OwnedFd, (config, plan): &(Config, Plan)) -> Will {
+fn beginning(file: OwnedFd, (config, plan): &(Config, PipelinePlan)) -> Will {
     let mut will = Will::new(Some(file), None);
     will.begin(config, plan, &Kept::default().claim(config, plan).expect("nothing was kept"));
     will

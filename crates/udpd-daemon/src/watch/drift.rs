@@ -13,7 +13,7 @@ use steer::model::Interface;
 use steer::plan::{InterfacePlan, QueueSeat, Request, Target};
 use steer::{Comparison, Drift, Rivals, Topology, Unknown};
 
-use udpd_engine::config::Steer;
+use udpd_engine::config::SteerConfig;
 use udpd_engine::plan::advice;
 use udpd_engine::plan::interfaces::{Interfaces, Kernel, beside};
 
@@ -34,7 +34,7 @@ pub struct InterfaceWatch {
 }
 
 impl InterfaceWatch {
-    pub fn new(wish: &Steer, interfaces: &Interfaces) -> Self {
+    pub fn new(wish: &SteerConfig, interfaces: &Interfaces) -> Self {
         let planned = interfaces.steered.clone();
         let seated = planned.iter().map(|part| (part.name.clone(), part.all_seats())).collect();
         let request = beside(interfaces.request.clone(), seated);

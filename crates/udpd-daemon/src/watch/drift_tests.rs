@@ -127,7 +127,7 @@ fn a_core_that_went_off_is_named_with_who_sat_there() {
 }
 
 fn watch(interfaces: &Interfaces) -> InterfaceWatch {
-    InterfaceWatch::new(&Steer::default(), interfaces)
+    InterfaceWatch::new(&SteerConfig::default(), interfaces)
 }
 
 fn drift(found: &str) -> Drift {

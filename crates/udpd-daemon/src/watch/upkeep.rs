@@ -10,7 +10,7 @@ use super::cores::{CoreWatch, ThisMachine};
 use super::offences::OffenceWatch;
 use super::sharing::ShareWatch;
 use udpd_base::exit::ExitCode;
-use udpd_engine::config::{Config, Listener};
+use udpd_engine::config::{Config, ListenerConfig};
 use udpd_engine::pipeline::{Lane, Pipeline};
 use udpd_inspect::policy::Offences;
 use udpd_sandbox::Mode;
@@ -85,7 +85,7 @@ impl Upkeep {
         let mut next = Self::new(config, pipeline);
         next.spinning.retain(|&index| {
             let listener = &config.listeners[index];
-            let is_same = |known: &Listener| known.name == listener.name && known.busy_poll == listener.busy_poll;
+            let is_same = |known: &ListenerConfig| known.name == listener.name && known.busy_poll == listener.busy_poll;
             let place = before.listeners.iter().position(is_same);
             place.is_none_or(|place| self.spinning.contains(&place))
         });
@@ -128,7 +128,7 @@ impl Upkeep {
 }
 
 /// The interfaces that a listener depends on.
-fn ties(index: usize, listener: &Listener, pipeline: &Pipeline, given_up: &'static str) -> Vec<Tie> {
+fn ties(index: usize, listener: &ListenerConfig, pipeline: &Pipeline, given_up: &'static str) -> Vec<Tie> {
     let tie = |interface: &String, known: Option<u32>, bound| {
         let index_now = known.or_else(|| index_of(interface))?;
         let (name, interface) = (listener.name.clone(), interface.clone());

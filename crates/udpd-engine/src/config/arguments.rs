@@ -5,10 +5,10 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use super::daemon::Daemon;
-use super::listener::{LANES_MAX, Lanes, Listener, MAX_LENGTH};
-use super::sinks::{Common, Sink};
-use super::steer::Steer;
+use super::daemon::DaemonConfig;
+use super::listener::{LANES_MAX, Lanes, ListenerConfig, MAX_LENGTH};
+use super::sinks::{Common, SinkConfig};
+use super::steer::SteerConfig;
 use super::whole::Config;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Format;
@@ -25,7 +25,7 @@ use udpd_sinks::types::SINK_TYPES;
 
 /// A call, as it was typed.
 #[derive(Debug, Clone, Default)]
-pub struct Arguments {
+pub struct RunArguments {
     pub listen: String,
     /// Every datagram goes to each of them.
     pub to: Vec<String>,
@@ -36,15 +36,15 @@ pub struct Arguments {
     pub stats_on_exit: Option<PathBuf>,
 }
 
-impl Arguments {
+impl RunArguments {
     pub fn new(listen: &str, to: &str) -> Self {
         Self { listen: listen.to_owned(), to: vec![to.to_owned()], ..Self::default() }
     }
 }
 
 /// See [`Config::from_arguments`].
-pub(super) fn configure(arguments: &Arguments, directory: &Path) -> Result<Config, Failure> {
-    let Arguments { listen, to, lanes, format, max_length, stats_on_exit } = arguments;
+pub(super) fn configure(arguments: &RunArguments, directory: &Path) -> Result<Config, Failure> {
+    let RunArguments { listen, to, lanes, format, max_length, stats_on_exit } = arguments;
     let address = address::parse_listener(listen).map_err(|advice| usage("--listen", advice))?;
     if address.ip().is_multicast() {
         let what = format!("{listen:?} is a multicast group");
@@ -54,7 +54,7 @@ pub(super) fn configure(arguments: &Arguments, directory: &Path) -> Result<Confi
         ));
     }
     let sinks = parse_uris(to, *format, directory)?;
-    let mut listener = Listener::new("cli", vec![address]);
+    let mut listener = ListenerConfig::new("cli", vec![address]);
     listener.sinks = (0..sinks.len()).collect();
     if let Some(count) = *lanes {
         let count = NonZeroUsize::new(count).filter(|count| count.get() as u64 <= LANES_MAX).ok_or_else(|| {
@@ -65,7 +65,7 @@ pub(super) fn configure(arguments: &Arguments, directory: &Path) -> Result<Confi
     if let Some(text) = max_length {
         listener.max_length_bytes = parse_length(text).map_err(|advice| usage("--max-length", advice))?;
     }
-    let mut daemon = Daemon::default();
+    let mut daemon = DaemonConfig::default();
     if let Some(path) = stats_on_exit {
         daemon.stats_on_exit = Some(own_file(path, &sinks, directory)?);
     }
@@ -78,7 +78,7 @@ pub(super) fn configure(arguments: &Arguments, directory: &Path) -> Result<Confi
             return Err(usage("--to", Advice::new(what, "send it elsewhere")));
         }
     }
-    Ok(Config { daemon, listeners: vec![listener], sinks, steer: Steer::default(), warnings: Vec::new() })
+    Ok(Config { daemon, listeners: vec![listener], sinks, steer: SteerConfig::default(), warnings: Vec::new() })
 }
 
 fn usage(option: &str, advice: Advice) -> Failure {
@@ -93,7 +93,7 @@ fn parse_length(text: &str) -> Result<usize, Advice> {
 }
 
 /// The file for the ledger at exit, which nothing else writes.
-fn own_file(path: &Path, sinks: &[Sink], directory: &Path) -> Result<PathBuf, Failure> {
+fn own_file(path: &Path, sinks: &[SinkConfig], directory: &Path) -> Result<PathBuf, Failure> {
     if path == Path::new("-") {
         let advice = Advice::new("\"-\" would be a file called -", "write /tmp/ledger.json, for example, or ./-");
         return Err(usage("--stats-on-exit", advice));
@@ -114,12 +114,12 @@ pub fn forms() -> String {
 }
 
 /// The sinks that URIs stand for, named after their schemes, each once.
-fn parse_uris(uris: &[String], format: Option<Format>, directory: &Path) -> Result<Vec<Sink>, Failure> {
+fn parse_uris(uris: &[String], format: Option<Format>, directory: &Path) -> Result<Vec<SinkConfig>, Failure> {
     if uris.len() > SINKS_PER_LISTENER_MAX {
         let what = format!("there are {} of them", uris.len());
         return Err(wrong(Advice::new(what, format!("deliver to {SINKS_PER_LISTENER_MAX} at most"))));
     }
-    let (mut sinks, mut takes_format): (Vec<Sink>, bool) = (Vec::new(), format.is_none());
+    let (mut sinks, mut takes_format): (Vec<SinkConfig>, bool) = (Vec::new(), format.is_none());
     for uri in uris {
         let mut sink = parse_uri(uri, directory)?;
         // A scheme that is a format says it already.
@@ -160,7 +160,7 @@ fn is_same_stream(one: &Target<'_>, other: &Target<'_>) -> bool {
 }
 
 /// The sink that a URI stands for, named after its scheme.
-fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Failure> {
+fn parse_uri(uri: &str, directory: &Path) -> Result<SinkConfig, Failure> {
     let uri = if uri == "-" { "stdout:" } else { uri };
     let schemes = || SINK_TYPES.iter().flat_map(|kind| kind.schemes);
     let working = || format!("write one of  {}", forms());
@@ -175,7 +175,7 @@ fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Failure> {
         return Err(wrong(Advice::new(format!("{name:?} is an unknown scheme"), working())));
     };
     let settings = (scheme.read)(&Uri { whole: uri, scheme: name, rest, directory })?;
-    Ok(Sink::with(name, settings, Common::default()))
+    Ok(SinkConfig::with(name, settings, Common::default()))
 }
 
 #[cfg(test)]
@@ -187,7 +187,7 @@ mod tests {
     use udpd_sinks::null::NullSink;
 
     fn configure_in_tmp(listen: &str, to: &str) -> Result<Config, Failure> {
-        configure(&Arguments::new(listen, to), Path::new("/tmp"))
+        configure(&RunArguments::new(listen, to), Path::new("/tmp"))
     }
 
     #[test]
@@ -211,10 +211,10 @@ mod tests {
         }
         let null = configure_in_tmp("[::]:5514", "null:").expect("valid");
         assert!(null.sinks[0].settings.of_type::<NullSink>().is_some());
-        let call = Arguments {
+        let call = RunArguments {
             lanes: Some(3),
             stats_on_exit: Some("x.json".into()),
-            ..Arguments::new("127.0.0.1:1", "null:")
+            ..RunArguments::new("127.0.0.1:1", "null:")
         };
         let lanes = configure(&call, Path::new("/tmp")).expect("valid");
         assert_eq!(lanes.listeners[0].lanes, Lanes::Count(NonZeroUsize::new(3).expect("three")));
@@ -261,12 +261,14 @@ mod tests {
             assert_eq!(failure.code, ExitCode::Usage);
             assert!(failure.message.contains(words), "{to}: {}", failure.message);
         }
-        let refused = |call: &Arguments| configure(call, Path::new("/tmp")).expect_err("refused");
-        let zero = refused(&Arguments { lanes: Some(0), ..Arguments::new("127.0.0.1:1", "null:") });
+        let refused = |call: &RunArguments| configure(call, Path::new("/tmp")).expect_err("refused");
+        let zero = refused(&RunArguments { lanes: Some(0), ..RunArguments::new("127.0.0.1:1", "null:") });
         assert!(zero.message.starts_with("--lanes: 0 is outside 1 to 1024"));
-        let same = refused(&Arguments { stats_on_exit: Some("x".into()), ..Arguments::new("127.0.0.1:1", "file:x") });
+        let same =
+            refused(&RunArguments { stats_on_exit: Some("x".into()), ..RunArguments::new("127.0.0.1:1", "file:x") });
         assert!(same.message.contains("is what --to writes"));
-        let dash = refused(&Arguments { stats_on_exit: Some("-".into()), ..Arguments::new("127.0.0.1:1", "null:") });
+        let dash =
+            refused(&RunArguments { stats_on_exit: Some("-".into()), ..RunArguments::new("127.0.0.1:1", "null:") });
         assert!(dash.message.starts_with("--stats-on-exit: \"-\" would be a file"), "{dash}");
     }
 
@@ -284,7 +286,7 @@ mod tests {
     #[test]
     fn several_sinks_each_get_everything_and_a_name_of_their_own() {
         let to = ["file:a", "file:b", "pcapng:-", "udp:10.0.0.9:514", "file:c"].map(str::to_owned).to_vec();
-        let call = Arguments { to, max_length: Some("9KiB".to_owned()), ..Arguments::new("127.0.0.1:1", "") };
+        let call = RunArguments { to, max_length: Some("9KiB".to_owned()), ..RunArguments::new("127.0.0.1:1", "") };
         let config = configure(&call, Path::new("/tmp")).expect("valid");
         let names: Vec<&str> = config.sinks.iter().map(|sink| sink.name.as_str()).collect();
         assert_eq!(names, ["file", "file-2", "pcapng", "udp", "file-3"]);
@@ -296,7 +298,7 @@ mod tests {
     fn a_format_is_that_of_files_and_streams_and_of_nothing_else() {
         let with = |to: &[&str], format| {
             let to = to.iter().map(|uri| (*uri).to_owned()).collect();
-            let call = Arguments { to, format: Some(format), ..Arguments::new("127.0.0.1:1", "") };
+            let call = RunArguments { to, format: Some(format), ..RunArguments::new("127.0.0.1:1", "") };
             configure(&call, Path::new("/tmp"))
         };
         let config = with(&["-", "file:x", "null:"], Format::Jsonl).expect("valid");
@@ -318,7 +320,7 @@ mod tests {
         let refused = |to: &[&str], length: Option<&str>| {
             let to = to.iter().map(|uri| (*uri).to_owned()).collect();
             let max_length = length.map(str::to_owned);
-            let call = Arguments { to, max_length, ..Arguments::new("127.0.0.1:1", "") };
+            let call = RunArguments { to, max_length, ..RunArguments::new("127.0.0.1:1", "") };
             configure(&call, Path::new("/tmp")).expect_err("refused").message
         };
         assert!(refused(&["-", "pcapng:-"], None).contains("goes where stdout goes already"));

@@ -16,7 +16,7 @@ use udpd_sandbox::Mode;
 settings! {
     /// `[daemon]`.
     #[derive(Debug, Clone, PartialEq)]
-    pub struct Daemon {
+    pub struct DaemonConfig {
         /// The Unix socket that answers `udpd stats`, `udpd reload` and `udpd reopen`. "" = none.
         control_socket: Chosen<Option<PathBuf>> = "/run/udpd/control.sock", ControlSocket;
         /// The address that Prometheus scrapes, with a page for browsers. "" = off.

@@ -4,9 +4,9 @@
 //! The plan is made of these answers, and so are the test for two writers of one file, the daemon's own files and the
 //! bench: what none of them counts by itself cannot differ between them.
 
-use super::listener::{Lanes, Listener};
-use super::sinks::Consumers;
-use super::steer::Steer;
+use super::listener::{Lanes, ListenerConfig};
+use super::sinks::ConsumerCount;
+use super::steer::SteerConfig;
 use udpd_file::template;
 use udpd_file::template::PathNames;
 
@@ -18,8 +18,8 @@ const LANES_FOR_RATE_MAX: u64 = 256;
 
 /// The lanes of all listeners, by address and number; their order is the order of the lanes in the plan.
 #[derive(Debug)]
-pub struct Feeders<'c> {
-    listeners: &'c [Listener],
+pub struct LaneFeeds<'c> {
+    listeners: &'c [ListenerConfig],
     /// By listener: how many each of its addresses gets.
     lanes_on_address: Vec<usize>,
     /// By listener: how many there are besides, each for a receive queue that goes past the kernel's stack.
@@ -36,17 +36,17 @@ pub struct Feeder {
     pub consumer: usize,
 }
 
-impl<'c> Feeders<'c> {
+impl<'c> LaneFeeds<'c> {
     /// `receive_queues` tells how many an interface has, where it tells, and `cores` how many udpd may use, where that
     /// is known: more receivers than cores would only take turns, so with more queues than cores each lane takes
     /// several. A listener with receive queues of its own has a lane for each, and the others none for those.
     pub fn new(
-        listeners: &'c [Listener],
-        steer: &Steer,
+        listeners: &'c [ListenerConfig],
+        steer: &SteerConfig,
         receive_queues: impl Fn(&str) -> Option<usize>,
         cores: Option<usize>,
     ) -> Self {
-        let count = |listener: &Listener| {
+        let count = |listener: &ListenerConfig| {
             let needed = || listener.absorb.rate.div_ceil(LANE_RATE).clamp(1, LANES_FOR_RATE_MAX) as usize;
             let one_each = |queues: usize| cores.filter(|&cores| cores > 0).map_or(queues, |cores| queues.min(cores));
             let shared = |interface: &str| {
@@ -64,7 +64,7 @@ impl<'c> Feeders<'c> {
             }
         };
         // Each needs its own engine, however many cores there are.
-        let past_the_stack = |listener: &Listener| match &listener.interface {
+        let past_the_stack = |listener: &ListenerConfig| match &listener.interface {
             Some(interface) if listener.is_past_the_stack() => receive_queues(interface).unwrap_or(1).max(1),
             _ => 0,
         };
@@ -75,7 +75,7 @@ impl<'c> Feeders<'c> {
         }
     }
 
-    pub fn listeners(&self) -> &'c [Listener] {
+    pub fn listeners(&self) -> &'c [ListenerConfig] {
         self.listeners
     }
 
@@ -101,16 +101,16 @@ impl<'c> Feeders<'c> {
     }
 
     /// How many consumers a sink has: never more than lanes that feed it.
-    pub fn consumers(&self, sink: usize, asked: Consumers) -> usize {
+    pub fn consumers(&self, sink: usize, asked: ConsumerCount) -> usize {
         let lanes = self.listeners_of(sink).map(|listener| self.lanes(listener)).sum();
         match asked {
-            Consumers::Count(count) => count.get().min(lanes),
-            Consumers::PerLane => lanes,
+            ConsumerCount::Count(count) => count.get().min(lanes),
+            ConsumerCount::PerLane => lanes,
         }
     }
 
     /// The lanes that feed a sink, in their order: lane i feeds consumer i mod N.
-    pub fn of_sink(&self, sink: usize, asked: Consumers) -> impl Iterator<Item = Feeder> {
+    pub fn of_sink(&self, sink: usize, asked: ConsumerCount) -> impl Iterator<Item = Feeder> {
         let consumers = self.consumers(sink, asked).max(1);
         let mut next = 0;
         let lanes_of = move |listener| {
@@ -131,7 +131,7 @@ impl<'c> Feeders<'c> {
 
 impl Feeder {
     /// The file that gets what this lane receives, with the codes for the time still in its name.
-    pub fn file(&self, listeners: &[Listener], sink: &str, path: &str) -> String {
+    pub fn file(&self, listeners: &[ListenerConfig], sink: &str, path: &str) -> String {
         let listener = &listeners[self.listener].name;
         template::expand(path, &PathNames { listener, lane: self.number, consumer: self.consumer, sink })
     }

@@ -6,14 +6,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::steer::Steer;
+use super::steer::SteerConfig;
 use udpd_base::os::user::{Account, Wanted};
 use udpd_base::text::advice::Advice;
 use udpd_base::text::units;
 
 /// Where the host describes itself.
 #[derive(Debug, Clone)]
-pub struct Host {
+pub struct HostView {
     /// Usually `/sys`.
     pub sys_root: PathBuf,
     /// Usually `/proc`.
@@ -46,7 +46,7 @@ pub enum MayCome {
     All,
 }
 
-impl Default for Host {
+impl Default for HostView {
     fn default() -> Self {
         Self {
             sys_root: PathBuf::from("/sys"),
@@ -58,7 +58,7 @@ impl Default for Host {
     }
 }
 
-impl Host {
+impl HostView {
     /// Refuses an interface of a listener that does not exist, naming those that do.
     pub(super) fn check_interface(&self, name: &str) -> Result<(), Advice> {
         self.check_name(name, self.may_come == MayCome::All)
@@ -142,7 +142,7 @@ impl Host {
     }
 
     /// How many cores udpd may use; `None` where the host does not tell.
-    pub(super) fn usable_cores(&self, wish: &Steer) -> Option<usize> {
+    pub(super) fn usable_cores(&self, wish: &SteerConfig) -> Option<usize> {
         let (allowed, online) = (self.allowed_cpus(), self.cpu_file("online"));
         let may = |core: &&usize| {
             allowed.as_ref().is_none_or(|allowed| allowed.contains(core))
@@ -175,9 +175,10 @@ fn is(cpus: &[usize]) -> String {
 mod tests {
     use super::*;
 
-    fn host_with(present: &str, online: &str, allowed: &str) -> (tempfile::TempDir, Host) {
+    fn host_with(present: &str, online: &str, allowed: &str) -> (tempfile::TempDir, HostView) {
         let root = tempfile::tempdir().expect("a temporary directory");
-        let host = Host { sys_root: root.path().join("sys"), proc_root: root.path().join("proc"), ..Host::default() };
+        let host =
+            HostView { sys_root: root.path().join("sys"), proc_root: root.path().join("proc"), ..HostView::default() };
         let cpu = host.sys_root.join("devices/system/cpu");
         fs::create_dir_all(&cpu).expect("a directory for cores");
         fs::create_dir_all(host.sys_root.join("class/net/eth0")).expect("an interface");
@@ -212,14 +213,15 @@ mod tests {
         for name in ["..", "a/b", "", "sixteen-letters-"] {
             assert!(host.check_interface(name).is_err(), "{name:?}");
         }
-        let running = Host { may_come: MayCome::Steered, ..host };
+        let running = HostView { may_come: MayCome::Steered, ..host };
         assert!(running.check_interface("eth7").is_err() && running.check_steered("a/b").is_err());
         assert_eq!(running.check_steered("eth7"), Ok(()));
     }
 
     #[test]
     fn a_host_that_hides_itself_refuses_nothing() {
-        let host = Host { sys_root: "/nonexistent".into(), proc_root: "/nonexistent".into(), ..Host::default() };
+        let host =
+            HostView { sys_root: "/nonexistent".into(), proc_root: "/nonexistent".into(), ..HostView::default() };
         assert_eq!(host.check_cpus(&[4000]), Ok(()));
         assert_eq!(host.check_interface("eth7"), Ok(()));
     }

@@ -19,7 +19,7 @@ use udpd_inspect::upstream::{AnySequence, Sequence};
 settings! {
     /// `[[listener]]`.
     #[derive(Debug, Clone, PartialEq)]
-    pub struct Listener {
+    pub struct ListenerConfig {
         /// Its name in metrics, in the ledger and in paths: 1 to 64 letters, digits, dots, dashes, underscores.
         name: String = required like "syslog", Text(check_name);
         /// An address and a port, or a list of them. A lane is made for each address and each lane number.
@@ -117,7 +117,7 @@ impl Kind<Absorb> for WrittenAbsorb {
     }
 }
 
-impl Listener {
+impl ListenerConfig {
     /// A listener of which only the name and the addresses are written. It feeds no sink yet.
     pub fn new(name: impl Into<String>, addresses: Vec<SocketAddr>) -> Self {
         Self { name: name.into(), addresses, ..Self::default() }

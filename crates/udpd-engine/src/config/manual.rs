@@ -85,7 +85,7 @@ fn in_table(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, Host};
+    use crate::config::{Config, HostView};
 
     #[test]
     fn every_key_is_on_the_page_of_the_manual_once_in_each_table_that_has_it() {
@@ -101,6 +101,6 @@ mod tests {
 
     #[test]
     fn the_example_of_the_page_is_a_configuration() {
-        Config::parse(EXAMPLE, "udpd.toml(5)", &Host::default()).expect("the example of udpd.toml(5)");
+        Config::parse(EXAMPLE, "udpd.toml(5)", &HostView::default()).expect("the example of udpd.toml(5)");
     }
 }

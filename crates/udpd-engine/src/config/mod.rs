@@ -25,14 +25,16 @@ mod tests;
 
 use std::path::Path;
 
-pub use arguments::{Arguments, forms as to_forms};
+pub use arguments::{RunArguments, forms as to_forms};
 pub use check::SLOT_BYTES_MIN;
-pub use daemon::Daemon;
-pub use host::{Host, Lists, MayCome};
-pub use listener::{Absorb, ENGINES, EngineKind, Gro, Lanes, Listener, OnTruncate, ReceiveBuffer, Spread, Timestamps};
+pub use daemon::DaemonConfig;
+pub use host::{HostView, Lists, MayCome};
+pub use listener::{
+    Absorb, ENGINES, EngineKind, Gro, Lanes, ListenerConfig, OnTruncate, ReceiveBuffer, Spread, Timestamps,
+};
 pub use multicast::Multicast;
-pub use sinks::{Consumers, Sink};
-pub use steer::Steer;
+pub use sinks::{ConsumerCount, SinkConfig};
+pub use steer::SteerConfig;
 pub use whole::Config;
 
 use udpd_base::exit::{ExitCode, Failure};
@@ -46,14 +48,14 @@ impl Config {
     ///
     /// Every failure, also that of a file that cannot be read, ends with [`ExitCode::Configuration`]: starting again
     /// without an edit would not help.
-    pub fn load(path: &Path, host: &Host) -> Result<Self, Failure> {
+    pub fn load(path: &Path, host: &HostView) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let text = load::read_text(path, &name)?;
         Ok(Self::parse(&text, &name, host)?)
     }
 
     /// Checks the text of a file called `name` against `host`, and returns the configuration or all its problems.
-    pub fn parse(text: &str, name: &str, host: &Host) -> Result<Self, Problems> {
+    pub fn parse(text: &str, name: &str, host: &HostView) -> Result<Self, Problems> {
         let mut findings = Findings::new(name, text, file::parts::keys());
         let Some(table) = settings::syntax::parse(text, &mut findings) else {
             return Err(findings.into_problems());
@@ -67,7 +69,7 @@ impl Config {
     /// The configuration of `udpd run --listen ADDR --to URI`, where a wrong value ends with [`ExitCode::Usage`].
     ///
     /// Relative paths are taken from the current directory.
-    pub fn from_arguments(arguments: &Arguments) -> Result<Self, Failure> {
+    pub fn from_arguments(arguments: &RunArguments) -> Result<Self, Failure> {
         let directory = std::env::current_dir().map_err(|error| {
             let cure = "change to a directory that exists, or give absolute paths with -c FILE";
             Failure::new(ExitCode::Usage, format!("the current directory cannot be read: {error}; {cure}"))

@@ -13,12 +13,12 @@ use udpd_base::text::units::print_size;
 
 /// `[sink.NAME]`.
 #[derive(Debug, Clone)]
-pub struct Sink {
+pub struct SinkConfig {
     /// Unique, `[A-Za-z0-9_.-]{1,64}`; of a relay to several destinations there is one for each, `NAME@ADDRESS:PORT`.
     pub name: String,
     /// What its type has of its own.
     pub settings: AnySettings,
-    pub consumers: Consumers,
+    pub consumers: ConsumerCount,
     /// It runs on the threads of the receivers that feed it.
     pub inline: bool,
     /// What may wait for each consumer, in bytes of the pool; `None` leaves it to the plan.
@@ -27,7 +27,7 @@ pub struct Sink {
     pub when_full: FullPolicy,
 }
 
-impl Sink {
+impl SinkConfig {
     /// A sink of which only the name and what its type needs are written.
     pub fn new(name: impl Into<String>, settings: impl SinkSettings) -> Self {
         Self::with(name, Arc::new(settings), Common::default())
@@ -44,8 +44,8 @@ settings! {
     #[derive(Debug, Clone)]
     pub struct Common {
         /// How many consumer threads: so many, or one for each lane that feeds the sink.
-        consumers: Consumers = 1,
-            Or(&[("per_lane", Consumers::PerLane)], Count(1..=1024), count), elsewhere "threads workers";
+        consumers: ConsumerCount = 1,
+            Or(&[("per_lane", ConsumerCount::PerLane)], Count(1..=1024), count), elsewhere "threads workers";
         /// Run the sink on the threads of its receivers, without a queue, a consumer and a second wake-up. For sinks
         /// that never wait: null, udp, and unix with datagrams; what is not taken at once counts as sink_error.
         inline: bool = false, Flag, elsewhere "run_to_completion";
@@ -56,8 +56,8 @@ settings! {
     }
 }
 
-fn count(count: usize) -> Consumers {
-    Consumers::Count(NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN))
+fn count(count: usize) -> ConsumerCount {
+    ConsumerCount::Count(NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN))
 }
 
 /// A size, or `"auto"`. The older spelling counted batches.
@@ -103,7 +103,7 @@ const POLICIES: &[(&str, FullPolicy)] =
 
 /// How many consumers a sink has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Consumers {
+pub enum ConsumerCount {
     /// This many; lane i feeds consumer i mod N.
     Count(NonZeroUsize),
     /// One for each lane that feeds the sink.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use steer::ethtool::FlowHash;
 use steer::plan::{Amount, Dedication, Placement, Request, Shares};
 
-use super::listener::Listener;
+use super::listener::ListenerConfig;
 use udpd_base::settings::kinds::{Count, Flat, List, Or, Span, Text, Words};
 use udpd_base::settings::{Field, Findings, Key, Kind, Line, Located, Settings, Table, settings};
 use udpd_base::text::advice::Advice;
@@ -15,7 +15,7 @@ use udpd_base::text::units;
 settings! {
     /// `[steer]`.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Steer {
+    pub struct SteerConfig {
         /// The interfaces that `udpd steer` sets up.
         interfaces: Vec<String> = [], List(|name| Ok(name.to_owned()));
         /// What is wished of them. Its cores are those that udpd may use at all.
@@ -93,15 +93,15 @@ pub(super) fn or_auto(Advice { what, cure }: Advice) -> Advice {
     Advice::new(what, format!("{cure}, or \"auto\" for all"))
 }
 
-impl Steer {
+impl SteerConfig {
     /// Which of the requests for receive queues of their own is this listener's, and how many it asks for.
-    pub fn dedicated_to(&self, listener: &Listener) -> Option<(usize, usize)> {
+    pub fn dedicated_to(&self, listener: &ListenerConfig) -> Option<(usize, usize)> {
         let place = self.dedicated_queues.iter().position(|(name, _)| *name == listener.name)?;
         Some((place, self.dedicated_queues[place].1))
     }
 
     /// How many receive queues are kept for it: on its interface, or on each that is steered.
-    pub fn own_queues(&self, listener: &Listener) -> usize {
+    pub fn own_queues(&self, listener: &ListenerConfig) -> usize {
         let each = self.dedicated_to(listener).map_or(0, |(_, queues)| queues);
         let interfaces = if listener.interface.is_some() { 1 } else { self.interfaces.len().max(1) };
         each * interfaces

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::file::parts::keys;
-use super::{Absorb, Config, Daemon, Host, Lists};
+use super::{Absorb, Config, DaemonConfig, HostView, Lists};
 use udpd_base::settings::{Chosen, Key};
 use udpd_sinks::kafka::KafkaSettings;
 
@@ -28,11 +28,11 @@ fn documentation() -> String {
 }
 
 fn parse(text: &str) -> Config {
-    Config::parse(text, "test.toml", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"))
+    Config::parse(text, "test.toml", &HostView::default()).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 /// The messages about `text`, without the name of the file.
-fn problems(text: &str, host: &Host) -> Vec<String> {
+fn problems(text: &str, host: &HostView) -> Vec<String> {
     let problems = Config::parse(text, "f", host).expect_err("the text is wrong");
     problems.list().iter().map(ToString::to_string).collect()
 }
@@ -47,7 +47,7 @@ fn the_documented_file_shows_the_defaults_of_the_code() {
     documented.daemon.control_socket = least.daemon.control_socket.clone();
     documented.daemon.metrics_address.written = false;
     assert_eq!(format!("{documented:#?}"), format!("{least:#?}"));
-    assert_eq!(least.daemon, Daemon::default());
+    assert_eq!(least.daemon, DaemonConfig::default());
 }
 
 /// Every setting of the documented file by its path: its value as written, and whether it is commented out.
@@ -97,7 +97,7 @@ fn the_examples_are_valid() {
     let files: Vec<_> = fs::read_dir(directory).expect("config/examples").flatten().collect();
     assert!(files.len() >= 3, "the examples are gone");
     for file in files {
-        match Config::load(&file.path(), &Host::default()) {
+        match Config::load(&file.path(), &HostView::default()) {
             Ok(_) => {}
             // Another build has it.
             Err(failure) if !cfg!(feature = "kafka") && failure.message.contains("--features kafka") => {}
@@ -120,7 +120,7 @@ fn the_example_of_every_key_is_right_in_its_place() {
             _ => LEAST.replace("[[listener]]\n", &format!("[[listener]]\n{line}")),
         };
         // Whose files need not be there.
-        let host = Host { lists: Lists::Leave, ..Host::default() };
+        let host = HostView { lists: Lists::Leave, ..HostView::default() };
         Config::parse(&text, "test.toml", &host).unwrap_or_else(|problems| panic!("{problems}"));
     }
 }
@@ -181,7 +181,7 @@ fn a_queue_is_read_in_bytes_and_in_its_older_spelling_as_batches_of_32_kib() {
 #[test]
 fn all_problems_are_reported_in_the_order_of_the_text() {
     let text = "[[listener]]\nname = \"a b\"\nbatch_size = 0\nsinks = [\"x\"]\n[sink.y]\ntype = \"null\"\ncolour = 1\n";
-    let lines = problems(text, &Host::default());
+    let lines = problems(text, &HostView::default());
     let places: Vec<_> = lines.iter().map(|line| line.split(": ").take(2).collect::<Vec<_>>().join(" ")).collect();
     let expected =
         ["f:1:1 listener.address", "f:2:8 listener.name", "f:3:14 listener.batch_size", "f:4:10 listener.sinks"];
@@ -205,7 +205,7 @@ fn the_queues_of_an_interface_count_as_lanes_when_files_are_compared() {
     for queue in ["rx-0", "rx-1"] {
         fs::create_dir_all(root.path().join("class/net/eth0/queues").join(queue)).expect("a queue");
     }
-    let host = Host { sys_root: root.path().to_owned(), ..Host::default() };
+    let host = HostView { sys_root: root.path().to_owned(), ..HostView::default() };
     let text = "[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\ninterface = \"eth0\"\nsinks = [\"s\"]\n\
                 [sink.s]\ntype = \"file\"\npath = \"/nonexistent/{listener}\"\nconsumers = \"per_lane\"\n";
     let lines = problems(text, &host);
@@ -227,7 +227,7 @@ fn a_kafka_sink_is_taken_by_a_build_that_has_one_and_refused_by_one_that_has_not
         let properties: Vec<_> = kafka.properties.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         assert_eq!(properties, [("linger.ms", "20"), ("socket.keepalive.enable", "true")]);
     } else {
-        let lines = problems(&text, &Host::default());
+        let lines = problems(&text, &HostView::default());
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].contains("built without Kafka") && lines[0].contains("--features kafka"), "{lines:?}");
     }
@@ -268,7 +268,7 @@ fn buffers_have_room_for_the_headers_that_proxies_put_before_datagrams() {
     let absorbed = |keys: &str| {
         let text = format!("[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:514\"\nsinks = [\"x\"]\n{keys}\n");
         let text = format!("{text}[sink.x]\ntype = \"null\"\n");
-        Config::parse(&text, "f", &Host::default()).expect("valid").listeners[0].absorbed_bytes()
+        Config::parse(&text, "f", &HostView::default()).expect("valid").listeners[0].absorbed_bytes()
     };
     let proxied = "proxy_protocol = \"v2\"\nproxy_from = [\"127.0.0.1/32\"]";
     assert_eq!([absorbed(""), absorbed(proxied)], [512, 564]);

@@ -16,7 +16,7 @@ use super::going_on::GoingOn;
 use super::kept::Claims;
 use super::setup::LaneSetup;
 use crate::config;
-use crate::config::Listener;
+use crate::config::ListenerConfig;
 use crate::plan::spread;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::holder;
@@ -168,7 +168,7 @@ fn refuse_company(setup: &LaneSetup, sockets: &[Arc<Socket>], claims: &Claims) -
 
 /// Binds a socket for a moment where nobody of ours has one, to find out whether a lane can. What arrives in that
 /// moment would have had no receiver either.
-pub(super) fn probe(listener: &Listener, address: SocketAddr) -> Result<(), Failure> {
+pub(super) fn probe(listener: &ListenerConfig, address: SocketAddr) -> Result<(), Failure> {
     bind_alone(listener.interface.as_deref(), address).or_else(|error| {
         let is_shared = listener.share_port && error.kind() == io::ErrorKind::AddrInUse;
         if is_shared { Ok(()) } else { Err(bind_failure(address, &error)) }

@@ -24,9 +24,9 @@ use steer::ethtool::{Ethtool, Ioctl};
 
 use super::kept::TAKES_A_RESTART;
 use super::lane::LaneThread;
-use crate::config::{Config, Listener};
+use crate::config::{Config, ListenerConfig};
 use crate::plan::memory::Bytes;
-use crate::plan::{LanePlan, Plan, xdp as xdp_plan};
+use crate::plan::{LanePlan, PipelinePlan, xdp as xdp_plan};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_sandbox::products::Product;
 use udpd_sandbox::warden;
@@ -81,7 +81,7 @@ impl Bypasses {
     /// before have ended.
     pub(super) fn go_over(&self, config: &Config) {
         self.own().retain_mut(|bypass| {
-            let is_its = |listener: &&Listener| *bypass.loaded.wanted() == wanted(listener);
+            let is_its = |listener: &&ListenerConfig| *bypass.loaded.wanted() == wanted(listener);
             let next = config.listeners.iter().find(is_its);
             let others = |listener| xdp_plan::named_by_others(config, listener);
             let addresses = next.map(|listener| (listener.name.clone(), addresses(listener), others(listener)));
@@ -147,7 +147,7 @@ impl Bypasses {
 }
 
 impl Bypass {
-    fn attach(listener: &Listener) -> Result<Self, Failure> {
+    fn attach(listener: &ListenerConfig) -> Result<Self, Failure> {
         let redirect = xdp::Redirect::attach(&wanted(listener), &[]);
         let redirect = redirect.map_err(|refusal| xdp_plan::refused(&listener.name, &refusal))?;
         let (name, loaded, known) = (listener.name.clone(), redirect.loaded(), Some(Vec::new()));
@@ -325,12 +325,12 @@ fn no_program(listener: &str) -> Failure {
 }
 
 /// What a listener wants at its interface.
-pub(super) fn wanted(listener: &Listener) -> xdp::Wanted {
+pub(super) fn wanted(listener: &ListenerConfig) -> xdp::Wanted {
     let interface = listener.interface.as_deref().unwrap_or_default();
     xdp::Wanted::new(interface, listener.addresses[0].port()).mode(listener.xdp_mode)
 }
 
-fn addresses(listener: &Listener) -> Vec<IpAddr> {
+fn addresses(listener: &ListenerConfig) -> Vec<IpAddr> {
     listener.addresses.iter().map(|address| address.ip()).collect()
 }
 
@@ -358,7 +358,7 @@ fn list(addresses: &[IpAddr]) -> String {
 
 /// Refuses a plan whose queues may not have their memory locked by this thread. At the start there may have been a
 /// right that stood for the limit.
-pub(super) fn refuse_locked_memory(plan: &Plan, before: &Plan) -> Result<(), Failure> {
+pub(super) fn refuse_locked_memory(plan: &PipelinePlan, before: &PipelinePlan) -> Result<(), Failure> {
     // The kernel lets go of what was locked before a moment later.
     let lanes = plan.lanes.iter().chain(&before.lanes).filter(|lane| !lane.has_socket());
     let needed: usize = lanes.map(LanePlan::batches_bytes).sum();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::follower::Follower;
 use super::lane::{LaneThread, thread_name};
 use super::running::Pinned;
-use crate::plan::Plan;
+use crate::plan::PipelinePlan;
 use udpd_base::exit::Failure;
 use udpd_base::os::crew;
 use udpd_base::os::crew::Crew;
@@ -16,7 +16,7 @@ use udpd_base::os::threads;
 /// Starts those of all listeners, on the cores of consumers. Where one cannot start, those that did end.
 pub(super) fn spawn_all(
     lanes: &[LaneThread],
-    plan: &Plan,
+    plan: &PipelinePlan,
     pinned: &mut Vec<Pinned>,
     crew: &Crew,
 ) -> Result<Vec<Follower>, Failure> {
@@ -30,7 +30,7 @@ pub(super) fn spawn_all(
 
 fn spawn_each(
     lanes: &[LaneThread],
-    plan: &Plan,
+    plan: &PipelinePlan,
     pinned: &mut Vec<Pinned>,
     crew: &Crew,
     followers: &mut Vec<Follower>,

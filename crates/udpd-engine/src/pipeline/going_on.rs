@@ -12,15 +12,15 @@ use nix::errno::Errno;
 
 use super::kept::Claims;
 use super::setup::LaneSetup;
-use crate::config::{Config, Listener, Spread};
-use crate::plan::{Plan, spread};
+use crate::config::{Config, ListenerConfig, Spread};
+use crate::plan::{PipelinePlan, spread};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_sandbox::warden;
 
 /// A group that is bound, and what is to become of it.
 #[derive(Debug)]
 pub(super) struct GoingOn<'a> {
-    listener: &'a Listener,
+    listener: &'a ListenerConfig,
     address: SocketAddr,
     shares: bool,
     group: Group,
@@ -36,7 +36,7 @@ pub(super) struct GoingOn<'a> {
 /// lanes.
 pub(super) fn spreads(
     config: &Config,
-    plan: &Plan,
+    plan: &PipelinePlan,
     sockets: &[Option<Arc<Socket>>],
     claims: &Claims,
 ) -> BTreeMap<usize, GroupSpread> {
@@ -175,7 +175,7 @@ impl<'a> GoingOn<'a> {
     }
 }
 
-fn failure(listener: &Listener, address: SocketAddr, what: &str, error: &io::Error, cure: &str) -> Failure {
+fn failure(listener: &ListenerConfig, address: SocketAddr, what: &str, error: &io::Error, cure: &str) -> Failure {
     let message = format!(
         "listener {}, address {address}: cannot {what} the sockets that were left for it: {error}{cure}",
         listener.name
@@ -185,7 +185,7 @@ fn failure(listener: &Listener, address: SocketAddr, what: &str, error: &io::Err
 
 /// Has the kernel drop and count what arrives at sockets that cannot leave their group, so that what is in them comes
 /// to an end.
-fn refuse_arrivals(surplus: &[Arc<Socket>], listener: &Listener) {
+fn refuse_arrivals(surplus: &[Arc<Socket>], listener: &ListenerConfig) {
     for socket in surplus {
         if let Err(error) = socket.refuse_arrivals() {
             log::warn!(

@@ -11,7 +11,7 @@ use super::super::sweep;
 use super::*;
 
 /// A configuration of one listener that has two lanes at each of these addresses.
-fn setups(addresses: [SocketAddr; 2]) -> (Config, Plan) {
+fn setups(addresses: [SocketAddr; 2]) -> (Config, PipelinePlan) {
     let [first, second] = addresses;
     let text = format!(
         "[[listener]]\nname = \"in\"\naddress = [\"{first}\", \"{second}\"]\nlanes = 2\nspread = \"random\"\n\

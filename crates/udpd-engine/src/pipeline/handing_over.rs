@@ -22,7 +22,7 @@ use super::socket;
 use super::start::begin;
 use super::writes::Writes;
 use crate::config::Config;
-use crate::plan::Plan;
+use crate::plan::PipelinePlan;
 use udpd_base::handover::route::FullPolicy;
 use udpd_base::os::crew;
 
@@ -36,7 +36,7 @@ const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 const WAIT_FOR_ROOM_LIMIT: Duration = Duration::from_millis(500);
 
 /// Puts the consumers of sinks that stay where they are planned now.
-fn move_consumers(consumers: &mut [ConsumerThread], plan: &Plan) {
+fn move_consumers(consumers: &mut [ConsumerThread], plan: &PipelinePlan) {
     let mut numbers = vec![0; plan.sinks.len()];
     for consumer in consumers {
         let number = &mut numbers[consumer.sink];
@@ -48,7 +48,7 @@ fn move_consumers(consumers: &mut [ConsumerThread], plan: &Plan) {
     }
 }
 
-fn last_consumer(config: &Config, plan: &Plan, consumer: ConsumerThread) -> LastConsumer {
+fn last_consumer(config: &Config, plan: &PipelinePlan, consumer: ConsumerThread) -> LastConsumer {
     let ConsumerThread { sink, ended, thread, relief, pinned, .. } = consumer;
     let (name, writes) = (config.sinks[sink].name.clone(), Writes::of(config, plan, sink));
     LastConsumer { sink: name, writes, ended, known: pinned.thread, relief, thread }

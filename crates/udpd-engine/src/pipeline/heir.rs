@@ -34,8 +34,8 @@ use super::start::{addresses, ledger_of, open_books, pinned_receiver, sort, with
 use super::stocks::Stocks;
 use super::wiring::{self, Consumers, KeptConsumer, KeptSink, Wiring, spawn_consumers};
 use super::writes::{Finishing, Writes, files_by_consumer};
-use crate::config::{Config, Listener};
-use crate::plan::Plan;
+use crate::config::{Config, ListenerConfig};
+use crate::plan::PipelinePlan;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::handover::pool::Home;
 use udpd_base::ledger::LaneLedger;
@@ -46,7 +46,7 @@ use udpd_base::sink::{Differs, OpenContext};
 #[derive(Debug)]
 pub struct Heir {
     pub config: Arc<Config>,
-    pub(super) plan: Arc<Plan>,
+    pub(super) plan: Arc<PipelinePlan>,
     pub(super) books: Arc<Books>,
     pub(super) lanes: Vec<(LaneThread, Start, SocketAddr)>,
     /// By sink, the one of before that it goes on with.
@@ -73,7 +73,7 @@ pub struct Heir {
 #[derive(Debug)]
 pub struct Forerunner {
     config: Arc<Config>,
-    plan: Arc<Plan>,
+    plan: Arc<PipelinePlan>,
     books: Arc<Books>,
     chronicle: Arc<Chronicle>,
     files: Files,
@@ -132,7 +132,7 @@ impl Turn {
 struct Making<'a> {
     before: &'a Forerunner,
     config: &'a Arc<Config>,
-    plan: &'a Arc<Plan>,
+    plan: &'a Arc<PipelinePlan>,
     crew: &'a Crew,
     kept: Vec<Option<usize>>,
     follows_itself: Vec<bool>,
@@ -174,7 +174,7 @@ impl Forerunner {
         self.turn.clone()
     }
 
-    pub fn plan(&self) -> Arc<Plan> {
+    pub fn plan(&self) -> Arc<PipelinePlan> {
         Arc::clone(&self.plan)
     }
 
@@ -189,7 +189,7 @@ impl Forerunner {
     }
 
     /// Makes what is to take the place of the pipeline, beside it. On a failure nothing has changed.
-    pub fn make_heir(&self, config: &Arc<Config>, plan: &Arc<Plan>, crew: &Crew) -> Result<Heir, Failure> {
+    pub fn make_heir(&self, config: &Arc<Config>, plan: &Arc<PipelinePlan>, crew: &Crew) -> Result<Heir, Failure> {
         self.refuse_what_cannot_be_woken()?;
         self.refuse_other_programs(config)?;
         bypass::refuse_locked_memory(plan, &self.plan)?;
@@ -204,7 +204,7 @@ impl Forerunner {
     }
 
     /// Its sockets, dealt out to the lanes of a plan.
-    fn claims(&self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
+    fn claims(&self, config: &Config, plan: &PipelinePlan) -> Result<Claims, Failure> {
         let own = self.sockets.iter().filter_map(|(name, socket)| Some((name.clone(), socket.clone()?)));
         let mut claims = Kept::of(own)
             .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot ask a socket what it is: {error}")))?
@@ -223,7 +223,7 @@ impl Forerunner {
     }
 
     /// The sink of this pipeline that a sink of another configuration can go on with.
-    fn stays(&self, config: &Config, plan: &Plan, sink: usize) -> Option<usize> {
+    fn stays(&self, config: &Config, plan: &PipelinePlan, sink: usize) -> Option<usize> {
         let wanted = &config.sinks[sink];
         let before = self.config.sinks.iter().position(|before| before.name == wanted.name)?;
         let (planned, planned_before) = (&plan.sinks[sink], &self.plan.sinks[before]);
@@ -253,7 +253,7 @@ impl Forerunner {
 
     /// By sink, whether it takes the place of one that writes the same file, of this pipeline or of one before: it
     /// begins when that one has closed it.
-    fn takes_place(&self, config: &Config, plan: &Plan, kept: &[Option<usize>]) -> impl Iterator<Item = bool> {
+    fn takes_place(&self, config: &Config, plan: &PipelinePlan, kept: &[Option<usize>]) -> impl Iterator<Item = bool> {
         let leave = (0..self.config.sinks.len()).filter(|own| !kept.contains(&Some(*own)));
         let leaving = leave.map(|own| Writes::of(&self.config, &self.plan, own));
         let in_the_way: Vec<Writes> = leaving.chain(self.finishing.iter().map(|last| last.writes.clone())).collect();
@@ -273,7 +273,7 @@ impl Forerunner {
     /// A program is attached to an interface with rights that nobody has any more.
     fn refuse_other_programs(&self, config: &Config) -> Result<(), Failure> {
         let own = || self.config.listeners.iter().filter(|listener| listener.is_past_the_stack());
-        let is_new = |next: &&Listener| !own().any(|own| bypass::wanted(own) == bypass::wanted(next));
+        let is_new = |next: &&ListenerConfig| !own().any(|own| bypass::wanted(own) == bypass::wanted(next));
         let next = config.listeners.iter().filter(|listener| listener.is_past_the_stack()).find(is_new);
         next.map_or(Ok(()), |listener| {
             let name = &listener.name;
@@ -362,7 +362,7 @@ impl Making<'_> {
         let homes: Arc<[Arc<Home>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let scenes = wiring::scenes(config, plan);
         let listeners: Vec<String> = config.listeners.iter().map(|listener| listener.name.clone()).collect();
-        let place_now = |listener: &Listener| listeners.iter().position(|name| *name == listener.name);
+        let place_now = |listener: &ListenerConfig| listeners.iter().position(|name| *name == listener.name);
         let places: Arc<[Option<usize>]> = before.config.listeners.iter().map(place_now).collect();
         let transfer: Arc<Mutex<()>> = before.chronicle.transfer();
         let mut opened = Consumers::default();

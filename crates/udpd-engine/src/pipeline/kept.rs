@@ -20,8 +20,8 @@ use nix::net::if_::if_nametoindex;
 use super::closing::{self, Closing, Found};
 use super::multicast;
 use crate::config;
-use crate::config::{Config, Listener};
-use crate::plan::{LanePlan, Plan};
+use crate::config::{Config, ListenerConfig};
+use crate::plan::{LanePlan, PipelinePlan};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::holder;
 
@@ -86,11 +86,11 @@ enum Users {
 }
 
 /// A lane as it is planned.
-type Planned<'a> = (&'a Listener, &'a LanePlan);
+type Planned<'a> = (&'a ListenerConfig, &'a LanePlan);
 
 /// What the socket of a lane is called: its listener, its number, and what it has joined, because nobody can ask a
 /// socket for that.
-pub fn name_of(listener: &Listener, plan: &LanePlan) -> String {
+pub fn name_of(listener: &ListenerConfig, plan: &LanePlan) -> String {
     let (name, number) = (&listener.name, plan.number);
     match multicast::fingerprint(listener, plan) {
         None => format!("{name}.{number}"),
@@ -144,7 +144,7 @@ impl KeptSocket {
             && (self.address.port() == address.port() || (address.port() == 0 && is_named()))
     }
 
-    fn is_in_the_way_of(&self, listener: &Listener, plan: &LanePlan) -> bool {
+    fn is_in_the_way_of(&self, listener: &ListenerConfig, plan: &LanePlan) -> bool {
         is_in_the_way((self.address, self.interface), listener, plan)
     }
 
@@ -165,7 +165,7 @@ impl KeptSocket {
         is_given_up(&self.socket)
     }
 
-    fn too_many(&self, listener: &Listener, lanes: usize) -> Failure {
+    fn too_many(&self, listener: &ListenerConfig, lanes: usize) -> Failure {
         let message = format!(
             "the service manager passed more sockets for {} than the {lanes} lanes that listener {} has there, and \
              what arrives at one without a lane is lost: write one ListenDatagram= line for each lane into the .socket \
@@ -228,7 +228,7 @@ impl Kept {
     }
 
     /// Deals them out to the lanes. What fits none is closed when all others are bound.
-    pub fn claim(self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
+    pub fn claim(self, config: &Config, plan: &PipelinePlan) -> Result<Claims, Failure> {
         let mut claims = Claims::none(plan);
         let (given_up, left): (Vec<_>, Vec<_>) = self.sockets.into_iter().partition(KeptSocket::is_given_up);
         claims.let_go(given_up, "an earlier start had given it up")?;
@@ -238,7 +238,7 @@ impl Kept {
     }
 
     /// The same while a pipeline receives from them. What fits none is left to that pipeline.
-    pub(super) fn claim_in_use(self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
+    pub(super) fn claim_in_use(self, config: &Config, plan: &PipelinePlan) -> Result<Claims, Failure> {
         let mut claims = Claims { are_in_use: true, ..Claims::none(plan) };
         let left = claims.deal_out(self.sockets, config, plan, Users::Own)?;
         for lane in claims.without_socket(plan) {
@@ -255,7 +255,7 @@ impl Kept {
     }
 
     /// The same while another process receives from them, which is to end.
-    pub fn claim_from_running(self, config: &Config, plan: &Plan) -> Result<FromRunning, Failure> {
+    pub fn claim_from_running(self, config: &Config, plan: &PipelinePlan) -> Result<FromRunning, Failure> {
         let mut claims = Claims { are_in_use: true, ..Claims::none(plan) };
         let mut names: Vec<String> = self.sockets.iter().map(|kept| kept.name.clone()).collect();
         let left = claims.deal_out(self.sockets, config, plan, Users::Other)?;
@@ -269,7 +269,7 @@ impl Kept {
 
 impl Claims {
     /// Nothing for any lane.
-    pub(super) fn none(plan: &Plan) -> Self {
+    pub(super) fn none(plan: &PipelinePlan) -> Self {
         let lanes = plan.lanes.len();
         let (of_lanes, surplus) = (vec![None; lanes], vec![Vec::new(); lanes]);
         let (closing, spreads, closed) = (Vec::new(), BTreeMap::new(), Arc::default());
@@ -277,7 +277,7 @@ impl Claims {
     }
 
     /// The first lane of each address for which a socket is to be made.
-    fn without_socket<'a>(&self, plan: &'a Plan) -> impl Iterator<Item = &'a LanePlan> + use<'a, '_> {
+    fn without_socket<'a>(&self, plan: &'a PipelinePlan) -> impl Iterator<Item = &'a LanePlan> + use<'a, '_> {
         let lanes = plan.lanes.iter().zip(&self.of_lanes);
         let is_first = |lane: &LanePlan| lane.member == 0 && lane.has_socket();
         lanes.filter(move |(lane, claimed)| claimed.is_none() && is_first(lane)).map(|(lane, _)| lane)
@@ -288,7 +288,7 @@ impl Claims {
         &mut self,
         mut left: Vec<KeptSocket>,
         config: &Config,
-        plan: &Plan,
+        plan: &PipelinePlan,
         users: Users,
     ) -> Result<Vec<KeptSocket>, Failure> {
         let planned: Vec<Planned<'_>> =
@@ -375,7 +375,7 @@ impl Claims {
 
 /// Whether no socket can be bound for the lane, or for other datagrams than it is to have, while one is there that is
 /// bound to this address and interface. Sockets on two interfaces can have one address.
-pub(super) fn is_in_the_way((address, own): (SocketAddr, u32), listener: &Listener, plan: &LanePlan) -> bool {
+pub(super) fn is_in_the_way((address, own): (SocketAddr, u32), listener: &ListenerConfig, plan: &LanePlan) -> bool {
     let interface = listener.interface.as_deref().map_or(Ok(0), if_nametoindex);
     interface.is_ok_and(|interface| interface == 0 || own == 0 || interface == own)
         && plan.address.port() != 0

@@ -16,7 +16,7 @@ use mmsg::Socket;
 use nix::net::if_::if_nametoindex;
 
 use super::setup::LaneSetup;
-use crate::config::{Lanes, Listener};
+use crate::config::{Lanes, ListenerConfig};
 use crate::plan::LanePlan;
 use udpd_base::exit::{ExitCode, Failure};
 
@@ -37,7 +37,7 @@ impl fmt::Display for Membership {
 }
 
 /// What the lane of this plan joins.
-fn memberships(listener: &Listener, plan: &LanePlan) -> Vec<Membership> {
+fn memberships(listener: &ListenerConfig, plan: &LanePlan) -> Vec<Membership> {
     let lanes = match listener.lanes {
         Lanes::Auto => 1,
         Lanes::Count(count) => count.get(),
@@ -56,7 +56,7 @@ fn memberships(listener: &Listener, plan: &LanePlan) -> Vec<Membership> {
 
 /// What the lane of this plan joins, and on which interface, in a number that is the same in every process; `None` when
 /// that is nothing.
-pub(super) fn fingerprint(listener: &Listener, plan: &LanePlan) -> Option<u32> {
+pub(super) fn fingerprint(listener: &ListenerConfig, plan: &LanePlan) -> Option<u32> {
     let memberships = memberships(listener, plan);
     if memberships.is_empty() {
         return None;
@@ -141,18 +141,18 @@ fn failure(setup: &LaneSetup, what: &str, error: &io::Error) -> Failure {
 mod tests {
     use super::*;
     use crate::config::EngineKind;
-    use crate::config::{Config, Host};
+    use crate::config::{Config, HostView};
     use crate::plan::engine::Choice;
-    use crate::plan::{Ground, Interfaces, Plan};
+    use crate::plan::{Interfaces, PipelinePlan, PlacementInput};
 
     /// What each lane of a listener with these keys joins, in the order of the lanes.
     fn joined(keys: &str) -> Vec<Vec<String>> {
         let text = format!("[[listener]]\nname = \"a\"\nsinks = [\"s\"]\n{keys}\n[sink.s]\ntype = \"null\"\n");
-        let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
+        let config = Config::parse(&text, "test", &HostView::default()).unwrap_or_else(|problems| panic!("{problems}"));
         let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
         let (topology, interfaces) = (steer::Topology::default(), Interfaces::default());
-        let ground = Ground { topology: &topology, allowed: &[], interfaces: &interfaces };
-        let plan = Plan::new(&config, &ground, &engines, 0).expect("a plan");
+        let ground = PlacementInput { topology: &topology, allowed: &[], interfaces: &interfaces };
+        let plan = PipelinePlan::new(&config, &ground, &engines, 0).expect("a plan");
         let of_lane = |plan| memberships(&config.listeners[0], plan).iter().map(ToString::to_string).collect();
         plan.lanes.iter().map(of_lane).collect()
     }

@@ -22,7 +22,7 @@ use super::relief::Relief;
 use super::setup::{self, LaneSetup};
 use super::successor::Successor;
 use crate::config::Config;
-use crate::plan::Plan;
+use crate::plan::PipelinePlan;
 use udpd_base::handover::Caller;
 use udpd_base::ledger::snapshot::SharerSnapshot;
 use udpd_base::ledger::{Echoes, LaneLedger};
@@ -36,7 +36,7 @@ pub struct Pipeline {
     pub(super) books: Arc<Books>,
     /// What it was made from.
     pub(super) config: Arc<Config>,
-    pub(super) plan: Arc<Plan>,
+    pub(super) plan: Arc<PipelinePlan>,
     pub(super) files: Files,
     pub(super) lanes: Vec<Lane>,
     pub(super) consumers: Vec<ConsumerThread>,
@@ -147,7 +147,7 @@ impl Pipeline {
     }
 
     /// The plan that it was made from.
-    pub fn plan(&self) -> Arc<Plan> {
+    pub fn plan(&self) -> Arc<PipelinePlan> {
         Arc::clone(&self.plan)
     }
 

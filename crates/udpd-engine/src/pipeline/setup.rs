@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::config::{Config, Listener};
-use crate::plan::{LanePlan, Plan};
+use crate::config::{Config, ListenerConfig};
+use crate::plan::{LanePlan, PipelinePlan};
 use udpd_base::sink::settings::Target;
 use udpd_base::text::address;
 use udpd_inspect::policy::{AccessList, Offences, Unwrapper};
@@ -17,7 +17,7 @@ use udpd_inspect::upstream::Upstream;
 pub struct LaneSetup {
     pub index: usize,
     pub plan: LanePlan,
-    pub listener: Arc<Listener>,
+    pub listener: Arc<ListenerConfig>,
     /// What takes PROXY headers off, where it is behind proxies.
     pub unwrapper: Option<Unwrapper>,
     /// Whose datagrams it takes, when not everybody's.
@@ -33,7 +33,7 @@ pub struct LaneSetup {
 }
 
 /// The addresses that the sinks of a listener send to, by sink. A name is none: it may stand for another one soon.
-pub(super) fn destinations<'c>(config: &'c Config, listener: &Listener) -> Vec<(&'c str, SocketAddr)> {
+pub(super) fn destinations<'c>(config: &'c Config, listener: &ListenerConfig) -> Vec<(&'c str, SocketAddr)> {
     let sinks = listener.sinks.iter().map(|&sink| &config.sinks[sink]);
     let peers = sinks.filter_map(|sink| match sink.settings.target() {
         Target::Peers(peers) => Some((sink.name.as_str(), peers)),
@@ -47,8 +47,8 @@ pub(super) fn destinations<'c>(config: &'c Config, listener: &Listener) -> Vec<(
 
 impl LaneSetup {
     /// Those of all lanes of a plan.
-    pub(super) fn all(config: &Config, plan: &Plan) -> Vec<Self> {
-        let shared = |(index, listener): (usize, &Listener)| {
+    pub(super) fn all(config: &Config, plan: &PipelinePlan) -> Vec<Self> {
+        let shared = |(index, listener): (usize, &ListenerConfig)| {
             let lanes = plan.lanes.iter().filter(|lane| lane.listener == index).count();
             let upstream = listener.sequence.map(|sequence| Upstream::new(sequence, lanes, listener.reads_drops()));
             let is_relayed = !destinations(config, listener).is_empty();
@@ -66,9 +66,9 @@ impl LaneSetup {
     }
 
     /// The same when another configuration was in force before.
-    pub(super) fn all_after(before: &Config, config: &Config, plan: &Plan) -> Vec<Self> {
-        let is_said = |listener: &Listener| {
-            let asks_for = |listener: &Listener| (listener.busy_poll, listener.engine, listener.gro);
+    pub(super) fn all_after(before: &Config, config: &Config, plan: &PipelinePlan) -> Vec<Self> {
+        let is_said = |listener: &ListenerConfig| {
+            let asks_for = |listener: &ListenerConfig| (listener.busy_poll, listener.engine, listener.gro);
             let mut known = before.listeners.iter().filter(|known| known.name == listener.name);
             known.any(|known| asks_for(known) == asks_for(listener))
         };

@@ -25,8 +25,8 @@ use super::setup::LaneSetup;
 use super::socket;
 use super::stocks::Stocks;
 use super::wiring::{self, Consumers, Wiring, spawn_consumers};
-use crate::config::{Config, Listener};
-use crate::plan::{Plan, xdp};
+use crate::config::{Config, ListenerConfig};
+use crate::plan::{PipelinePlan, xdp};
 use hostloss::HostLedger;
 use udpd_base::exit::Failure;
 use udpd_base::handover::pool::Home;
@@ -36,7 +36,7 @@ use udpd_base::sink::OpenContext;
 
 impl Pipeline {
     /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
-    pub fn start(config: &Config, plan: &Plan, started: Instant, crew: &Crew) -> Result<Self, Failure> {
+    pub fn start(config: &Config, plan: &PipelinePlan, started: Instant, crew: &Crew) -> Result<Self, Failure> {
         Self::start_with(Claims::none(plan), config, plan, started, crew)
     }
 
@@ -44,7 +44,7 @@ impl Pipeline {
     pub fn start_with(
         claims: Claims,
         config: &Config,
-        plan: &Plan,
+        plan: &PipelinePlan,
         started: Instant,
         crew: &Crew,
     ) -> Result<Self, Failure> {
@@ -64,13 +64,13 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    pub fn make(claims: Claims, config: &Config, plan: &Plan, crew: &Crew) -> Result<Self, Failure> {
+    pub fn make(claims: Claims, config: &Config, plan: &PipelinePlan, crew: &Crew) -> Result<Self, Failure> {
         let mut prepared = Self::make_lanes(claims, config, plan, crew)?;
         prepared.bypasses = Some(Bypasses::make(config, &mut prepared.threads)?);
         Ok(prepared)
     }
 
-    fn make_lanes(claims: Claims, config: &Config, plan: &Plan, crew: &Crew) -> Result<Self, Failure> {
+    fn make_lanes(claims: Claims, config: &Config, plan: &PipelinePlan, crew: &Crew) -> Result<Self, Failure> {
         let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), &claims, crew)?;
         let stocks = Stocks::make(&plan.pool, crew)?;
         Ok(Self { claims, threads, stocks, bypasses: None })
@@ -78,7 +78,7 @@ impl Prepared {
 
     /// The same beside the process that still receives from the sockets. It is to end for this one, so whatever can be
     /// found out before is: also whether the addresses can be had that it has nothing to do with.
-    pub fn beside(from: FromRunning, config: &Config, plan: &Plan, crew: &Crew) -> Result<Self, Failure> {
+    pub fn beside(from: FromRunning, config: &Config, plan: &PipelinePlan, crew: &Crew) -> Result<Self, Failure> {
         for (listener, address) in from.free {
             bind::probe(&config.listeners[listener], address)?;
         }
@@ -115,7 +115,7 @@ impl Prepared {
     pub fn start(
         mut self,
         config: &Config,
-        plan: &Plan,
+        plan: &PipelinePlan,
         started: Instant,
         crew: &Crew,
         commit: impl FnOnce() -> Result<(), Failure>,
@@ -281,7 +281,7 @@ pub(super) fn open_books(
     started: Instant,
     host: Arc<HostLedger>,
 ) -> Books {
-    let listener = |(index, listener): (usize, &Listener)| {
+    let listener = |(index, listener): (usize, &ListenerConfig)| {
         let own = threads.iter().filter(|thread| thread.setup.plan.listener == index);
         let endpoints = &mut endpoints;
         let lane_books = |LaneThread { setup, made, .. }: &LaneThread| LaneBooks {

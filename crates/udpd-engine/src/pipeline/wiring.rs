@@ -15,7 +15,7 @@ use super::running::{ConsumerThread, Pinned};
 use super::stay::Stays;
 use super::stocks::Stocks;
 use crate::config::Config;
-use crate::plan::{LanePlan, Plan};
+use crate::plan::{LanePlan, PipelinePlan};
 use udpd_base::exit::Failure;
 use udpd_base::format::encoder::Scene;
 use udpd_base::handover::Caller;
@@ -34,7 +34,7 @@ use udpd_base::sink::{Feeders, OpenContext};
 /// One sink on its way to being open.
 pub(super) struct Wiring<'a> {
     pub config: &'a Config,
-    pub plan: &'a Plan,
+    pub plan: &'a PipelinePlan,
     pub sink: usize,
     pub homes: &'a Arc<[Arc<Home>]>,
     pub stocks: &'a Stocks,
@@ -91,7 +91,7 @@ pub(super) struct Consumers {
 }
 
 /// Who receives, by lane.
-pub(super) fn scenes(config: &Config, plan: &Plan) -> Arc<[Scene]> {
+pub(super) fn scenes(config: &Config, plan: &PipelinePlan) -> Arc<[Scene]> {
     let scene = |plan: &LanePlan| Scene {
         listener: config.listeners[plan.listener].name.clone(),
         lane: plan.number,

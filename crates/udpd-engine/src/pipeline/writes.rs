@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use crate::config::{Config, Sink};
-use crate::plan::Plan;
+use crate::config::{Config, SinkConfig};
+use crate::plan::PipelinePlan;
 use udpd_base::sink::settings::Target;
 
 /// What a sink writes and nobody else may write meanwhile.
@@ -28,7 +28,7 @@ pub(super) struct Finishing {
 
 impl Writes {
     /// Of a sink of this plan.
-    pub(super) fn of(config: &Config, plan: &Plan, sink: usize) -> Self {
+    pub(super) fn of(config: &Config, plan: &PipelinePlan, sink: usize) -> Self {
         let files = files_by_consumer(config, plan, sink).into_iter().map(|(_, file)| file).collect();
         let settings = &config.sinks[sink].settings;
         let spill = settings.spill().map(|spill| spill.path.to_owned());
@@ -44,8 +44,8 @@ impl Writes {
 }
 
 /// Which files each consumer of a sink writes.
-pub(super) fn files_by_consumer(config: &Config, plan: &Plan, sink: usize) -> BTreeSet<(usize, String)> {
-    let Sink { name, settings, .. } = &config.sinks[sink];
+pub(super) fn files_by_consumer(config: &Config, plan: &PipelinePlan, sink: usize) -> BTreeSet<(usize, String)> {
+    let SinkConfig { name, settings, .. } = &config.sinks[sink];
     let Target::Files(path) = settings.target() else { return BTreeSet::new() };
     let file = |feeder: &crate::config::feeders::Feeder| (feeder.consumer, feeder.file(&config.listeners, name, path));
     plan.sinks[sink].feeders.iter().map(file).collect()

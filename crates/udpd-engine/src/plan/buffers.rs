@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::memory::Bytes;
-use super::whole::Plan;
+use super::whole::PipelinePlan;
 
 /// The receive buffers of all lanes, in bytes as the kernel accounts them: twice what is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -32,7 +32,7 @@ pub struct Buffers {
 
 impl Buffers {
     /// Those of a plan on the running kernel.
-    pub fn of(plan: &Plan) -> Self {
+    pub fn of(plan: &PipelinePlan) -> Self {
         let asked: Vec<usize> = plan.lanes.iter().map(|lane| lane.receive_buffer_bytes).collect();
         Self::under(&asked, Path::new("/proc/sys/net"), mmsg::page_bytes())
     }

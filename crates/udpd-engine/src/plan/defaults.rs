@@ -1,6 +1,6 @@
 //! What is taken where the configuration leaves it to the machine.
 
-use super::limits::Limits;
+use super::limits::MemoryLimits;
 
 /// The pool of a machine that has enough.
 const POOL_BYTES: usize = 48 << 20;
@@ -11,7 +11,7 @@ const POOL_PART: u64 = 16;
 
 /// The memory for datagrams: a sixteenth of what this process may have, and not more than any site needs that has not
 /// asked.
-pub(super) fn pool_bytes(limits: &Limits) -> usize {
+pub(super) fn pool_bytes(limits: &MemoryLimits) -> usize {
     let group = limits.group.as_ref().map(|(bytes, _)| *bytes);
     let address_space = limits.address_space.as_ref().map(|space| space.limit_bytes);
     let least = [group, address_space, limits.memory_bytes].into_iter().flatten().min();
@@ -28,11 +28,11 @@ mod tests {
 
     fn on(memory: u64, group: Option<u64>, address_space: Option<u64>) -> usize {
         let space = |limit_bytes| AddressSpace { limit_bytes, mapped_bytes: 0, threads_running: 1, arenas_max: None };
-        let limits = Limits {
+        let limits = MemoryLimits {
             memory_bytes: Some(memory * MEBIBYTE),
             group: group.map(|bytes| (bytes * MEBIBYTE, "memory.max".into())),
             address_space: address_space.map(|bytes| space(bytes * MEBIBYTE)),
-            ..Limits::default()
+            ..MemoryLimits::default()
         };
         pool_bytes(&limits) >> 20
     }
@@ -53,6 +53,6 @@ mod tests {
 
     #[test]
     fn a_machine_that_tells_nothing_is_taken_for_a_large_one() {
-        assert_eq!(pool_bytes(&Limits::default()), 48 << 20);
+        assert_eq!(pool_bytes(&MemoryLimits::default()), 48 << 20);
     }
 }

@@ -5,7 +5,7 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::whole::Plan;
+use super::whole::PipelinePlan;
 use crate::config::{Config, EngineKind};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::sink::settings::Target;
@@ -25,7 +25,7 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    fn of(config: &Config, plan: &Plan) -> Self {
+    fn of(config: &Config, plan: &PipelinePlan) -> Self {
         let lanes = plan.lanes.iter().map(|lane| {
             let ring = u64::from(lane.engine.kind == EngineKind::IoUring);
             let counter = if lane.intake.expected_cores().is_empty() { 0 } else { 2 };
@@ -76,12 +76,12 @@ impl Descriptors {
 }
 
 /// Sees to it that the plan can open what it has.
-pub fn provide(config: &Config, plan: &Plan) -> Result<(), Failure> {
+pub fn provide(config: &Config, plan: &PipelinePlan) -> Result<(), Failure> {
     provide_for(&Descriptors::of(config, plan))
 }
 
 /// The same beside a plan that is in force.
-pub fn provide_beside(config: &Config, plan: &Plan, before: (&Config, &Plan)) -> Result<(), Failure> {
+pub fn provide_beside(config: &Config, plan: &PipelinePlan, before: (&Config, &PipelinePlan)) -> Result<(), Failure> {
     let (own, other) = (Descriptors::of(config, plan), Descriptors::of(before.0, before.1));
     provide_for(&Descriptors {
         lanes: own.lanes + other.lanes,
@@ -96,7 +96,7 @@ pub fn provide_for_sockets(sockets: usize) -> Result<(), Failure> {
 }
 
 /// The same for a plan that goes on with so many sockets of another process, of which it may close some.
-pub fn provide_with_sockets(config: &Config, plan: &Plan, sockets: usize) -> Result<(), Failure> {
+pub fn provide_with_sockets(config: &Config, plan: &PipelinePlan, sockets: usize) -> Result<(), Failure> {
     let own = Descriptors::of(config, plan);
     provide_for(&Descriptors { lanes: own.lanes + sockets as u64, ..own })
 }
@@ -117,7 +117,7 @@ fn provide_for(descriptors: &Descriptors) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Host;
+    use crate::config::HostView;
     use crate::plan::make;
     use udpd_endpoint::control::Neighbours;
 
@@ -139,7 +139,7 @@ mod tests {
                     [[listener]]\nname = \"b\"\naddress = \"127.0.0.1:5141\"\nsinks = [\"x\"]\n\
                     [sink.x]\ntype = \"file\"\npath = \"/tmp/{listener}.log\"\n\
                     [sink.y]\ntype = \"udp\"\ndestinations = [\"127.0.0.1:9\"]\n";
-        let config = Config::parse(text, "test", &Host::default()).expect("a valid configuration");
+        let config = Config::parse(text, "test", &HostView::default()).expect("a valid configuration");
         let plan = make(&config, &Neighbours::default()).expect("it fits");
         assert_eq!(Descriptors::of(&config, &plan), Descriptors { lanes: 3, files: 4, connections: 1 });
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mmsg::{Engine, RecvBatch, Refusal, Socket, Uring};
 
-use crate::config::{EngineKind, Listener};
+use crate::config::{EngineKind, ListenerConfig};
 use udpd_base::exit::{ExitCode, Failure};
 
 /// Payloads of up to so many bytes are copied out of the ring instead of changing hands: its blocks then stay the same
@@ -42,7 +42,7 @@ pub(super) fn of_what_is_let_pass() -> Choice {
 }
 
 /// Decides for a listener. `supported` asks the kernel, and is asked only where the answer matters.
-pub fn choose(listener: &Listener, supported: impl Fn() -> Result<(), Refusal>) -> Result<Choice, Failure> {
+pub fn choose(listener: &ListenerConfig, supported: impl Fn() -> Result<(), Refusal>) -> Result<Choice, Failure> {
     let chosen = |kind, why: &str| Choice { kind, why: why.to_owned() };
     match listener.engine {
         None => Ok(chosen(EngineKind::Recvmmsg, "auto; io_uring measured no better, see udpd bench")),
@@ -90,8 +90,8 @@ fn not_made(listener: &str, error: &io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    fn listener(engine: Option<EngineKind>) -> Listener {
-        let mut listener = Listener::new("in", Vec::new());
+    fn listener(engine: Option<EngineKind>) -> ListenerConfig {
+        let mut listener = ListenerConfig::new("in", Vec::new());
         listener.engine = engine;
         listener
     }

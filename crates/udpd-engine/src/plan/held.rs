@@ -9,8 +9,8 @@ use mmsg::{BatchShape, MAX_SEGMENTS, PackedBatch};
 
 use super::lane::LanePlan;
 use super::sink::SinkPlan;
-use super::whole::{Plan, sink_bytes};
-use crate::config::{Config, Sink};
+use super::whole::{PipelinePlan, sink_bytes};
+use crate::config::{Config, SinkConfig};
 
 /// The shortest record of a datagram: the end of a line that is empty otherwise.
 const RECORD_BYTES_MIN: usize = 1;
@@ -23,7 +23,7 @@ pub struct Held {
     pub bytes: u64,
 }
 
-impl Plan {
+impl PipelinePlan {
     /// What it can hold at most, in batches, in blocks and in sinks.
     pub fn held_at_most(&self, config: &Config) -> Held {
         let in_batches: usize = self.lanes.iter().map(|lane| lane.batches() * datagrams_of(&lane.shape)).sum();
@@ -38,7 +38,7 @@ impl Plan {
 
     /// What all sinks hold as records, each of at least some bytes, or in places that they count.
     fn in_sinks(&self, config: &Config) -> usize {
-        let of_sink = |(sink, plan): (&Sink, &SinkPlan)| {
+        let of_sink = |(sink, plan): (&SinkConfig, &SinkPlan)| {
             let by_bytes = || sink_bytes(&config.listeners, sink, plan) / RECORD_BYTES_MIN;
             sink.settings.datagrams_max(plan.consumers).unwrap_or_else(by_bytes)
         };
@@ -61,21 +61,21 @@ fn shortest_packed(lane: &LanePlan) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{EngineKind, Host};
+    use crate::config::{EngineKind, HostView};
     use crate::plan::engine::Choice;
-    use crate::plan::{Ground, Interfaces};
+    use crate::plan::{Interfaces, PlacementInput};
 
     /// What a plan with these keys of its listener and of its sink can hold.
-    fn held(listener: &str, sink: &str, kind: EngineKind) -> (Plan, Held) {
+    fn held(listener: &str, sink: &str, kind: EngineKind) -> (PipelinePlan, Held) {
         let text = format!(
             "[daemon]\npool_bytes = \"8MiB\"\n[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:5140\"\nsinks = \
              [\"s\"]\nbatch_size = 32\nmax_length = \"512B\"\n{listener}\n[sink.s]\n{sink}\n"
         );
-        let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
+        let config = Config::parse(&text, "test", &HostView::default()).unwrap_or_else(|problems| panic!("{problems}"));
         let engines = [Choice { kind, why: String::new() }];
         let (topology, interfaces) = (steer::Topology::default(), Interfaces::default());
-        let ground = Ground { topology: &topology, allowed: &[], interfaces: &interfaces };
-        let plan = Plan::new(&config, &ground, &engines, 0).expect("a plan");
+        let ground = PlacementInput { topology: &topology, allowed: &[], interfaces: &interfaces };
+        let plan = PipelinePlan::new(&config, &ground, &engines, 0).expect("a plan");
         let held = plan.held_at_most(&config);
         (plan, held)
     }

@@ -15,8 +15,8 @@ use steer::{ApplyError, Netlink, Reader, Steering};
 
 use super::advice;
 use super::neighbours::{cores, merge};
-use crate::config::feeders::Feeders;
-use crate::config::{Lanes, Listener, Spread, Steer};
+use crate::config::feeders::LaneFeeds;
+use crate::config::{Lanes, ListenerConfig, Spread, SteerConfig};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_endpoint::control::Neighbours;
 
@@ -92,8 +92,8 @@ impl Interfaces {
     /// Reads the interfaces of the steering wish and of the listeners, and plans for the former around what the
     /// neighbours have. `queues` are the receive queues of the listeners' interfaces.
     pub fn read(
-        wish: &Steer,
-        feeders: &Feeders<'_>,
+        wish: &SteerConfig,
+        feeders: &LaneFeeds<'_>,
         queues: BTreeMap<String, usize>,
         allowed: &[usize],
         neighbours: &Neighbours,
@@ -177,10 +177,14 @@ fn surroundings_of(host: &Host) -> Surroundings {
 /// How many receivers each interface feeds: as many as one address has lanes, of the listener that has the most. By
 /// queue those beyond the queues are fed by nothing, so the others do not need RPS for their sake. Where a queue is
 /// kept for somebody each gets a seat, so that nobody takes turns with that one.
-pub fn receivers(feeders: &Feeders<'_>, wish: &Steer, queues: &BTreeMap<String, usize>) -> BTreeMap<String, usize> {
+pub fn receivers(
+    feeders: &LaneFeeds<'_>,
+    wish: &SteerConfig,
+    queues: &BTreeMap<String, usize>,
+) -> BTreeMap<String, usize> {
     let mut receivers = BTreeMap::new();
     for (index, listener) in feeders.listeners().iter().enumerate() {
-        let Listener { interface: Some(name), spread, .. } = listener else { continue };
+        let ListenerConfig { interface: Some(name), spread, .. } = listener else { continue };
         // How many "max" will be only its driver knows: one for each queue is what a plan assumes by itself.
         let follows = listener.lanes == Lanes::Auto && wish.request.rx_queues == Amount::Max;
         if follows || wish.dedicated_to(listener).is_some() {
@@ -246,7 +250,7 @@ impl Whole {
 /// The plan of `udpd steer`: what a command is to compare the host with, or to make of it. Those of `[steer]` come
 /// first and in their order, so an interface that is named on the command line has the same part of the plan as
 /// without; behind them come those that are named and not in `[steer]`, which take cores that are left.
-pub fn of_command(steering: &Steering<'_>, wish: &Steer, named: &[String]) -> Whole {
+pub fn of_command(steering: &Steering<'_>, wish: &SteerConfig, named: &[String]) -> Whole {
     let mut names: Vec<String> = Vec::new();
     for name in wish.interfaces.iter().chain(named) {
         if !names.contains(name) {

@@ -7,7 +7,7 @@ use mmsg::{BatchShape, Control, PackedBatch};
 
 use super::engine::Choice;
 use super::spread::Intake;
-use crate::config::{Absorb, Config, Gro, Listener, ReceiveBuffer, Timestamps};
+use crate::config::{Absorb, Config, Gro, ListenerConfig, ReceiveBuffer, Timestamps};
 use udpd_inspect::upstream::Sequence;
 
 /// The most that is asked for one socket: beyond it kernels have had their sums wrong.
@@ -145,7 +145,7 @@ impl LanePlan {
 
 /// The value for SO_RCVBUF that survives `absorb`. The kernel doubles it, and may hold a quarter back while a reader
 /// works.
-pub(super) fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
+pub(super) fn receive_buffer(listener: &ListenerConfig, lane_rate: u64) -> usize {
     let Absorb { stall, .. } = listener.absorb;
     match listener.receive_buffer {
         ReceiveBuffer::Bytes(bytes) => bytes,
@@ -159,12 +159,12 @@ pub(super) fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
 }
 
 /// What `sequence` takes at a lane; the first has the table of its listener, too.
-pub(super) fn upstream_bytes(listener: &Listener, is_first: bool) -> usize {
+pub(super) fn upstream_bytes(listener: &ListenerConfig, is_first: bool) -> usize {
     let bytes = |sequence: Sequence| sequence.lane_bytes() + if is_first { sequence.table_bytes() } else { 0 };
     listener.sequence.map_or(0, bytes)
 }
 
-pub(super) fn shape(config: &Config, listener: &Listener) -> BatchShape {
+pub(super) fn shape(config: &Config, listener: &ListenerConfig) -> BatchShape {
     let slots = if listener.gro.is_on() { listener.batch_size.min(GRO_SLOTS_MAX) } else { listener.batch_size };
     let mut sinks = listener.sinks.iter().map(|&sink| &config.sinks[sink].settings);
     let is_recorded = sinks.clone().any(|sink| sink.records_arrival());

@@ -19,7 +19,7 @@ use mmsg::Uring;
 use self::cure::cure;
 pub use self::process::{AddressSpace, Pinned};
 use super::memory::Bytes;
-use super::whole::Plan;
+use super::whole::PipelinePlan;
 use crate::config::{Config, EngineKind};
 use udpd_base::exit::{ExitCode, Failure};
 
@@ -28,7 +28,7 @@ const NEAR_PERCENT: u64 = 90;
 
 /// What a process may take.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct MemoryLimits {
     /// The least that a control group allows, and where that is written.
     pub group: Option<(u64, PathBuf)>,
     /// What the machine has, and with swap.
@@ -43,7 +43,7 @@ pub struct Limits {
     pub pinned: Pinned,
 }
 
-impl Limits {
+impl MemoryLimits {
     pub fn read(root: &Path) -> Self {
         let meminfo = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
         let field = |name: &str| {
@@ -64,7 +64,7 @@ impl Limits {
 
     /// Refuses a plan that can never fit. Returns what has to be said of one that just does, or does not at this
     /// moment.
-    pub fn judge(&self, config: &Config, plan: &Plan) -> Result<Vec<String>, Failure> {
+    pub fn judge(&self, config: &Config, plan: &PipelinePlan) -> Result<Vec<String>, Failure> {
         let needed = needed(plan);
         let mut remarks = Vec::new();
         if let Some((limit, file)) = &self.group {
@@ -100,7 +100,7 @@ impl Limits {
 
     /// Engines that are made anew stand beside those of before, and the right that may stand for the limit at the start
     /// is gone by then.
-    fn judge_pinned(&self, plan: &Plan) -> Result<Option<String>, Failure> {
+    fn judge_pinned(&self, plan: &PipelinePlan) -> Result<Option<String>, Failure> {
         let needed = plan.locked_bytes() as u64;
         let Some(limit) = self.pinned.bytes.filter(|limit| 2 * needed > *limit) else { return Ok(None) };
         let takes = format!(
@@ -121,7 +121,7 @@ impl Limits {
     }
 
     /// All that is mapped counts here, so the stacks of threads do, and what malloc reserves.
-    fn judge_address_space(&self, config: &Config, plan: &Plan) -> Result<Option<String>, Failure> {
+    fn judge_address_space(&self, config: &Config, plan: &PipelinePlan) -> Result<Option<String>, Failure> {
         let Some(space) = &self.address_space else { return Ok(None) };
         let threads = plan.memory().threads;
         let stacks = space.stacks_bytes(threads);
@@ -153,7 +153,7 @@ impl Limits {
     }
 
     /// Refuses rings that may not lock their memory.
-    fn judge_rings(&self, config: &Config, plan: &Plan) -> Result<(), Failure> {
+    fn judge_rings(&self, config: &Config, plan: &PipelinePlan) -> Result<(), Failure> {
         let rings = || plan.lanes.iter().filter(|lane| lane.engine.kind == EngineKind::IoUring);
         let of_lane = |slots: usize| Uring::locked_bytes(slots) as u64;
         // Whether the kernel permits a ring has been asked with one that may not be gone yet.
@@ -178,7 +178,7 @@ impl Limits {
     }
 
     /// Refuses a start for which there is clearly not enough memory at this moment. Trying again later may help.
-    pub fn refuse_start(&self, config: &Config, plan: &Plan) -> Result<(), Failure> {
+    pub fn refuse_start(&self, config: &Config, plan: &PipelinePlan) -> Result<(), Failure> {
         let clearly = |available: &u64| needed(plan) > available.saturating_add(available / 10);
         match self.available_bytes.filter(clearly) {
             None => Ok(()),
@@ -190,18 +190,18 @@ impl Limits {
     }
 
     /// Refuses what does not fit beside a plan that is in force.
-    pub fn refuse_beside(&self, plan: &Plan, before: &Plan) -> Result<(), Failure> {
+    pub fn refuse_beside(&self, plan: &PipelinePlan, before: &PipelinePlan) -> Result<(), Failure> {
         self.refuse_both(plan, needed(before), "restart udpd instead: the service manager keeps the sockets")
     }
 
     /// Refuses what does not fit beside a process that is held to the same limits and has so much.
-    pub fn refuse_beside_process(&self, plan: &Plan, has_bytes: u64) -> Result<(), Failure> {
+    pub fn refuse_beside_process(&self, plan: &PipelinePlan, has_bytes: u64) -> Result<(), Failure> {
         let cure =
             "lower [daemon] pool_bytes, or raise the limit (MemoryMax= in the unit file, --memory of a container)";
         self.refuse_both(plan, has_bytes, cure)
     }
 
-    fn refuse_both(&self, plan: &Plan, before: u64, cure: &str) -> Result<(), Failure> {
+    fn refuse_both(&self, plan: &PipelinePlan, before: u64, cure: &str) -> Result<(), Failure> {
         let both = needed(plan).saturating_add(before);
         let of_group = self.group.as_ref().map(|(limit, _)| (*limit, "the control group allows"));
         let of_machine = self.total_bytes.map(|total| (total, "this machine has"));
@@ -218,17 +218,17 @@ impl Limits {
     }
 }
 
-fn needed(plan: &Plan) -> u64 {
+fn needed(plan: &PipelinePlan) -> u64 {
     plan.memory().total_bytes() as u64
 }
 
-fn sum(plan: &Plan) -> String {
+fn sum(plan: &PipelinePlan) -> String {
     let memory = plan.memory();
     let (total, own) = (Bytes(memory.total_bytes()), Bytes(memory.own_bytes()));
     format!("the plan takes {total} of memory ({memory}, {own} for udpd itself)")
 }
 
-fn refusal(config: &Config, plan: &Plan, limit: &str, other_cure: &str) -> Failure {
+fn refusal(config: &Config, plan: &PipelinePlan, limit: &str, other_cure: &str) -> Failure {
     let message = format!("{}, and {limit}; {}{other_cure}", sum(plan), cure(config, plan));
     Failure::new(ExitCode::Configuration, message)
 }
@@ -245,13 +245,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_limits_nothing() {
-        assert_eq!(Limits::read(root(&[]).path()), Limits::default());
+        assert_eq!(MemoryLimits::read(root(&[]).path()), MemoryLimits::default());
     }
 
     #[test]
     fn the_memory_of_the_machine_is_read_with_its_swap() {
         let text = "MemTotal:        1000 kB\nMemAvailable:     400 kB\nSwapTotal: 24 kB\nSwapFree: 20 kB\n";
-        let limits = Limits::read(root(&[("proc/meminfo", text)]).path());
+        let limits = MemoryLimits::read(root(&[("proc/meminfo", text)]).path());
         let read = [limits.memory_bytes, limits.total_bytes, limits.available_bytes];
         assert_eq!(read, [Some(1000 << 10), Some(1024 << 10), Some(420 << 10)]);
     }
@@ -259,7 +259,8 @@ mod tests {
     #[test]
     fn a_plan_that_does_not_fit_its_group_is_refused_with_the_sum_and_the_keys() {
         let (config, plan) = planned("", "");
-        let limits = Limits { group: Some((16 << 20, "/sys/fs/cgroup/x/memory.max".into())), ..Limits::default() };
+        let limits =
+            MemoryLimits { group: Some((16 << 20, "/sys/fs/cgroup/x/memory.max".into())), ..MemoryLimits::default() };
         let failure = limits.judge(&config, &plan).expect_err("too much");
         assert_eq!(failure.code, ExitCode::Configuration);
         for words in [
@@ -278,7 +279,7 @@ mod tests {
         let (config, plan) = planned("", "");
         let needed = needed(&plan);
         let judge = |bytes: u64| {
-            Limits { group: Some((bytes, PathBuf::new())), ..Limits::default() }
+            MemoryLimits { group: Some((bytes, PathBuf::new())), ..MemoryLimits::default() }
                 .judge(&config, &plan)
                 .map(|said| said.len())
         };
@@ -290,30 +291,34 @@ mod tests {
     fn a_machine_that_is_too_small_is_refused_and_one_that_is_full_now_only_at_the_start() {
         let (config, plan) = planned("", "");
         let needed = needed(&plan);
-        let small = Limits { total_bytes: Some(needed - 1), ..Limits::default() };
+        let small = MemoryLimits { total_bytes: Some(needed - 1), ..MemoryLimits::default() };
         assert!(small.judge(&config, &plan).expect_err("too small").message.contains("this machine has"));
-        let full = Limits { total_bytes: Some(2 * needed), available_bytes: Some(needed - 1), ..Limits::default() };
+        let full = MemoryLimits {
+            total_bytes: Some(2 * needed),
+            available_bytes: Some(needed - 1),
+            ..MemoryLimits::default()
+        };
         assert_eq!(full.judge(&config, &plan).expect("valid").len(), 1);
         assert!(full.refuse_start(&config, &plan).is_ok(), "an estimate is not taken for more than that");
-        let fuller = Limits { available_bytes: Some(needed / 2), ..full.clone() };
+        let fuller = MemoryLimits { available_bytes: Some(needed / 2), ..full.clone() };
         let failure = fuller.refuse_start(&config, &plan).expect_err("no room");
         assert_eq!(failure.code, ExitCode::Failure, "trying again may help, which 78 would say it does not");
-        assert!(Limits::default().refuse_start(&config, &plan).is_ok());
+        assert!(MemoryLimits::default().refuse_start(&config, &plan).is_ok());
     }
 
     #[test]
     fn a_process_that_takes_over_has_to_fit_beside_the_one_that_runs() {
         let (_, plan) = planned("", "");
         let (needed, other) = (needed(&plan), 5 << 20);
-        let group = |limit| Limits { group: Some((limit, PathBuf::new())), ..Limits::default() };
+        let group = |limit| MemoryLimits { group: Some((limit, PathBuf::new())), ..MemoryLimits::default() };
         assert!(group(needed + other).refuse_beside_process(&plan, other).is_ok());
         let failure = group(needed + other - 1).refuse_beside_process(&plan, other).expect_err("a byte too much");
         assert!(failure.message.contains("5.0 MiB and") && failure.message.contains("pool_bytes"), "{failure}");
     }
 
-    fn space(limit_bytes: u64, arenas_max: Option<usize>) -> Limits {
+    fn space(limit_bytes: u64, arenas_max: Option<usize>) -> MemoryLimits {
         let space = AddressSpace { limit_bytes, mapped_bytes: 20 << 20, threads_running: 1, arenas_max };
-        Limits { address_space: Some(space), ..Limits::default() }
+        MemoryLimits { address_space: Some(space), ..MemoryLimits::default() }
     }
 
     #[test]
@@ -349,7 +354,7 @@ mod tests {
     #[test]
     fn rings_that_may_not_lock_their_memory_are_refused_with_the_sum_and_the_keys() {
         let (mut config, mut plan) = planned("", "");
-        let limits = |bytes| Limits { locked_bytes: Some(bytes), ..Limits::default() };
+        let limits = |bytes| MemoryLimits { locked_bytes: Some(bytes), ..MemoryLimits::default() };
         assert!(limits(0).judge(&config, &plan).is_ok(), "recvmmsg locks nothing");
         config.listeners[0].engine = Some(EngineKind::IoUring);
         plan.lanes[0].engine.kind = EngineKind::IoUring;

@@ -8,7 +8,7 @@ use steer::Topology;
 
 /// What a plan is made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
+pub struct MachineCores {
     pub topology: Topology,
     /// The cores that udpd may use.
     pub allowed: Vec<usize>,
@@ -16,7 +16,7 @@ pub struct Machine {
     pub assumed: Vec<String>,
 }
 
-impl Machine {
+impl MachineCores {
     /// Reads the machine below `sys_root`, which is `/sys`.
     pub fn read(sys_root: &Path) -> Self {
         Self::from_parts(sys_root, Topology::read(sys_root), steer::allowed_cores())
@@ -73,8 +73,8 @@ mod tests {
     #[test]
     fn a_machine_that_tells_everything_leaves_nothing_to_assume() {
         let topology = Topology { online: vec![0, 1, 2], ..Topology::default() };
-        let machine = Machine::from_parts(Path::new("/sys"), Ok(topology.clone()), Ok(vec![1, 2]));
-        assert_eq!(machine, Machine { topology, allowed: vec![1, 2], assumed: Vec::new() });
+        let machine = MachineCores::from_parts(Path::new("/sys"), Ok(topology.clone()), Ok(vec![1, 2]));
+        assert_eq!(machine, MachineCores { topology, allowed: vec![1, 2], assumed: Vec::new() });
     }
 
     #[test]
@@ -83,7 +83,7 @@ mod tests {
         let unreadable = root.path().join("devices/system/cpu");
         for make in [|_: &Path| {}, |path: &Path| std::fs::create_dir_all(path.join("online")).expect("a directory")] {
             make(&unreadable);
-            let machine = Machine::from_parts(root.path(), Topology::read(root.path()), Ok(vec![3, 5]));
+            let machine = MachineCores::from_parts(root.path(), Topology::read(root.path()), Ok(vec![3, 5]));
             assert_eq!((&machine.topology.online, &machine.allowed), (&vec![3, 5], &vec![3, 5]));
             assert_eq!(machine.topology.node_of_core, [(3, 0), (5, 0)].into());
             let [line] = machine.assumed.as_slice() else { panic!("{machine:?}") };
@@ -91,20 +91,21 @@ mod tests {
         }
         std::fs::remove_dir(unreadable.join("online")).expect("removed");
         std::fs::write(unreadable.join("online"), "\n").expect("an empty list");
-        assert_eq!(Machine::from_parts(root.path(), Topology::read(root.path()), Ok(vec![3])).allowed, [3]);
+        assert_eq!(MachineCores::from_parts(root.path(), Topology::read(root.path()), Ok(vec![3])).allowed, [3]);
     }
 
     #[test]
     fn without_the_affinity_all_cores_that_are_online_count() {
         let topology = Topology { online: vec![0, 1], ..Topology::default() };
-        let machine = Machine::from_parts(Path::new("/sys"), Ok(topology), Err(refused()));
+        let machine = MachineCores::from_parts(Path::new("/sys"), Ok(topology), Err(refused()));
         assert_eq!(machine.allowed, [0, 1]);
         assert!(machine.assumed[0].contains("sched_getaffinity"), "{machine:?}");
     }
 
     #[test]
     fn with_neither_threads_go_where_the_scheduler_puts_them() {
-        let machine = Machine::from_parts(Path::new("/sys"), Err(io::Error::other("cannot read it")), Err(refused()));
+        let machine =
+            MachineCores::from_parts(Path::new("/sys"), Err(io::Error::other("cannot read it")), Err(refused()));
         assert_eq!((machine.allowed.len(), machine.assumed.len()), (0, 1));
     }
 }

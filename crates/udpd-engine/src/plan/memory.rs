@@ -13,7 +13,7 @@ const THREAD_BYTES: usize = 64 << 10;
 
 /// The parts, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Memory {
+pub struct MemoryPlan {
     /// What lanes receive into.
     pub batches_bytes: usize,
     /// The blocks for what waits.
@@ -39,7 +39,7 @@ pub struct Memory {
     pub threads: usize,
 }
 
-impl Memory {
+impl MemoryPlan {
     /// All memory for datagrams.
     pub fn pool_bytes(&self) -> usize {
         self.batches_bytes.saturating_add(self.waiting_bytes)
@@ -56,7 +56,7 @@ impl Memory {
     }
 }
 
-impl fmt::Display for Memory {
+impl fmt::Display for MemoryPlan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (batches, waiting) = (Bytes(self.batches_bytes), Bytes(self.waiting_bytes));
         write!(formatter, "{batches} in batches, {waiting} for what waits")?;

@@ -32,11 +32,11 @@ use self::engine::Choice;
 pub use self::held::Held;
 pub use self::interfaces::Interfaces;
 pub use self::lane::{LanePlan, charge_bytes};
-use self::limits::Limits;
-use self::machine::Machine;
-pub use self::seating::Ground;
+use self::limits::MemoryLimits;
+use self::machine::MachineCores;
+pub use self::seating::PlacementInput;
 pub use self::sink::SinkPlan;
-pub use self::whole::Plan;
+pub use self::whole::PipelinePlan;
 use crate::config::{Config, Spread};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_endpoint::control::{Neighbours, Search, default_paths};
@@ -48,20 +48,20 @@ pub fn neighbours(except: Option<&Path>) -> Neighbours {
 }
 
 /// Reads the machine and works out what the configuration means on it, beside these daemons.
-pub fn make(config: &Config, neighbours: &Neighbours) -> Result<Plan, Failure> {
-    let (Machine { topology, allowed, assumed }, queues) = site(config)?;
+pub fn make(config: &Config, neighbours: &Neighbours) -> Result<PipelinePlan, Failure> {
+    let (MachineCores { topology, allowed, assumed }, queues) = site(config)?;
     let mut interfaces = Interfaces { queues, ..Interfaces::default() };
     if assumed.is_empty() {
-        let ground = Ground { topology: &topology, allowed: &allowed, interfaces: &interfaces };
+        let ground = PlacementInput { topology: &topology, allowed: &allowed, interfaces: &interfaces };
         let feeders = ground.feeders(config);
         interfaces = Interfaces::read(&config.steer, &feeders, interfaces.queues.clone(), &allowed, neighbours);
     }
     let engines: Vec<Choice> =
         config.listeners.iter().map(|listener| engine::choose(listener, Uring::supported)).collect::<Result<_, _>>()?;
-    let limits = Limits::read(Path::new("/"));
+    let limits = MemoryLimits::read(Path::new("/"));
     let automatic_bytes = defaults::pool_bytes(&limits);
-    let ground = Ground { topology: &topology, allowed: &allowed, interfaces: &interfaces };
-    let mut plan = Plan::new(config, &ground, &engines, automatic_bytes)?;
+    let ground = PlacementInput { topology: &topology, allowed: &allowed, interfaces: &interfaces };
+    let mut plan = PipelinePlan::new(config, &ground, &engines, automatic_bytes)?;
     plan.fit_locked(&limits.pinned);
     plan.remarks = assumed;
     plan.remarks.append(&mut plan.interfaces.remarks);
@@ -75,16 +75,16 @@ pub fn make(config: &Config, neighbours: &Neighbours) -> Result<Plan, Failure> {
 
 /// How many receivers each interface feeds that a listener is bound to.
 pub fn receivers(config: &Config) -> Result<BTreeMap<String, usize>, Failure> {
-    let (Machine { topology, allowed, .. }, queues) = site(config)?;
+    let (MachineCores { topology, allowed, .. }, queues) = site(config)?;
     let interfaces = Interfaces { queues, ..Interfaces::default() };
-    let ground = Ground { topology: &topology, allowed: &allowed, interfaces: &interfaces };
+    let ground = PlacementInput { topology: &topology, allowed: &allowed, interfaces: &interfaces };
     Ok(interfaces::receivers(&ground.feeders(config), &config.steer, &interfaces.queues))
 }
 
 /// The machine with the cores that udpd may use of it, and how many receive queues its listeners' interfaces have.
-fn site(config: &Config) -> Result<(Machine, BTreeMap<String, usize>), Failure> {
+fn site(config: &Config) -> Result<(MachineCores, BTreeMap<String, usize>), Failure> {
     let sys_root = Path::new("/sys");
-    let mut machine = Machine::read(sys_root);
+    let mut machine = MachineCores::read(sys_root);
     if let Some(cores) = &config.steer.request.cores {
         machine.allowed.retain(|core| cores.contains(core));
         if machine.allowed.is_empty() {
@@ -102,7 +102,7 @@ fn site(config: &Config) -> Result<(Machine, BTreeMap<String, usize>), Failure> 
 }
 
 /// A core feeds one lane, so with more lanes than cores some would never receive anything.
-fn refuse_idle_lanes(config: &Config, plan: &Plan, cores: usize) -> Result<(), Failure> {
+fn refuse_idle_lanes(config: &Config, plan: &PipelinePlan, cores: usize) -> Result<(), Failure> {
     let Some(lane) = plan.idle_lanes(config, Spread::Cpu).next() else { return Ok(()) };
     let message = format!(
         "listener {}: spread = \"cpu\" on {cores} cores leaves lane {} without a core: each core feeds one lane of \

@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::lane::LanePlan;
 use super::memory::Bytes;
 use super::sink::SinkPlan;
-use crate::config::{Config, Sink};
+use crate::config::{Config, SinkConfig};
 use udpd_base::exit::{ExitCode, Failure};
 
 /// Of the pool, what all lanes together receive into: a third.
@@ -153,7 +153,7 @@ pub(super) fn lay_out(
         long => long.max(LONG_BLOCK_BYTES).next_multiple_of(4096),
     };
     let places = nodes.len();
-    let of_sink = |(sink, plan): (&Sink, &SinkPlan)| -> Vec<QueuePlan> {
+    let of_sink = |(sink, plan): (&SinkConfig, &SinkPlan)| -> Vec<QueuePlan> {
         let queue = |consumer| own_blocks(sink, plan, consumer, lanes, places, block_bytes);
         (0..plan.consumers).map(queue).collect()
     };
@@ -197,7 +197,7 @@ fn divide_nodes(lanes: &mut [LanePlan]) -> Vec<NodePool> {
 
 /// What the queue of a consumer owns.
 fn own_blocks(
-    sink: &Sink,
+    sink: &SinkConfig,
     plan: &SinkPlan,
     consumer: usize,
     lanes: &[LanePlan],
@@ -233,7 +233,7 @@ fn own_blocks(
 
 /// What it may have beyond that. A sink whose `queue_bytes` is written has that and no more.
 fn borrow(
-    sink: &Sink,
+    sink: &SinkConfig,
     plan: &SinkPlan,
     consumer: usize,
     queue: &mut QueuePlan,

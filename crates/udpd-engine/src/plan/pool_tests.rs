@@ -1,27 +1,27 @@
 //! How the pool is laid out: that its parts add up, that what was asked for is there, and that idle lanes are cheap.
 
 use super::*;
-use crate::config::{EngineKind, Host};
+use crate::config::{EngineKind, HostView};
 use crate::plan::engine::Choice;
-use crate::plan::{Ground, Interfaces, Plan};
+use crate::plan::{Interfaces, PipelinePlan, PlacementInput};
 use steer::Topology;
 
 const MIB: usize = 1 << 20;
 const AUTOMATIC: usize = 48 * MIB;
 
 /// The plan on two cores, each a memory node of its own where there are two of those.
-fn plan_on(nodes: usize, text: &str) -> Result<(Config, Plan), Failure> {
-    let config = Config::parse(text, "test", &Host::default()).expect("a valid configuration");
+fn plan_on(nodes: usize, text: &str) -> Result<(Config, PipelinePlan), Failure> {
+    let config = Config::parse(text, "test", &HostView::default()).expect("a valid configuration");
     let node_of_core = [(0, 0), (1, nodes - 1)].into();
     let topology = Topology { online: vec![0, 1], node_of_core, ..Topology::default() };
     let engine = Choice { kind: EngineKind::Recvmmsg, why: String::new() };
     let engines = vec![engine; config.listeners.len()];
-    let ground = Ground { topology: &topology, allowed: &[0, 1], interfaces: &Interfaces::default() };
-    let plan = Plan::new(&config, &ground, &engines, AUTOMATIC)?;
+    let ground = PlacementInput { topology: &topology, allowed: &[0, 1], interfaces: &Interfaces::default() };
+    let plan = PipelinePlan::new(&config, &ground, &engines, AUTOMATIC)?;
     Ok((config, plan))
 }
 
-fn plan(text: &str) -> (Config, Plan) {
+fn plan(text: &str) -> (Config, PipelinePlan) {
     plan_on(1, text).expect("a plan")
 }
 
@@ -36,7 +36,7 @@ fn sink(name: &str, keys: &str) -> String {
     format!("[sink.{name}]\ntype = \"null\"\n{keys}\n")
 }
 
-fn stalls((config, plan): &(Config, Plan)) -> Vec<Stall> {
+fn stalls((config, plan): &(Config, PipelinePlan)) -> Vec<Stall> {
     plan.pool.stalls(config, &plan.sinks, &plan.lanes)
 }
 

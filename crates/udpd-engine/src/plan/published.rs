@@ -5,12 +5,12 @@ use std::process;
 use super::interfaces::Interfaces;
 use super::lane::LanePlan;
 use super::neighbours::{network_namespace, seat};
-use super::whole::Plan;
+use super::whole::PipelinePlan;
 use crate::config::Config;
 use udpd_endpoint::control::{InterfaceSeats, LaneSeat, Seats};
 
 /// What the daemon of this plan tells.
-pub fn of(config: &Config, plan: &Plan) -> Seats {
+pub fn of(config: &Config, plan: &PipelinePlan) -> Seats {
     let interface_of = |lane: &LanePlan| config.listeners[lane.listener].interface.as_deref();
     let lanes = |name: Option<&str>| {
         let own = plan.lanes.iter().filter(|lane| interface_of(lane) == name);

@@ -13,28 +13,28 @@ use steer::{Seat, Topology, place};
 
 use super::interfaces::{Interfaces, Surroundings};
 use super::spread::{self, Arrivals, Intake, Members};
-use crate::config::feeders::Feeders;
-use crate::config::{Config, Listener, Spread};
+use crate::config::feeders::LaneFeeds;
+use crate::config::{Config, ListenerConfig, Spread};
 
 /// What lanes are placed on.
 #[derive(Debug, Clone, Copy)]
-pub struct Ground<'a> {
+pub struct PlacementInput<'a> {
     pub topology: &'a Topology,
     /// The cores that udpd may use.
     pub allowed: &'a [usize],
     pub interfaces: &'a Interfaces,
 }
 
-impl Ground<'_> {
+impl PlacementInput<'_> {
     /// The cores that udpd may use and that are there.
     pub fn usable(&self) -> Vec<usize> {
         self.allowed.iter().copied().filter(|core| self.topology.online.contains(core)).collect()
     }
 
     /// Who feeds whom here.
-    pub fn feeders<'c>(&self, config: &'c Config) -> Feeders<'c> {
+    pub fn feeders<'c>(&self, config: &'c Config) -> LaneFeeds<'c> {
         let queues = |name: &str| self.interfaces.queues.get(name).copied();
-        Feeders::new(&config.listeners, &config.steer, queues, Some(self.usable().len()))
+        LaneFeeds::new(&config.listeners, &config.steer, queues, Some(self.usable().len()))
     }
 }
 
@@ -63,11 +63,11 @@ pub(super) struct Place {
 }
 
 /// Seats every lane.
-pub(super) fn seat(config: &Config, feeders: &Feeders<'_>, ground: &Ground<'_>) -> Seating {
+pub(super) fn seat(config: &Config, feeders: &LaneFeeds<'_>, ground: &PlacementInput<'_>) -> Seating {
     let (listeners, interfaces) = (&config.listeners, ground.interfaces);
     let mut seating = Seater::new(ground);
     let mut lanes = vec![Vec::new(); listeners.len()];
-    let part = |listener: &Listener| listener.interface.as_deref().and_then(|name| interfaces.plan_of(name));
+    let part = |listener: &ListenerConfig| listener.interface.as_deref().and_then(|name| interfaces.plan_of(name));
     for (index, listener) in listeners.iter().enumerate() {
         let (queues, count) = (feeders.lanes_past_the_stack(index), feeders.lanes_on_address(index));
         if let (1.., Some(part)) = (queues, part(listener)) {
@@ -144,7 +144,7 @@ fn of_queues(part: &InterfacePlan, count: usize) -> Vec<Place> {
 
 /// The places of `count` lanes of one address on the receive queues that are kept for their listener: the first on the
 /// first of them and so on, in turn. None where no card keeps any.
-fn own_places(listener: &Listener, interfaces: &Interfaces, place: usize, count: usize) -> Vec<Place> {
+fn own_places(listener: &ListenerConfig, interfaces: &Interfaces, place: usize, count: usize) -> Vec<Place> {
     let is_meant = |part: &&InterfacePlan| listener.interface.as_ref().is_none_or(|name| *name == part.name);
     let is_kept = |part: &InterfacePlan, seat: &QueueSeat| {
         part.dedicated.iter().any(|kept| (kept.dedication, kept.queue) == (place, seat.queue))
@@ -216,7 +216,7 @@ pub(super) fn cores_of_queues(part: &InterfacePlan) -> BTreeMap<u32, Vec<usize>>
 }
 
 /// What each of the lanes of one address gets.
-pub(super) fn intakes(listener: &Listener, places: &[Place], ground: &Ground<'_>) -> Vec<Intake> {
+pub(super) fn intakes(listener: &ListenerConfig, places: &[Place], ground: &PlacementInput<'_>) -> Vec<Intake> {
     let interfaces = ground.interfaces;
     let part = listener.interface.as_deref().and_then(|name| interfaces.plan_of(name));
     let of_members: Vec<Vec<usize>> = places.iter().map(|place| place.arrivals.clone()).collect();
@@ -237,7 +237,7 @@ pub(super) fn intakes(listener: &Listener, places: &[Place], ground: &Ground<'_>
 
 /// Deals out cores and remembers whose they are.
 struct Seater<'a> {
-    ground: &'a Ground<'a>,
+    ground: &'a PlacementInput<'a>,
     online: Vec<usize>,
     /// Where the interrupts of steered interfaces are put.
     interrupts: Vec<usize>,
@@ -247,7 +247,7 @@ struct Seater<'a> {
 }
 
 impl<'a> Seater<'a> {
-    fn new(ground: &'a Ground<'a>) -> Self {
+    fn new(ground: &'a PlacementInput<'a>) -> Self {
         let seats = ground.interfaces.steered.iter().flat_map(|part| &part.seats);
         let interrupts = seats.filter_map(|seat| seat.interrupt_core).collect();
         Self { ground, online: ground.usable(), interrupts, receivers: Vec::new(), shared: false }

@@ -4,7 +4,7 @@ use steer::plan::{DedicatedQueue, Dedication, QueueSeat, SpareSeat};
 
 use super::super::words;
 use super::*;
-use crate::config::Host;
+use crate::config::HostView;
 use crate::plan::interfaces::receivers;
 
 /// A plan for one interface: for each queue its interrupt and its receiver, and the cores of receivers beyond them.
@@ -59,7 +59,7 @@ fn config(listeners: &[&str]) -> Config {
     };
     let listeners: String = listeners.iter().enumerate().map(listener).collect();
     let text = format!("{listeners}[sink.x]\ntype = \"null\"\n");
-    let mut config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
+    let mut config = Config::parse(&text, "test", &HostView::default()).unwrap_or_else(|problems| panic!("{problems}"));
     // The test's host has no such card.
     for listener in config.listeners.iter_mut().filter(|listener| listener.interface.is_some()) {
         listener.interface = Some("eth0".to_owned());
@@ -86,10 +86,10 @@ fn seat_on(topology: &Topology, interfaces: &Interfaces, listeners: &[&str]) -> 
 }
 
 fn seat_config(topology: &Topology, interfaces: &Interfaces, config: &Config) -> Seated {
-    let ground = Ground { topology, allowed: &topology.online, interfaces };
+    let ground = PlacementInput { topology, allowed: &topology.online, interfaces };
     let seating = seat(config, &ground.feeders(config), &ground);
     let cores = |places: &Vec<Place>| places.iter().map(|place| place.seat.expect("a seat").core).collect();
-    let expected = |(listener, places): (&Listener, &Vec<Place>)| {
+    let expected = |(listener, places): (&ListenerConfig, &Vec<Place>)| {
         intakes(listener, places, &ground).into_iter().map(|intake| intake.expected).collect()
     };
     Seated {
@@ -162,7 +162,7 @@ fn lanes_follow_the_queues_that_the_card_is_to_have_and_not_those_before_it_is_s
         let mut config = config(&["interface = \"lo\"\nspread = \"queue\""]);
         config.steer.interfaces = vec!["eth0".to_owned()];
         config.steer.request.rx_queues = rx_queues;
-        let feeders = Feeders::new(&config.listeners, &config.steer, |_| Some(4), Some(8));
+        let feeders = LaneFeeds::new(&config.listeners, &config.steer, |_| Some(4), Some(8));
         (feeders.lanes(0), receivers(&feeders, &config.steer, &[("eth0".to_owned(), 4)].into()).get("eth0").copied())
     };
     assert_eq!(wanted(Amount::Keep), (4, Some(4)));
@@ -193,9 +193,9 @@ fn a_listener_with_a_receive_queue_of_its_own_sits_there_and_nobody_else_does() 
         assert_eq!(seated.expected[1], [[0], [2], [4]]);
     }
     let config = config_with_own_queue(&["interface = \"lo\"\nspread = \"queue\"", others[0]]);
-    let ground = Ground { topology: &machine(9, 9), allowed: &[0], interfaces: &interfaces };
+    let ground = PlacementInput { topology: &machine(9, 9), allowed: &[0], interfaces: &interfaces };
     let wanted = receivers(
-        &Feeders::new(&config.listeners, &config.steer, |_| Some(4), None),
+        &LaneFeeds::new(&config.listeners, &config.steer, |_| Some(4), None),
         &config.steer,
         &ground.interfaces.queues,
     );
@@ -224,7 +224,7 @@ fn lanes_beyond_the_queues_have_cores_of_their_own_also_where_a_queue_is_kept() 
     let topology = machine(12, 12);
     let seated = seat_config(&topology, &interfaces, &config);
     assert_eq!((seated.cores, seated.shared), (vec![vec![7], vec![1, 3, 5, 8, 9]], false));
-    let ground = Ground { topology: &topology, allowed: &topology.online, interfaces: &interfaces };
+    let ground = PlacementInput { topology: &topology, allowed: &topology.online, interfaces: &interfaces };
     let seating = seat(&config, &ground.feeders(&config), &ground);
     let own = intakes(&config.listeners[0], &seating.lanes[0], &ground);
     assert_eq!(own[0].queue, Some(3), "the queue that is its own, not that of its number");
@@ -241,7 +241,7 @@ fn a_kept_queue_between_the_others_takes_no_lane_from_them() {
     let seated = seat_config(&topology, &interfaces, &config);
     assert_eq!(seated.cores, [vec![3], vec![1, 5, 7]]);
     assert_eq!(seated.expected, [vec![vec![2]], vec![vec![0], vec![4], vec![6]]]);
-    let ground = Ground { topology: &topology, allowed: &topology.online, interfaces: &interfaces };
+    let ground = PlacementInput { topology: &topology, allowed: &topology.online, interfaces: &interfaces };
     let seating = seat(&config, &ground.feeders(&config), &ground);
     let intakes = intakes(&config.listeners[1], &seating.lanes[1], &ground);
     let taken: Vec<(Option<usize>, &[u32])> = intakes.iter().map(|lane| (lane.queue, lane.queues.as_slice())).collect();
@@ -257,7 +257,7 @@ fn what_is_said_of_lanes_tells_kept_queues_from_cores() {
     let topology = machine(8, 8);
     let said = |eth0: &InterfacePlan, allowed: &[usize]| {
         let interfaces = steered(vec![eth0.clone()]);
-        let ground = Ground { topology: &topology, allowed, interfaces: &interfaces };
+        let ground = PlacementInput { topology: &topology, allowed, interfaces: &interfaces };
         [words::lanes_of_cores(&config, &ground), words::queues_not_kept(&config, &ground)].concat()
     };
     let not_kept = "interface eth0 keeps no receive queue: listener l0 has one lane for what arrives on all queues; \

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::Listener;
+use crate::config::ListenerConfig;
 use crate::config::feeders::Feeder;
 
 /// One sink as it will be built.
@@ -27,7 +27,7 @@ impl SinkPlan {
 
     /// Every file that is written where its lanes and consumers fill in `path`, with the codes for the time still in
     /// it.
-    pub fn files(&self, listeners: &[Listener], sink: &str, path: &str) -> BTreeSet<String> {
+    pub fn files(&self, listeners: &[ListenerConfig], sink: &str, path: &str) -> BTreeSet<String> {
         self.feeders.iter().map(|lane| lane.file(listeners, sink, path)).collect()
     }
 }

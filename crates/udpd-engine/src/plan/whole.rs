@@ -10,14 +10,14 @@ use super::engine::{Choice, of_what_is_let_pass};
 use super::interfaces::Interfaces;
 use super::lane::{self, LanePlan};
 use super::limits::Pinned;
-use super::memory::Memory;
+use super::memory::MemoryPlan;
 use super::pool::{self, PoolPlan};
-use super::seating::{self, Ground, Place, Seating};
+use super::seating::{self, Place, PlacementInput, Seating};
 use super::sink::SinkPlan;
 use super::spread::Intake;
 use super::xdp;
-use crate::config::feeders::Feeders;
-use crate::config::{Config, Listener, Sink, Spread, overlap};
+use crate::config::feeders::LaneFeeds;
+use crate::config::{Config, ListenerConfig, SinkConfig, Spread, overlap};
 use udpd_base::exit::Failure;
 use udpd_base::sink::settings::Target;
 use udpd_inspect::policy;
@@ -25,7 +25,7 @@ use udpd_inspect::policy::AccessList;
 
 /// What a configuration means on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct PipelinePlan {
     /// Every lane, in the order of the listeners.
     pub lanes: Vec<LanePlan>,
     /// By sink of the configuration.
@@ -50,16 +50,16 @@ pub struct Plan {
     pub remarks: Vec<String>,
 }
 
-impl Plan {
+impl PipelinePlan {
     /// Works it out. `engines` has one for each listener. The pool has `automatic_bytes` unless the configuration says
     /// how many.
     pub fn new(
         config: &Config,
-        ground: &Ground<'_>,
+        ground: &PlacementInput<'_>,
         engines: &[Choice],
         automatic_bytes: usize,
     ) -> Result<Self, Failure> {
-        let Ground { topology, interfaces, .. } = *ground;
+        let PlacementInput { topology, interfaces, .. } = *ground;
         let feeders = ground.feeders(config);
         let Seating { lanes: places, consumer_cores, shared } = seating::seat(config, &feeders, ground);
         let mut lanes = Vec::new();
@@ -115,12 +115,12 @@ impl Plan {
         self.lanes.iter().filter(move |lane| config.listeners[lane.listener].spread == spread && !listed(lane))
     }
 
-    pub fn memory(&self) -> Memory {
+    pub fn memory(&self) -> MemoryPlan {
         let sum = |part: fn(&LanePlan) -> usize| self.lanes.iter().map(part).sum();
         // A thread for each listener with a sequence.
         let followers = self.lanes.iter().filter(|lane| lane.number == 0 && lane.upstream_bytes > 0).count();
         let others = usize::from(self.compression_bytes > 0);
-        Memory {
+        MemoryPlan {
             batches_bytes: self.pool.batches_bytes,
             waiting_bytes: self.pool.blocks_bytes(),
             asked_bytes: self.pool.asked_bytes,
@@ -141,8 +141,8 @@ fn lanes_of(
     index: usize,
     places: &[Place],
     config: &Config,
-    feeders: &Feeders<'_>,
-    ground: &Ground<'_>,
+    feeders: &LaneFeeds<'_>,
+    ground: &PlacementInput<'_>,
     engine: &Choice,
     automatic_bytes: usize,
 ) -> Vec<LanePlan> {
@@ -227,8 +227,8 @@ fn lane_cores(config: &Config, interfaces: &Interfaces, lanes: &[LanePlan]) -> B
     interfaces.steered.iter().map(|part| (part.name.clone(), of_interface(&part.name))).collect()
 }
 
-fn sink_plans(config: &Config, feeders: &Feeders<'_>) -> Vec<SinkPlan> {
-    let plan = |(index, sink): (usize, &Sink)| {
+fn sink_plans(config: &Config, feeders: &LaneFeeds<'_>) -> Vec<SinkPlan> {
+    let plan = |(index, sink): (usize, &SinkConfig)| {
         let consumers = feeders.consumers(index, sink.consumers);
         SinkPlan {
             consumers,
@@ -245,7 +245,7 @@ fn sink_plans(config: &Config, feeders: &Feeders<'_>) -> Vec<SinkPlan> {
 fn has_company(config: &Config, listener: usize, address: SocketAddr) -> bool {
     let own = &config.listeners[listener];
     let others = config.listeners.iter().enumerate().filter(|(index, _)| *index != listener);
-    let competes = |other: &Listener| {
+    let competes = |other: &ListenerConfig| {
         (own.interface.is_none() || other.interface.is_none())
             && other.addresses.iter().any(|taken| overlap(taken, &address))
     };
@@ -253,7 +253,7 @@ fn has_company(config: &Config, listener: usize, address: SocketAddr) -> bool {
 }
 
 /// The memory of a sink.
-pub(super) fn sink_bytes(listeners: &[Listener], sink: &Sink, plan: &SinkPlan) -> usize {
+pub(super) fn sink_bytes(listeners: &[ListenerConfig], sink: &SinkConfig, plan: &SinkPlan) -> usize {
     let files = match sink.settings.target() {
         Target::Files(path) => plan.files(listeners, &sink.name, path).len(),
         _ => 0,
@@ -288,12 +288,12 @@ mod tests {
         type = "null"
     "#;
 
-    fn plan(text: &str) -> Plan {
-        let config = Config::parse(text, "test", &crate::config::Host::default()).expect("a valid configuration");
+    fn plan(text: &str) -> PipelinePlan {
+        let config = Config::parse(text, "test", &crate::config::HostView::default()).expect("a valid configuration");
         let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
         let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        let ground = Ground { topology: &topology, allowed: &[0, 1], interfaces: &Interfaces::default() };
-        Plan::new(&config, &ground, &engines, 48 << 20).expect("a plan")
+        let ground = PlacementInput { topology: &topology, allowed: &[0, 1], interfaces: &Interfaces::default() };
+        PipelinePlan::new(&config, &ground, &engines, 48 << 20).expect("a plan")
     }
 
     #[test]
@@ -312,13 +312,13 @@ mod tests {
         let text = "[[listener]]\nname = \"a\"\naddress = [\"0.0.0.0:5140\", \"[fd00::1]:5140\"]\nengine = \"af_xdp\"\n\
                     interface = \"eth0\"\nabsorb = { rate = 2000000, stall = \"10ms\" }\nsinks = [\"x\"]\n\
                     [sink.x]\ntype = \"null\"\nconsumers = \"per_lane\"\n";
-        let host = crate::config::Host { sys_root: "/nonexistent".into(), ..crate::config::Host::default() };
+        let host = crate::config::HostView { sys_root: "/nonexistent".into(), ..crate::config::HostView::default() };
         let config = Config::parse(text, "test", &host).expect("a valid configuration");
         let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
         let interfaces = Interfaces { queues: [("eth0".to_owned(), 3)].into(), ..Interfaces::default() };
-        let ground = Ground { topology: &topology, allowed: &[0, 1], interfaces: &interfaces };
+        let ground = PlacementInput { topology: &topology, allowed: &[0, 1], interfaces: &interfaces };
         let engines = [Choice { kind: EngineKind::AfXdp, why: String::new() }];
-        let plan = Plan::new(&config, &ground, &engines, 48 << 20).expect("a plan");
+        let plan = PipelinePlan::new(&config, &ground, &engines, 48 << 20).expect("a plan");
         let queues: Vec<Option<u32>> = plan.lanes.iter().map(|lane| Some(lane.xdp.as_ref()?.queue)).collect();
         assert_eq!(queues, [None, None, Some(0), Some(1), Some(2)]);
         let kinds = plan.lanes.iter().map(|lane| lane.engine.kind);

@@ -4,14 +4,14 @@ use steer::plan::InterfacePlan;
 
 use super::buffers::Buffers;
 use super::memory::Bytes;
-use super::seating::Ground;
-use super::whole::Plan;
+use super::seating::PlacementInput;
+use super::whole::PipelinePlan;
 use super::xdp;
-use crate::config::{Config, Lanes, Listener, Spread};
+use crate::config::{Config, Lanes, ListenerConfig, Spread};
 use udpd_inspect::policy::KernelFilter;
 
 /// What will degrade on this machine, each with its cure.
-pub fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
+pub fn warnings(config: &Config, plan: &PipelinePlan) -> Vec<String> {
     let mut warnings = known_at_start(config, plan);
     warnings.extend(Buffers::of(plan).clamped());
     let unfed = config.sinks.iter().zip(&plan.sinks).filter(|(_, plan)| plan.consumers == 0);
@@ -24,7 +24,7 @@ pub fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
 }
 
 /// The part of it that nobody finds out later, when sockets and sinks are opened.
-fn known_at_start(config: &Config, plan: &Plan) -> Vec<String> {
+fn known_at_start(config: &Config, plan: &PipelinePlan) -> Vec<String> {
     let mut known: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     known.extend(plan.remarks.iter().cloned());
     known.extend(idle_queue_lanes(config, plan));
@@ -40,7 +40,7 @@ fn known_at_start(config: &Config, plan: &Plan) -> Vec<String> {
 }
 
 /// What the number of cores and of receive queues makes of the lanes of an interface.
-pub(super) fn lanes_of_cores(config: &Config, ground: &Ground<'_>) -> Vec<String> {
+pub(super) fn lanes_of_cores(config: &Config, ground: &PlacementInput<'_>) -> Vec<String> {
     let feeders = ground.feeders(config);
     let cores = ground.usable().len();
     let mut lines = Vec::new();
@@ -83,7 +83,7 @@ pub(super) fn lanes_of_cores(config: &Config, ground: &Ground<'_>) -> Vec<String
 
 /// The listeners that get no receive queue of their own from a card that cannot keep one, and so fewer lanes than it
 /// has queues.
-pub(super) fn queues_not_kept(config: &Config, ground: &Ground<'_>) -> Vec<String> {
+pub(super) fn queues_not_kept(config: &Config, ground: &PlacementInput<'_>) -> Vec<String> {
     let feeders = ground.feeders(config);
     let mut lines = Vec::new();
     for (index, listener) in config.listeners.iter().enumerate().filter(|(_, found)| found.lanes == Lanes::Auto) {
@@ -106,7 +106,7 @@ pub(super) fn queues_not_kept(config: &Config, ground: &Ground<'_>) -> Vec<Strin
 }
 
 /// Interfaces change their number of queues, so fewer of them than lanes is not an error.
-fn idle_queue_lanes<'a>(config: &'a Config, plan: &'a Plan) -> impl Iterator<Item = String> + use<'a> {
+fn idle_queue_lanes<'a>(config: &'a Config, plan: &'a PipelinePlan) -> impl Iterator<Item = String> + use<'a> {
     plan.idle_lanes(config, Spread::Queue).map(|lane| {
         let listener = &config.listeners[lane.listener];
         format!(
@@ -121,7 +121,7 @@ fn idle_queue_lanes<'a>(config: &'a Config, plan: &'a Plan) -> impl Iterator<Ite
 
 /// What will be put in front of sockets: a line for each listener.
 pub fn kernel_filters(config: &Config) -> Vec<String> {
-    let line = |listener: &Listener| {
+    let line = |listener: &ListenerConfig| {
         let list = listener.access.list.as_ref().filter(|_| listener.access.kernel_filter != KernelFilter::Off)?;
         Some(format!(
             "listener {}: filters refuse sources in the kernel; memory of the kernel for their table: {}",
@@ -133,9 +133,9 @@ pub fn kernel_filters(config: &Config) -> Vec<String> {
 }
 
 /// What will be put at interfaces, and who has no say in it any more: a line for each listener.
-pub fn attachments(config: &Config, plan: &Plan) -> Vec<String> {
+pub fn attachments(config: &Config, plan: &PipelinePlan) -> Vec<String> {
     let listeners = config.listeners.iter().enumerate();
-    let line = |(index, listener): (usize, &Listener)| {
+    let line = |(index, listener): (usize, &ListenerConfig)| {
         let own = plan.lanes.iter().filter(|lane| lane.listener == index && lane.xdp.is_some());
         let (queues, bytes) = own.fold((0, 0), |(queues, bytes), lane| (queues + 1, bytes + lane.locked_bytes()));
         let interface = listener.interface.as_deref().filter(|_| queues > 0)?;
@@ -154,7 +154,7 @@ pub fn attachments(config: &Config, plan: &Plan) -> Vec<String> {
 }
 
 /// The start-up lines: memory, and what degrades.
-pub fn say(config: &Config, plan: &Plan) {
+pub fn say(config: &Config, plan: &PipelinePlan) {
     known_at_start(config, plan).iter().for_each(|line| log::warn!("{line}"));
     log::info!("memory: {}, fixed from now on", plan.memory());
 }

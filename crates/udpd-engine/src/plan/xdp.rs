@@ -10,7 +10,7 @@ use mmsg::xdp::{Mode, Obstacle, Refusal};
 
 use super::lane::{LanePlan, XdpPlan};
 use super::limits::Pinned;
-use crate::config::{Absorb, Config, Listener};
+use crate::config::{Absorb, Config, ListenerConfig};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::text::units::print_seconds;
 
@@ -103,15 +103,15 @@ pub(super) fn short_of_absorb(config: &Config, lanes: &[LanePlan]) -> Vec<String
 }
 
 /// The address that is shown of a lane that takes whatever the listener takes: the widest.
-pub(super) fn address_shown(listener: &Listener) -> SocketAddr {
+pub(super) fn address_shown(listener: &ListenerConfig) -> SocketAddr {
     let v6 = listener.addresses.iter().find(|address| address.is_ipv6());
     *v6.unwrap_or(&listener.addresses[0])
 }
 
 /// What a wildcard address does not stand for: the kernel gives what comes to an address to the listener that names it,
 /// and a program at the interface would take that away.
-pub fn named_by_others(config: &Config, listener: &Listener) -> Vec<IpAddr> {
-    let competes = |other: &&Listener| {
+pub fn named_by_others(config: &Config, listener: &ListenerConfig) -> Vec<IpAddr> {
+    let competes = |other: &&ListenerConfig| {
         // Two of one interface with one port are refused.
         other.name != listener.name && other.interface.is_none()
     };
@@ -149,8 +149,8 @@ mod tests {
     use super::*;
     use crate::config::EngineKind;
     use crate::plan::engine::Choice;
-    use crate::plan::limits::Limits;
-    use crate::plan::{Ground, Interfaces, Plan};
+    use crate::plan::limits::MemoryLimits;
+    use crate::plan::{Interfaces, PipelinePlan, PlacementInput};
 
     #[test]
     fn what_is_no_interface_for_it_is_a_wrong_configuration() {
@@ -164,18 +164,18 @@ mod tests {
     }
 
     /// A plan for a listener with two receive queues, whose keys these are besides.
-    fn planned(daemon: &str, keys: &str) -> (Config, Plan) {
+    fn planned(daemon: &str, keys: &str) -> (Config, PipelinePlan) {
         let text = format!(
             "[daemon]\n{daemon}\n[[listener]]\nname = \"a\"\naddress = \"0.0.0.0:5140\"\nengine = \"af_xdp\"\n\
              interface = \"eth0\"\nsinks = [\"x\"]\n{keys}\n[sink.x]\ntype = \"null\"\n"
         );
-        let host = crate::config::Host { sys_root: "/nonexistent".into(), ..crate::config::Host::default() };
+        let host = crate::config::HostView { sys_root: "/nonexistent".into(), ..crate::config::HostView::default() };
         let config = Config::parse(&text, "test", &host).expect("a valid configuration");
         let topology = steer::Topology::flat(&[0, 1]);
         let interfaces = Interfaces { queues: [("eth0".to_owned(), 2)].into(), ..Interfaces::default() };
-        let ground = Ground { topology: &topology, allowed: &[0, 1], interfaces: &interfaces };
+        let ground = PlacementInput { topology: &topology, allowed: &[0, 1], interfaces: &interfaces };
         let engines = [Choice { kind: EngineKind::AfXdp, why: String::new() }];
-        let plan = Plan::new(&config, &ground, &engines, 48 << 20).expect("a plan");
+        let plan = PipelinePlan::new(&config, &ground, &engines, 48 << 20).expect("a plan");
         (config, plan)
     }
 
@@ -183,7 +183,7 @@ mod tests {
         Pinned { bytes: Some(bytes), is_exempt }
     }
 
-    fn shortest(plan: &Plan) -> Duration {
+    fn shortest(plan: &PipelinePlan) -> Duration {
         plan.lanes.iter().filter(|lane| lane.xdp.is_some()).map(|lane| lane.covered(0)).min().expect("queues")
     }
 
@@ -235,7 +235,7 @@ mod tests {
         let (config, plan) = planned("", "absorb = { rate = 200000, stall = \"250ms\" }");
         let needed = plan.locked_bytes() as u64;
         let judge = |bytes: u64, is_exempt| {
-            let limits = Limits { pinned: locking(bytes, is_exempt), ..Limits::default() };
+            let limits = MemoryLimits { pinned: locking(bytes, is_exempt), ..MemoryLimits::default() };
             limits.judge(&config, &plan)
         };
         assert_eq!(judge(2 * needed, false).expect("it fits"), Vec::<String>::new());
@@ -250,7 +250,8 @@ mod tests {
     #[test]
     fn a_wildcard_leaves_others_the_addresses_that_they_name_at_its_port() {
         let of = |text: &str| {
-            let host = crate::config::Host { sys_root: "/nonexistent".into(), ..crate::config::Host::default() };
+            let host =
+                crate::config::HostView { sys_root: "/nonexistent".into(), ..crate::config::HostView::default() };
             let all = "engine = \"af_xdp\"\ninterface = \"eth0\"\naddress = \"0.0.0.0:514\"\n";
             let listeners = [("all", all), ("one", text)]
                 .map(|(name, lines)| format!("[[listener]]\nname = \"{name}\"\nsinks = [\"out\"]\n{lines}\n"));

@@ -14,7 +14,7 @@ use steer::{ApplyError, Drift, Rivals, Steering, Unknown};
 
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_endpoint::control::{Neighbour, Neighbours, Search, Silent, default_paths};
-use udpd_engine::config::{Config, Steer};
+use udpd_engine::config::{Config, SteerConfig};
 use udpd_engine::plan;
 use udpd_engine::plan::interfaces::{Kernel, beside, of_command};
 use udpd_engine::plan::neighbours::{cores, index_of, seated};
@@ -30,7 +30,7 @@ pub(super) struct Seated {
 
 impl Seated {
     /// Asks them. `config` is the file that the command was given.
-    pub(super) fn ask(wish: &Steer, config: Option<&Config>, interfaces: &[String]) -> Result<Self, Failure> {
+    pub(super) fn ask(wish: &SteerConfig, config: Option<&Config>, interfaces: &[String]) -> Result<Self, Failure> {
         let named: Vec<PathBuf> =
             config.and_then(|config| config.daemon.control_socket.value.clone()).into_iter().collect();
         let usual = default_paths();
@@ -118,13 +118,17 @@ impl Seated {
 pub(super) fn planned(
     steering: &Steering<'_>,
     interfaces: &[String],
-    wish: &Steer,
+    wish: &SteerConfig,
 ) -> Result<(Host, Plan), ApplyError> {
     of_command(steering, wish, interfaces).only(interfaces)
 }
 
 /// The request that gives these interfaces, planned without the others, the same part of the plan as with them.
-pub(super) fn request_for(steering: &Steering<'_>, interfaces: &[String], wish: &Steer) -> Result<Request, ApplyError> {
+pub(super) fn request_for(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    wish: &SteerConfig,
+) -> Result<Request, ApplyError> {
     let request = steering.request.clone();
     if interfaces == wish.interfaces || wish.interfaces.is_empty() {
         return Ok(request);

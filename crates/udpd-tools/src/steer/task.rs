@@ -9,7 +9,7 @@ use steer::{ApplyError, ApplyFailure, Export, JournalError, ReadError, SettingEr
 
 use super::seats::request_for;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_engine::config::{Config, Steer};
+use udpd_engine::config::{Config, SteerConfig};
 use udpd_engine::plan::advice;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Task<'a> {
     pub action: Action,
     /// The interfaces; those of the configuration when none is named.
     pub interfaces: Vec<String>,
-    pub wish: &'a Steer,
+    pub wish: &'a SteerConfig,
     /// The configuration of the daemon, where there is one.
     pub config: Option<&'a Config>,
     /// It comes from a file that was named, so a list without an interface means that there is nothing to do.
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn whoever_changed_something_ends_with_the_code_that_says_so_and_others_with_that_of_their_cause() {
-        let wish = Steer::default();
+        let wish = SteerConfig::default();
         let task = Task {
             action: Action::Apply,
             interfaces: Vec::new(),

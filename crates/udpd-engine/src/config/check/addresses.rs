@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use crate::config::listener::Listener;
+use crate::config::listener::ListenerConfig;
 use udpd_base::settings::{Findings, Place, Section};
 use udpd_base::text::address::{overlap, parse_listener};
 
@@ -12,13 +12,13 @@ const ADDRESSES_MAX: usize = 64;
 const ADDRESSES_TOTAL_MAX: usize = 4096;
 
 /// The addresses of a listener that are right, each with its place.
-pub(super) fn addresses(section: &Section<'_, Listener>) -> impl Iterator<Item = (SocketAddr, Place)> {
+pub(super) fn addresses(section: &Section<'_, ListenerConfig>) -> impl Iterator<Item = (SocketAddr, Place)> {
     let texts = section.written.texts("address").into_iter();
     texts.filter_map(|text| Some((parse_listener(&text.value).ok()?, text.place)))
 }
 
 /// Refuses a list without an address, and one that is too long.
-pub(super) fn check_count(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+pub(super) fn check_count(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Some(place) = section.written.place("address") else { return };
     match section.written.texts("address").len() {
         0 => findings.say(&place, "the list is empty", "write at least one, such as \"0.0.0.0:514\""),
@@ -33,7 +33,7 @@ pub(super) fn check_count(section: &Section<'_, Listener>, findings: &mut Findin
 /// Refuses two addresses that would match the same datagram. Equal ones would share what comes by a hash of its sender,
 /// and a wildcard beside one that is named gets nothing of what is sent to that one: the kernel prefers the narrower.
 /// Neither is what two listeners are written for.
-pub(super) fn check_overlaps(sections: &[Section<'_, Listener>], findings: &mut Findings<'_>) {
+pub(super) fn check_overlaps(sections: &[Section<'_, ListenerConfig>], findings: &mut Findings<'_>) {
     let written: Vec<_> = sections
         .iter()
         .flat_map(|section| addresses(section).map(|(address, place)| (address, place, &section.settings.interface)))

@@ -8,14 +8,14 @@ use std::net::SocketAddr;
 
 use mmsg::xdp::{Checksums, Mode};
 
-use crate::config::listener::{Lanes, Listener, Spread};
+use crate::config::listener::{Lanes, ListenerConfig, Spread};
 use udpd_base::settings::{Findings, Section};
 
 /// The shortest slot that a frame of the kernel's can lie in.
 pub const SLOT_BYTES_MIN: usize = 2048;
 
 /// Checks all listeners.
-pub(super) fn check(sections: &[Section<'_, Listener>], findings: &mut Findings<'_>) {
+pub(super) fn check(sections: &[Section<'_, ListenerConfig>], findings: &mut Findings<'_>) {
     let mut programs: BTreeMap<String, usize> = BTreeMap::new();
     for section in sections {
         if !section.settings.is_past_the_stack() {
@@ -39,7 +39,7 @@ pub(super) fn check(sections: &[Section<'_, Listener>], findings: &mut Findings<
 }
 
 /// Keys of the engine without it.
-fn check_idle_keys(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_idle_keys(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let is_written = [
         ("xdp_mode", listener.xdp_mode != Mode::default()),
@@ -51,7 +51,7 @@ fn check_idle_keys(section: &Section<'_, Listener>, findings: &mut Findings<'_>)
     }
 }
 
-fn check_interface(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_interface(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Some(place) = section.written.place("engine") else { return };
     if section.settings.interface.is_none() && !section.written.is_wrong("interface") {
         let cure = "write interface = \"eth0\", whose receive queues it takes, or engine = \"auto\"";
@@ -60,7 +60,7 @@ fn check_interface(section: &Section<'_, Listener>, findings: &mut Findings<'_>)
 }
 
 /// The program compares the port of a frame with one.
-fn check_ports(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_ports(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Some(place) = section.written.place("address") else { return };
     let ports: Vec<u16> = section.settings.addresses.iter().map(SocketAddr::port).collect();
     let Some(&first) = ports.first() else { return };
@@ -70,7 +70,7 @@ fn check_ports(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
     }
 }
 
-fn check_others(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_others(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let mut refuse = |key: &str, is_so: bool, what: &str, cure: &str| {
         if let Some(place) = written.place(key).filter(|_| is_so && !written.is_wrong(key)) {
@@ -89,7 +89,7 @@ fn check_others(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Host};
+    use crate::config::{Config, HostView};
 
     /// What is wrong with listeners on eth0 that have these lines besides.
     fn problems(listeners: &[&str]) -> Vec<String> {
@@ -103,7 +103,7 @@ mod tests {
             text.push_str(&format!("[[listener]]\nname = \"l{number}\"\n{port}\nsinks = [\"out\"]\n{lines}\n"));
         }
         // A host without /sys names no interfaces that it lacks.
-        let host = Host { sys_root: "/nonexistent".into(), ..Host::default() };
+        let host = HostView { sys_root: "/nonexistent".into(), ..HostView::default() };
         let parsed = Config::parse(&text, "f", &host);
         parsed.map_or_else(|problems| problems.list().iter().map(ToString::to_string).collect(), |_| Vec::new())
     }

@@ -5,16 +5,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use steer::plan::Dedication;
 
-use crate::config::listener::Listener;
-use crate::config::steer::Steer;
+use crate::config::listener::ListenerConfig;
+use crate::config::steer::SteerConfig;
 use udpd_base::settings::{Findings, Section};
 use udpd_base::text::suggest::nearest;
 
 /// Adds to the request what the named listeners listen to, in the order of the names.
 pub(super) fn resolve(
-    section: &Section<'_, Steer>,
-    steer: &mut Steer,
-    listeners: &[Listener],
+    section: &Section<'_, SteerConfig>,
+    steer: &mut SteerConfig,
+    listeners: &[ListenerConfig],
     complete: bool,
     findings: &mut Findings<'_>,
 ) {

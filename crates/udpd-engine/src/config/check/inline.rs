@@ -2,7 +2,7 @@
 //! datagrams of all its sinks. It has no queue and a consumer of its own in each lane, so the keys of both say nothing.
 
 use crate::config::file::sinks::SinkPart;
-use crate::config::sinks::Consumers;
+use crate::config::sinks::ConsumerCount;
 use udpd_base::settings::Findings;
 
 /// What there is no choice of, and why.
@@ -23,12 +23,12 @@ pub(super) fn check(parts: &mut [SinkPart<'_>], findings: &mut Findings<'_>) {
                         socket = \"datagram\"";
             findings.say(&place, what, cure);
         }
-        let is_per_lane = sink.consumers == Consumers::PerLane;
+        let is_per_lane = sink.consumers == ConsumerCount::PerLane;
         for (key, why) in WITHOUT_CHOICE.into_iter().filter(|(key, _)| *key != "consumers" || !is_per_lane) {
             if let Some(place) = written.place(key) {
                 findings.say(&place, why, format!("remove {key}, or remove inline"));
             }
         }
-        sink.consumers = Consumers::PerLane;
+        sink.consumers = ConsumerCount::PerLane;
     }
 }

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 
 use super::{addresses, multicast};
-use crate::config::host::Host;
-use crate::config::listener::Listener;
+use crate::config::host::HostView;
+use crate::config::listener::ListenerConfig;
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
 use udpd_base::settings::{Findings, Located, Place, Section};
 use udpd_base::text::suggest::nearest;
 use udpd_inspect::policy::{KernelFilter, parse_network};
 
 /// Checks a listener by itself.
-pub(super) fn check(section: &mut Section<'_, Listener>, host: &Host, findings: &mut Findings<'_>) {
+pub(super) fn check(section: &mut Section<'_, ListenerConfig>, host: &HostView, findings: &mut Findings<'_>) {
     addresses::check_count(section, findings);
     if let Some(interface) = section.written.text("interface").filter(|interface| !interface.value.is_empty()) {
         findings.accept(host.check_interface(&interface.value), &interface.place);
@@ -28,7 +28,7 @@ pub(super) fn check(section: &mut Section<'_, Listener>, host: &Host, findings: 
 }
 
 /// Nothing longer than `max_length` is kept, also of the datagrams in a train. The default of `size` is cut to it.
-fn check_absorb(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_absorb(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let (size, longest) = (listener.absorb.size_bytes, listener.max_length_bytes);
     let is_known = !written.is_wrong("absorb") && !written.is_wrong("max_length");
@@ -38,7 +38,7 @@ fn check_absorb(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
 }
 
 /// A number that is cut off is in no datagram.
-fn check_sequence(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_sequence(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let (Some(sequence), longest) = (listener.sequence, listener.max_length_bytes) else { return };
     let needed = sequence.header_bytes() + listener.proxy_header_bytes();
@@ -49,7 +49,7 @@ fn check_sequence(section: &Section<'_, Listener>, findings: &mut Findings<'_>) 
 }
 
 /// Headers are believed of somebody, or not read at all.
-fn check_proxies(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_proxies(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     if written.is_wrong("proxy_protocol") || written.is_wrong("proxy_from") {
         return;
@@ -76,7 +76,7 @@ fn check_proxies(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
 }
 
 /// The kernel sees the source of the packet, before and not behind proxies, and only what comes to a socket.
-fn check_kernel_filter(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_kernel_filter(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let Some(place) = written.place("kernel_filter").filter(|_| !written.is_wrong("kernel_filter")) else { return };
     if listener.access.kernel_filter == KernelFilter::Off {
@@ -95,7 +95,7 @@ fn check_kernel_filter(section: &Section<'_, Listener>, findings: &mut Findings<
 }
 
 /// The longest prefix decides, so a network that is in both lists decides nothing.
-fn check_networks(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_networks(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let networks = |key: &str| {
         let texts = section.written.texts(key).into_iter();
         texts.filter_map(|text| Some((parse_network(&text.value).ok()?, text.place)))
@@ -110,7 +110,7 @@ fn check_networks(section: &Section<'_, Listener>, findings: &mut Findings<'_>) 
 }
 
 /// Refuses two listeners of one name.
-pub(super) fn check_names(sections: &[Section<'_, Listener>], findings: &mut Findings<'_>) {
+pub(super) fn check_names(sections: &[Section<'_, ListenerConfig>], findings: &mut Findings<'_>) {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for Located { value, place } in sections.iter().filter_map(|section| section.written.text("name")) {
         let (line, _) = findings.position(place.offset);
@@ -125,7 +125,7 @@ pub(super) fn check_names(sections: &[Section<'_, Listener>], findings: &mut Fin
 
 /// The indexes of the sinks that the listener feeds. `complete` says that `defined` are all that the file has.
 pub(super) fn resolve_sinks(
-    section: &Section<'_, Listener>,
+    section: &Section<'_, ListenerConfig>,
     defined: &[&str],
     complete: bool,
     findings: &mut Findings<'_>,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::config::host::{Host, Lists};
-use crate::config::listener::Listener;
+use crate::config::host::{HostView, Lists};
+use crate::config::listener::ListenerConfig;
 use udpd_base::settings::{Findings, Place, Section};
 use udpd_base::text::advice::Advice;
 use udpd_inspect::policy::lists;
@@ -18,7 +18,7 @@ use udpd_inspect::policy::lists::NETWORKS_MAX;
 use udpd_inspect::policy::{Access, AccessList, Networks, Origin};
 
 /// Fills in the tables of all listeners.
-pub(super) fn read(sections: &mut [Section<'_, Listener>], host: &Host, findings: &mut Findings<'_>) {
+pub(super) fn read(sections: &mut [Section<'_, ListenerConfig>], host: &HostView, findings: &mut Findings<'_>) {
     let mut made: Vec<(Access, Option<Arc<AccessList>>)> = Vec::new();
     for section in sections {
         let access = section.settings.access.clone();
@@ -42,7 +42,7 @@ struct Text {
 }
 
 /// What the keys and files of a listener say together, or none with the reasons in `findings`.
-fn table(section: &Section<'_, Listener>, findings: &mut Findings<'_>) -> Option<AccessList> {
+fn table(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) -> Option<AccessList> {
     let before = findings.count();
     let access = &section.settings.access;
     let mut networks = Networks::default();

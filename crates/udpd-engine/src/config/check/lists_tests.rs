@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::{Config, Host, Lists};
+use crate::config::{Config, HostView, Lists};
 
 /// A configuration of one listener with these keys, and with `@` for a folder that `prepare` fills.
 fn load(keys: &str, prepare: impl Fn(&Path)) -> Result<Config, String> {
-    load_on(&[keys], &Host::default(), prepare)
+    load_on(&[keys], &HostView::default(), prepare)
 }
 
-fn load_on(listeners: &[&str], host: &Host, prepare: impl Fn(&Path)) -> Result<Config, String> {
+fn load_on(listeners: &[&str], host: &HostView, prepare: impl Fn(&Path)) -> Result<Config, String> {
     let folder = tempfile::tempdir().expect("a folder");
     prepare(folder.path());
     let mut text = String::from("[sink.out]\ntype = \"null\"\n");
@@ -125,7 +125,7 @@ fn a_network_that_is_accepted_and_refused_is_a_mistake_at_a_line() {
 fn listeners_with_the_same_lists_share_one_table() {
     let same = "deny_files = [\"@/d\"]";
     let other = "deny = [\"192.0.2.2/32\"]\ndeny_files = [\"@/d\"]";
-    let config = load_on(&[same, other, same], &Host::default(), |folder| write(folder, "d", "192.0.2.1\n"));
+    let config = load_on(&[same, other, same], &HostView::default(), |folder| write(folder, "d", "192.0.2.1\n"));
     let config = config.expect("valid");
     let table = |index: usize| config.listeners[index].access.list.as_ref().expect("a table");
     assert!(Arc::ptr_eq(table(0), table(2)));
@@ -134,7 +134,7 @@ fn listeners_with_the_same_lists_share_one_table() {
 
 #[test]
 fn who_only_asks_a_daemon_reads_no_list() {
-    let host = Host { lists: Lists::Leave, ..Host::default() };
+    let host = HostView { lists: Lists::Leave, ..HostView::default() };
     let config = load_on(&["deny_files = [\"@/none\"]"], &host, |_| {}).expect("valid");
     assert_eq!(config.listeners[0].access.list, None);
 }

@@ -16,13 +16,13 @@ pub(super) mod relay;
 mod spills;
 mod writers;
 
-use super::daemon::Daemon;
-use super::feeders::Feeders;
+use super::daemon::DaemonConfig;
+use super::feeders::LaneFeeds;
 use super::file::parts::Parts;
-use super::host::Host;
-use super::listener::Listener;
-use super::sinks::Sink;
-use super::steer::{Steer, or_auto};
+use super::host::HostView;
+use super::listener::ListenerConfig;
+use super::sinks::SinkConfig;
+use super::steer::{SteerConfig, or_auto};
 use super::whole::Config;
 use udpd_base::os::lookup::local_addresses;
 use udpd_base::settings::{Findings, Place, Section};
@@ -32,8 +32,8 @@ const COUNT_MAX: usize = 1024;
 
 /// Turns the file into a configuration, as far as it is right. Problems go to `findings`; with any of them the result
 /// is of no use.
-pub(super) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Findings<'_>) -> Config {
-    let daemon = parts.daemon.as_ref().map_or_else(Daemon::default, |section| section.settings.clone());
+pub(super) fn validate(mut parts: Parts<'_>, host: &HostView, findings: &mut Findings<'_>) -> Config {
+    let daemon = parts.daemon.as_ref().map_or_else(DaemonConfig::default, |section| section.settings.clone());
     if let Some(section) = &parts.daemon
         && let Some(place) = section.written.place("user")
     {
@@ -50,13 +50,14 @@ pub(super) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Finding
     listeners::check_names(&parts.listeners, findings);
     addresses::check_overlaps(&parts.listeners, findings);
     af_xdp::check(&parts.listeners, findings);
-    let mut steer = parts.steer.as_ref().map_or_else(Steer::default, |section| check_steer(section, host, findings));
-    let mut listeners: Vec<Listener> = parts.listeners.iter().map(|section| section.settings.clone()).collect();
+    let mut steer =
+        parts.steer.as_ref().map_or_else(SteerConfig::default, |section| check_steer(section, host, findings));
+    let mut listeners: Vec<ListenerConfig> = parts.listeners.iter().map(|section| section.settings.clone()).collect();
     if let Some(section) = &parts.steer {
         dedicated::resolve(section, &mut steer, &listeners, parts.complete, findings);
     }
     let queues = |interface: &str| ::steer::receive_queues(&host.sys_root, interface);
-    let feeders = Feeders::new(&listeners, &steer, queues, host.usable_cores(&steer));
+    let feeders = LaneFeeds::new(&listeners, &steer, queues, host.usable_cores(&steer));
     writers::check(&parts.sinks, &feeders, findings);
     spills::check(&parts.sinks, findings);
     own_files::check(&parts, &daemon, &feeders, findings);
@@ -64,7 +65,7 @@ pub(super) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Finding
     relay::check_counts(&parts.sinks, &listeners, findings);
     // With a sink missing the indexes are wrong, and so is the configuration, of which nobody will hear.
     let complete = parts.sinks.iter().all(|part| part.sink.is_some());
-    let sinks: Vec<Sink> = parts.sinks.into_iter().filter_map(|part| part.sink).collect();
+    let sinks: Vec<SinkConfig> = parts.sinks.into_iter().filter_map(|part| part.sink).collect();
     let sinks = if complete { relay::expand(sinks, &mut listeners) } else { sinks };
     Config { daemon, listeners, sinks, steer, warnings: Vec::new() }
 }
@@ -93,7 +94,7 @@ fn check_counts(parts: &Parts<'_>, findings: &mut Findings<'_>) {
 }
 
 /// Cores must be there, and interfaces unless they may come.
-fn check_steer(section: &Section<'_, Steer>, host: &Host, findings: &mut Findings<'_>) -> Steer {
+fn check_steer(section: &Section<'_, SteerConfig>, host: &HostView, findings: &mut Findings<'_>) -> SteerConfig {
     for interface in section.written.texts("interfaces") {
         findings.accept(host.check_steered(&interface.value), &interface.place);
     }

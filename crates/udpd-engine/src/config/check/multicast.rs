@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 
 use super::addresses::addresses;
-use crate::config::host::Host;
-use crate::config::listener::{Lanes, Listener, Spread};
+use crate::config::host::HostView;
+use crate::config::listener::{Lanes, ListenerConfig, Spread};
 use crate::config::multicast::receives;
 use udpd_base::settings::{Findings, Section};
 
@@ -13,7 +13,7 @@ use udpd_base::settings::{Findings, Section};
 const GROUPS_MAX: usize = 1024;
 
 /// Checks what is written, and gives the listener the lanes and the interface that its groups mean.
-pub(super) fn check(section: &mut Section<'_, Listener>, host: &Host, findings: &mut Findings<'_>) {
+pub(super) fn check(section: &mut Section<'_, ListenerConfig>, host: &HostView, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     if let Some(excess) = written.texts("multicast_groups").get(GROUPS_MAX) {
         let what = format!("the listener joins {} groups", listener.multicast.groups.len());
@@ -38,7 +38,7 @@ pub(super) fn check(section: &mut Section<'_, Listener>, host: &Host, findings: 
 }
 
 /// Every group needs an address that receives it and, where there are sources, one of its family.
-fn check_groups(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_groups(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let (groups, sources) = (&listener.multicast.groups, &listener.multicast.sources);
     let has_one_like = |list: &[IpAddr], one: &IpAddr| list.iter().any(|other| other.is_ipv4() == one.is_ipv4());
@@ -68,7 +68,7 @@ fn check_groups(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
 }
 
 /// The kernel gives a copy of a multicast datagram to every socket that joined, so a group belongs to one lane.
-fn check_lanes(section: &mut Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_lanes(section: &mut Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let groups = listener.multicast.groups.len();
     match listener.lanes {
@@ -92,7 +92,7 @@ fn check_lanes(section: &mut Section<'_, Listener>, findings: &mut Findings<'_>)
 }
 
 /// An address that is a group must be joined, or nothing would ever come.
-fn check_group_addresses(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+fn check_group_addresses(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let listener = &section.settings;
     let is_missing =
         |address: &SocketAddr| address.ip().is_multicast() && !listener.multicast.groups.contains(&address.ip());

@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::writers::files_of;
-use crate::config::daemon::Daemon;
-use crate::config::feeders::Feeders;
+use crate::config::daemon::DaemonConfig;
+use crate::config::feeders::LaneFeeds;
 use crate::config::file::parts::Parts;
 use udpd_base::os::paths::resolve;
 use udpd_base::settings::{Findings, Place};
@@ -22,7 +22,7 @@ struct Claim {
 }
 
 /// Refuses every file with two meanings. What is reported is the setting, never the configuration itself.
-pub(super) fn check(parts: &Parts<'_>, daemon: &Daemon, feeders: &Feeders<'_>, findings: &mut Findings<'_>) {
+pub(super) fn check(parts: &Parts<'_>, daemon: &DaemonConfig, feeders: &LaneFeeds<'_>, findings: &mut Findings<'_>) {
     let claim = |path: &Path, noun: &str| Claim { path: resolve(path), noun: noun.to_owned() };
     let mut taken = vec![claim(Path::new(findings.file()), "this configuration")];
     if let (Some(socket), false) = (&daemon.control_socket.value, daemon.control_socket.written) {
@@ -105,7 +105,7 @@ fn can_be(pattern: &str, text: &str) -> bool {
 mod tests {
     use std::fs;
 
-    use crate::config::{Config, Host};
+    use crate::config::{Config, HostView};
 
     /// What is said of a configuration at this path, with `@DIR@` for its directory.
     fn said(name: &str, text: &str, prepare: impl Fn(&std::path::Path)) -> String {
@@ -114,7 +114,7 @@ mod tests {
         let text = text.replace("@DIR@", directory.path().to_str().expect("UTF-8"));
         fs::write(&path, &text).expect("written");
         prepare(directory.path());
-        match Config::load(&path, &Host::default()) {
+        match Config::load(&path, &HostView::default()) {
             Ok(_) => "accepted".to_owned(),
             Err(failure) => failure.message.replace(directory.path().to_str().expect("UTF-8"), "@DIR@"),
         }

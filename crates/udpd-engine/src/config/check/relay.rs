@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::file::sinks::SinkPart;
-use crate::config::listener::Listener;
+use crate::config::listener::ListenerConfig;
 use crate::config::multicast::receives;
-use crate::config::sinks::Sink;
+use crate::config::sinks::SinkConfig;
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
 use udpd_base::settings::Findings;
 use udpd_base::sink::settings::Target;
@@ -14,7 +14,7 @@ use udpd_base::text::address;
 /// Refuses to send to where udpd itself listens: each datagram would come back, for ever.
 pub(crate) fn check_loops(
     parts: &[SinkPart<'_>],
-    listeners: &[Listener],
+    listeners: &[ListenerConfig],
     local: &[IpAddr],
     findings: &mut Findings<'_>,
 ) {
@@ -45,14 +45,14 @@ pub(crate) fn check_loops(
 
 /// Whether this address of a listener is given what is sent to a group: the kernel gives a sender's own host its copy
 /// too.
-fn joins(listener: &Listener, address: SocketAddr, destination: SocketAddr) -> bool {
+fn joins(listener: &ListenerConfig, address: SocketAddr, destination: SocketAddr) -> bool {
     destination.port() == address.port()
         && listener.multicast.groups.contains(&destination.ip())
         && receives(&address, destination.ip())
 }
 
 /// Gives every destination of a relay to all a sink of its own, and the listeners those.
-pub(crate) fn expand(sinks: Vec<Sink>, listeners: &mut [Listener]) -> Vec<Sink> {
+pub(crate) fn expand(sinks: Vec<SinkConfig>, listeners: &mut [ListenerConfig]) -> Vec<SinkConfig> {
     let mut expanded = Vec::with_capacity(sinks.len());
     let mut places = Vec::with_capacity(sinks.len());
     for sink in sinks {
@@ -60,7 +60,7 @@ pub(crate) fn expand(sinks: Vec<Sink>, listeners: &mut [Listener]) -> Vec<Sink> 
         let parts = sink.settings.split();
         match parts.is_empty() {
             true => expanded.push(sink),
-            false => expanded.extend(parts.into_iter().map(|(suffix, settings)| Sink {
+            false => expanded.extend(parts.into_iter().map(|(suffix, settings)| SinkConfig {
                 name: format!("{}{suffix}", sink.name),
                 settings,
                 ..sink.clone()
@@ -75,7 +75,7 @@ pub(crate) fn expand(sinks: Vec<Sink>, listeners: &mut [Listener]) -> Vec<Sink> 
 }
 
 /// Refuses a listener that feeds more sinks than the ledger has counters for once every destination is one.
-pub(crate) fn check_counts(parts: &[SinkPart<'_>], listeners: &[Listener], findings: &mut Findings<'_>) {
+pub(crate) fn check_counts(parts: &[SinkPart<'_>], listeners: &[ListenerConfig], findings: &mut Findings<'_>) {
     let width = |index: &usize| parts[*index].sink.as_ref().map_or(1, |sink| sink.settings.split().len().max(1));
     for listener in listeners {
         let fed: usize = listener.sinks.iter().map(width).sum();

@@ -25,7 +25,7 @@ pub(super) fn check(parts: &[SinkPart<'_>], findings: &mut Findings<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Host};
+    use crate::config::{Config, HostView};
 
     fn said(one: &str, other: &str) -> String {
         let sink = |name: &str, spill: &str| {
@@ -37,7 +37,7 @@ mod tests {
             sink("b", other)
         );
         let accepted = |_| "accepted".to_owned();
-        Config::parse(&text, "s.toml", &Host::default()).map_or_else(|problems| problems.to_string(), accepted)
+        Config::parse(&text, "s.toml", &HostView::default()).map_or_else(|problems| problems.to_string(), accepted)
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use crate::config::feeders::Feeders;
+use crate::config::feeders::LaneFeeds;
 use crate::config::file::sinks::SinkPart;
-use crate::config::sinks::{Consumers, Sink};
+use crate::config::sinks::{ConsumerCount, SinkConfig};
 use udpd_base::os::paths;
 use udpd_base::settings::{Findings, Written};
 use udpd_base::sink::settings::Target;
@@ -18,7 +18,7 @@ use udpd_file::template;
 const LANES_COMPARED_MAX: usize = 4096;
 
 /// The files that the sink may write, as far as they are compared.
-pub(super) fn files_of(index: usize, sink: &Sink, feeders: &Feeders<'_>) -> BTreeSet<PathBuf> {
+pub(super) fn files_of(index: usize, sink: &SinkConfig, feeders: &LaneFeeds<'_>) -> BTreeSet<PathBuf> {
     let Target::Files(path) = sink.settings.target() else { return BTreeSet::new() };
     let lanes = feeders.of_sink(index, sink.consumers).take(LANES_COMPARED_MAX);
     let mut files: BTreeSet<String> = lanes.map(|lane| lane.file(feeders.listeners(), &sink.name, path)).collect();
@@ -30,7 +30,7 @@ pub(super) fn files_of(index: usize, sink: &Sink, feeders: &Feeders<'_>) -> BTre
 }
 
 /// Refuses every file and every standard output with more than one writer.
-pub(super) fn check(parts: &[SinkPart<'_>], feeders: &Feeders<'_>, findings: &mut Findings<'_>) {
+pub(super) fn check(parts: &[SinkPart<'_>], feeders: &LaneFeeds<'_>, findings: &mut Findings<'_>) {
     let mut stdout: Option<&str> = None;
     let mut files: BTreeMap<PathBuf, &str> = BTreeMap::new();
     for (index, SinkPart { sink, written, .. }) in parts.iter().enumerate() {
@@ -64,8 +64,8 @@ pub(super) fn check(parts: &[SinkPart<'_>], feeders: &Feeders<'_>, findings: &mu
     }
 }
 
-fn check_stdout_consumers(written: &Written<'_>, sink: &Sink, findings: &mut Findings<'_>) {
-    let one = Consumers::Count(NonZeroUsize::MIN);
+fn check_stdout_consumers(written: &Written<'_>, sink: &SinkConfig, findings: &mut Findings<'_>) {
+    let one = ConsumerCount::Count(NonZeroUsize::MIN);
     if let (Some(place), false) = (written.place("consumers"), sink.consumers == one) {
         let what = "several consumers would mix their lines on standard output";
         findings.say(&place, what, "write consumers = 1, or use a sink of type \"file\" with {consumer} in its path");
@@ -84,15 +84,15 @@ fn check_expanded(written: &Written<'_>, path: &Path, findings: &mut Findings<'_
 fn check_own_files(
     written: &Written<'_>,
     index: usize,
-    sink: &Sink,
+    sink: &SinkConfig,
     path: &str,
-    feeders: &Feeders<'_>,
+    feeders: &LaneFeeds<'_>,
     findings: &mut Findings<'_>,
 ) -> bool {
     // A number that is written holds whatever number of lanes there is.
     let consumers = match sink.consumers {
-        Consumers::Count(count) => count.get(),
-        Consumers::PerLane => feeders.consumers(index, sink.consumers),
+        ConsumerCount::Count(count) => count.get(),
+        ConsumerCount::PerLane => feeders.consumers(index, sink.consumers),
     };
     if consumers <= 1 || template::has(path, "consumer") {
         return true;
@@ -114,12 +114,12 @@ fn check_own_files(
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Host};
+    use crate::config::{Config, HostView};
 
     /// What is said of a listener on an interface that does not tell its queues, and that needs two lanes for its rate.
     fn said(path: &str) -> String {
         let hidden = tempfile::tempdir().expect("a directory");
-        let host = Host { sys_root: hidden.path().to_owned(), ..Host::default() };
+        let host = HostView { sys_root: hidden.path().to_owned(), ..HostView::default() };
         let text = format!(
             "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:5514\"\ninterface = \"eth7\"\n\
              absorb = {{ rate = 500001 }}\nsinks = [\"out\"]\n\

@@ -3,9 +3,9 @@
 use toml::de::{DeTable, DeValue};
 
 use super::sinks::{SinkPart, read_sinks, sink_keys};
-use crate::config::daemon::Daemon;
-use crate::config::listener::Listener;
-use crate::config::steer::Steer;
+use crate::config::daemon::DaemonConfig;
+use crate::config::listener::ListenerConfig;
+use crate::config::steer::SteerConfig;
 use udpd_base::settings::{Field, Findings, Key, Keys, Section, Settings, Table};
 
 /// Every key that a file may hold.
@@ -14,22 +14,22 @@ pub(crate) fn keys() -> Keys {
     let listener = Key::header("listener", "[[listener]]", "One port, on one or several addresses.", "listeners");
     let steer = Key::header("steer", "[steer]", "The receive queues and interrupts of interfaces.", "");
     let mut keys = vec![daemon];
-    keys.extend(Daemon::keys("daemon"));
+    keys.extend(DaemonConfig::keys("daemon"));
     keys.push(listener);
-    keys.extend(Listener::keys("listener"));
+    keys.extend(ListenerConfig::keys("listener"));
     keys.extend(sink_keys());
     keys.push(steer);
-    keys.extend(Steer::keys("steer"));
+    keys.extend(SteerConfig::keys("steer"));
     Keys(keys)
 }
 
 /// A whole file.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
-    pub daemon: Option<Section<'a, Daemon>>,
-    pub listeners: Vec<Section<'a, Listener>>,
+    pub daemon: Option<Section<'a, DaemonConfig>>,
+    pub listeners: Vec<Section<'a, ListenerConfig>>,
     pub sinks: Vec<SinkPart<'a>>,
-    pub steer: Option<Section<'a, Steer>>,
+    pub steer: Option<Section<'a, SteerConfig>>,
     /// False when `listener` or `sink` is there but of the wrong type, which has been reported.
     pub complete: bool,
 }
@@ -61,7 +61,7 @@ fn read_section<'a, S: Settings>(
 }
 
 /// `None` when it is no list of tables.
-fn read_listeners<'a>(field: &Field<'a>, findings: &mut Findings<'_>) -> Option<Vec<Section<'a, Listener>>> {
+fn read_listeners<'a>(field: &Field<'a>, findings: &mut Findings<'_>) -> Option<Vec<Section<'a, ListenerConfig>>> {
     let DeValue::Array(items) = field.value else {
         let what = "a listener stands under two brackets on each side, because there may be several";
         findings.say(&field.place(), what, "write [[listener]]");

@@ -3,7 +3,7 @@
 use toml::de::DeValue;
 
 use crate::config::names::check_name;
-use crate::config::sinks::{Common, Sink};
+use crate::config::sinks::{Common, SinkConfig};
 use udpd_base::settings::kinds::Words;
 use udpd_base::settings::{Field, Findings, Key, Kind, Place, Settings, Table, Written};
 use udpd_sinks::types;
@@ -14,7 +14,7 @@ use udpd_sinks::types::SINK_TYPES;
 pub(crate) struct SinkPart<'a> {
     pub name: String,
     /// `None` when its type is unknown or something of it is wrong, which has been reported.
-    pub sink: Option<Sink>,
+    pub sink: Option<SinkConfig>,
     pub written: Written<'a>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn read_sinks<'a>(field: &Field<'a>, findings: &mut Findings<'_>) -> 
     Some(sinks)
 }
 
-fn read_sink<'a>(name: &str, mut table: Table<'a>, findings: &mut Findings<'_>) -> (Option<Sink>, Written<'a>) {
+fn read_sink<'a>(name: &str, mut table: Table<'a>, findings: &mut Findings<'_>) -> (Option<SinkConfig>, Written<'a>) {
     let before = findings.count();
     let common = Common::read(&mut table, findings);
     let is_right = findings.count() == before;
@@ -75,7 +75,7 @@ fn read_sink<'a>(name: &str, mut table: Table<'a>, findings: &mut Findings<'_>) 
     };
     let Some(kind) = Words(&TYPE_WORDS).read(&kind, findings) else { return (None, leave(table, findings)) };
     let (settings, written) = SINK_TYPES[kind].read(table, findings);
-    (settings.filter(|_| is_right).map(|settings| Sink::with(name, settings, common)), written)
+    (settings.filter(|_| is_right).map(|settings| SinkConfig::with(name, settings, common)), written)
 }
 
 /// Nobody can tell what the keys of an unknown type mean, only which keys no type has.

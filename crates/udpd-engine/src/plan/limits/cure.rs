@@ -2,10 +2,10 @@
 
 use crate::config::Config;
 use crate::plan::memory::Bytes;
-use crate::plan::whole::Plan;
+use crate::plan::whole::PipelinePlan;
 use udpd_base::text::units::{print_duration, print_size};
 
-pub(super) fn cure(config: &Config, plan: &Plan) -> String {
+pub(super) fn cure(config: &Config, plan: &PipelinePlan) -> String {
     let memory = plan.memory();
     let shared_bytes = memory.waiting_bytes.saturating_sub(memory.asked_bytes);
     let parts = [memory.asked_bytes, memory.batches_bytes, memory.sink_bytes, shared_bytes];
@@ -42,7 +42,7 @@ fn shortened(values: &[String]) -> String {
 }
 
 /// Of the listener whose lanes take the most.
-fn batches(config: &Config, plan: &Plan) -> String {
+fn batches(config: &Config, plan: &PipelinePlan) -> String {
     let lanes = |listener: usize| plan.lanes.iter().filter(move |lane| lane.listener == listener);
     let bytes_of = |listener: usize| lanes(listener).map(|lane| lane.batches_bytes()).sum::<usize>();
     let Some(largest) = (0..config.listeners.len()).max_by_key(|&listener| bytes_of(listener)) else {

@@ -37,7 +37,7 @@ fn listener(before: &ListenerSnapshot, now: &ListenerSnapshot, config: Option<&C
     let lanes = now.lanes.iter().map(|lane| of_lane(lane, &before.lanes)).collect();
     let sinks = now.sinks.iter().map(|sink| of_sink(sink, &before.sinks, config)).collect();
     let written = config.and_then(|config| config.listeners.iter().find(|listener| listener.name == now.name));
-    let asked = |written: &udpd_engine::config::Listener| match written.receive_buffer {
+    let asked = |written: &udpd_engine::config::ListenerConfig| match written.receive_buffer {
         ReceiveBuffer::Bytes(bytes) => Some(bytes as u64),
         ReceiveBuffer::Auto => None,
     };
