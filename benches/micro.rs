@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use hostloss::{HostLedger, Reader};
+use hostloss::{HostLedger, HostReader};
 use ipnet::IpNet;
 use mmsg::{BatchShape, Control, Family, PackedBatch, RecvBatch, SendBatch, Socket, Wait};
 use udpd_base::format::lines;
 use udpd_base::handover::batch::{Parcel, exclusive};
 use udpd_base::handover::blocks::{Allowance, Blocks, Stock};
-use udpd_base::handover::channel::{Inbox, Waited};
+use udpd_base::handover::channel::{ConsumerInbox, Waited};
 use udpd_base::handover::pool::{Home, Homes, Owner, Pool};
-use udpd_base::handover::route::{FullPolicy, Route};
+use udpd_base::handover::route::{FullPolicy, SinkRoute};
 use udpd_engine::config::{Config, HostView};
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::pipeline::receiver::Stop;
@@ -140,12 +140,12 @@ fn control_messages(criterion: &mut Criterion) {
 fn hand_over(criterion: &mut Criterion) {
     let pair = Pair::new();
     let (mut pool, home) = full_pool(&pair);
-    let mut inbox = Inbox::default();
+    let mut inbox = ConsumerInbox::default();
     let (blocks, _) = PackedBatch::pool(2, 64 << 10, false).expect("a pool");
     let nothing = Stock::shared(Vec::new().into_iter());
     let blocks = Blocks::new(Stock::of_queue(blocks.into_iter()), nothing, Allowance::new(0));
     let homes = Homes::new([home].into(), vec![blocks.clone()]);
-    let mut route = Route::new(inbox.attach(260), FullPolicy::Block, 0, blocks, 256);
+    let mut route = SinkRoute::new(inbox.attach(260), FullPolicy::Block, 0, blocks, 256);
     let thread = std::thread::spawn(move || {
         while let Waited::Batch(parcel) = inbox.wait(None) {
             homes.send(parcel);
@@ -199,8 +199,8 @@ fn pack(criterion: &mut Criterion) {
         let nothing = Stock::shared(Vec::new().into_iter());
         let blocks = Blocks::new(Stock::of_queue(blocks.into_iter()), nothing, Allowance::new(0));
         let homes = Homes::new([home].into(), vec![blocks.clone()]);
-        let mut inbox = Inbox::default();
-        let mut route = Route::new(inbox.attach(17), FullPolicy::DropNewest, 0, blocks, 0);
+        let mut inbox = ConsumerInbox::default();
+        let mut route = SinkRoute::new(inbox.attach(17), FullPolicy::DropNewest, 0, blocks, 0);
         let stop = Stop::default();
         pair.fill(BATCH, &vec![7; payload_bytes]);
         let mut parcel = pool.take().expect("the batch");
@@ -264,8 +264,8 @@ fn end_to_end(criterion: &mut Criterion) {
     );
     let config = Config::parse(&text, "the benchmark", &HostView::default()).expect("a right configuration");
     let plan = udpd_engine::plan::make(&config, &Default::default()).expect("a plan");
-    let (crew, _events) = udpd_base::os::crew::Crew::new();
-    let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("a pipeline");
+    let (registry, _events) = udpd_base::os::threads::ThreadRegistry::new();
+    let pipeline = Pipeline::start(&config, &plan, Instant::now(), &registry).expect("a pipeline");
     let books = pipeline.books();
     let sender = Socket::new(Family::V4).expect("a socket");
     sender.connect(address).expect("connected");
@@ -292,7 +292,7 @@ fn end_to_end(criterion: &mut Criterion) {
 
 /// What the main thread does once a second: one pass over all counters of the kernel, and what is added up.
 fn host(criterion: &mut Criterion) {
-    let mut reader = Reader::new([514]);
+    let mut reader = HostReader::new([514]);
     let ledger = HostLedger::new([514]);
     let mut group = criterion.benchmark_group("host ledger");
     group.bench_function("one pass", |bencher| bencher.iter(|| black_box(reader.read().udp.in_errors)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use udpd_base::format::jsonl;
-use udpd_base::format::record::Record;
+use udpd_base::format::record::DatagramRecord;
 
 /// A row of the table.
 struct Row {
@@ -34,7 +34,7 @@ fn line(payload: &[u8], length: usize, source: &str) -> String {
 
 fn line_of(payload: &[u8], length: usize, source: &str, is_time_of_batch: bool) -> String {
     let mut line = Vec::new();
-    let record = Record {
+    let record = DatagramRecord {
         is_time_of_batch,
         listener: "syslog",
         lane: 3,

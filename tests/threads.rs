@@ -5,8 +5,8 @@ use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use udpd_base::handover::batch::LaneBatch;
-use udpd_base::ledger::{Table as _, Tallies};
-use udpd_base::os::crew::{Crew, Event};
+use udpd_base::ledger::{CounterTable as _, Tallies};
+use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
 use udpd_base::sink::{Sink, Supplied};
 use udpd_engine::config::{Config, RunArguments, SinkConfig as SinkSettings};
 use udpd_engine::pipeline::Pipeline;
@@ -46,7 +46,7 @@ impl Sink for Doomed {
 
 struct Running {
     pipeline: Pipeline,
-    events: crossbeam_channel::Receiver<Event>,
+    events: crossbeam_channel::Receiver<DaemonEvent>,
     address: SocketAddr,
 }
 
@@ -59,8 +59,8 @@ fn running(sink: Doomed) -> Running {
     let take = move || sink.lock().expect("no thread panics here").take().expect("one consumer");
     config.sinks = vec![SinkSettings::new("doomed", Supplied(take))];
     let plan = udpd_engine::plan::make(&config, &Default::default()).expect("a plan");
-    let (crew, events) = Crew::new();
-    let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("started");
+    let (registry, events) = ThreadRegistry::new();
+    let pipeline = Pipeline::start(&config, &plan, Instant::now(), &registry).expect("started");
     let address = pipeline.lanes()[0].address;
     Running { pipeline, events, address }
 }
@@ -69,7 +69,7 @@ fn running(sink: Doomed) -> Running {
 fn a_sink_that_panics_is_heard_of_and_what_it_never_took_is_its_failure() {
     let Running { pipeline, events, address } = running(Doomed { left: 100, fate: Fate::Panics });
     send(address, b"datagram", 500);
-    assert_eq!(events.recv(), Ok(Event::ThreadPanicked("sink0-doomed".into())));
+    assert_eq!(events.recv(), Ok(DaemonEvent::ThreadPanicked("sink0-doomed".into())));
     let ledger = pipeline.stop(Duration::from_secs(20), never);
     let listener = &ledger.listeners[0];
     let sink = &listener.sinks[0];

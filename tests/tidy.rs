@@ -104,11 +104,11 @@ fn no_comment_is_wider_than_a_page() {
 }
 
 #[test]
-fn every_thread_of_the_daemon_is_started_by_the_crew() {
+fn every_thread_of_the_daemon_is_started_by_the_registry() {
     let mut wrong = Vec::new();
     let is_exempt = |path: &str| {
-        // The crew itself, the bare loops of the bench, whose end is awaited by the code that starts them, and tests.
-        path == "crates/udpd-base/src/os/crew.rs"
+        // The registry itself; the bare loops of the bench, which the code that starts them waits for; and tests.
+        path == "crates/udpd-base/src/os/threads.rs"
             || path.starts_with("crates/udpd-bench/src/")
             || path.ends_with("tests.rs")
     };
@@ -120,7 +120,7 @@ fn every_thread_of_the_daemon_is_started_by_the_crew() {
         let places = started.iter().flat_map(|what| code.match_indices(what));
         wrong.extend(places.map(|(place, _)| format!("{}:{}", source.path, line_of(code, place))));
     }
-    assert_none("a thread is started here whose death is not heard: use Crew::spawn", &wrong);
+    assert_none("a thread is started here whose death is not heard: use ThreadRegistry::spawn", &wrong);
 }
 
 #[test]

@@ -34,11 +34,11 @@ const CONFIG_PATH: &str = "/etc/udpd/udpd.toml";
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Receive datagrams and deliver them, until SIGTERM or SIGINT
     #[command(after_help = "Examples:\n\
                       \x20 udpd run -c /etc/udpd/udpd.toml\n\
@@ -149,7 +149,7 @@ enum Command {
     Reload(RunningDaemon),
     /// Set up NIC receive queues, their interrupts and the cores of the lanes: plan, apply, check, restore
     #[command(subcommand, after_help = "Example: udpd steer plan eth0")]
-    Steer(Steer),
+    Steer(SteerCommand),
     /// Measure what this machine can receive and at what cost; without a subcommand, the ladder
     #[command(after_help = "Examples:\n\
                       \x20 udpd bench\n\
@@ -248,7 +248,7 @@ enum Bench {
 
 /// What `udpd steer` does.
 #[derive(Debug, Subcommand)]
-enum Steer {
+enum SteerCommand {
     /// Compare the host with the plan; needs no privileges; exit 1 when something differs, 4 when nobody can say
     #[command(after_help = "Example: udpd steer status eth0")]
     Status(SteerArguments),
@@ -323,21 +323,21 @@ struct SteerArguments {
 
 pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
     match cli.command {
-        Command::Run { listen: Some(listen), to, lanes, format, max_length, stats_on_exit, take_over, .. } => {
+        CliCommand::Run { listen: Some(listen), to, lanes, format, max_length, stats_on_exit, take_over, .. } => {
             let named = |format: String| Format::WORDS.into_iter().find(|(word, _)| *word == format);
             let format = format.and_then(named).map(|(_, format)| format);
             let arguments = config::RunArguments { listen, to, lanes, format, max_length, stats_on_exit };
             run::execute(Config::from_arguments(&arguments)?, None, take_over)
         }
-        Command::Run { config, take_over, .. } => {
+        CliCommand::Run { config, take_over, .. } => {
             let path = std::path::absolute(config.as_deref().unwrap_or(Path::new(CONFIG_PATH)));
             run::execute(load_on(config, &running())?, path.ok(), take_over)
         }
-        Command::Check { config, sandbox: true, .. } => {
+        CliCommand::Check { config, sandbox: true, .. } => {
             check::try_sandbox(&load_on(config, &HostView::default())?, &mut io::stdout().lock())
         }
-        Command::Check { unit: Some(unit), json, .. } => check::execute_unit(&unit, json, &mut io::stdout().lock()),
-        Command::Check { config, json, user: Some(user), capability, .. } => {
+        CliCommand::Check { unit: Some(unit), json, .. } => check::execute_unit(&unit, json, &mut io::stdout().lock()),
+        CliCommand::Check { config, json, user: Some(user), capability, .. } => {
             let becomes = !user.is_empty();
             if becomes {
                 check::become_user(&user, &capability)?;
@@ -351,7 +351,7 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
             }
             check::execute(&config, Some(&file), (json, true), &mut io::stdout().lock())
         }
-        Command::Check { config, json, .. } => {
+        CliCommand::Check { config, json, .. } => {
             let file = config.clone().unwrap_or_else(|| CONFIG_PATH.into());
             check::execute(
                 &load_on(config, &HostView::default())?,
@@ -360,25 +360,25 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
                 &mut io::stdout().lock(),
             )
         }
-        Command::Stats { json, daemon } => stats::execute(reach(daemon)?, json, &mut io::stdout().lock()),
-        Command::Top { arguments, daemon } => {
+        CliCommand::Stats { json, daemon } => stats::execute(reach(daemon)?, json, &mut io::stdout().lock()),
+        CliCommand::Top { arguments, daemon } => {
             top::execute(&arguments, Box::new(move || reach(daemon.clone())?.stats()))
         }
-        Command::Explain { arguments, daemon } => explain(&arguments, daemon),
-        Command::Reopen(daemon) => {
+        CliCommand::Explain { arguments, daemon } => explain(&arguments, daemon),
+        CliCommand::Reopen(daemon) => {
             let done = reach(daemon)?.reopen()?;
             console::print(&mut io::stdout().lock(), &format!("{done}\n"))
         }
-        Command::Reload(daemon) => {
+        CliCommand::Reload(daemon) => {
             let done = reach(daemon)?.reload()?;
             console::print(&mut io::stdout().lock(), &format!("{done}\n"))
         }
-        Command::Steer(command) => steer(command),
-        Command::Bench { command } => bench(command),
-        Command::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
-        Command::Man(arguments) => man::execute(&arguments, Cli::command(), &mut io::stdout().lock()),
-        Command::Warden { filters, queues, user } => warden::execute(Makes { filters, queues }, &user),
-        Command::Completions { shell } => {
+        CliCommand::Steer(command) => steer(command),
+        CliCommand::Bench { command } => bench(command),
+        CliCommand::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
+        CliCommand::Man(arguments) => man::execute(&arguments, Cli::command(), &mut io::stdout().lock()),
+        CliCommand::Warden { filters, queues, user } => warden::execute(Makes { filters, queues }, &user),
+        CliCommand::Completions { shell } => {
             let shell = match shell {
                 CompletedShell::Bash => Shell::Bash,
                 CompletedShell::Zsh => Shell::Zsh,
@@ -423,16 +423,22 @@ fn bench(command: Option<Bench>) -> Result<(), Failure> {
     }
 }
 
-fn steer(command: Steer) -> Result<(), Failure> {
+fn steer(command: SteerCommand) -> Result<(), Failure> {
     let (action, arguments, forget) = match command {
-        Steer::Status(arguments) => (Action::Status, arguments, false),
-        Steer::Plan(PlanArguments { steer, export: None }) => (Action::Plan, steer, false),
-        Steer::Plan(PlanArguments { steer, export: Some(Form::Link) }) => (Action::Export(Export::Link), steer, false),
-        Steer::Plan(PlanArguments { steer, export: Some(Form::Udev) }) => (Action::Export(Export::Udev), steer, false),
-        Steer::Plan(PlanArguments { steer, export: Some(Form::Sh) }) => (Action::Export(Export::Shell), steer, false),
-        Steer::Apply(ApplyArguments { steer, watch: false }) => (Action::Apply, steer, false),
-        Steer::Apply(ApplyArguments { steer, watch: true }) => (Action::Watch, steer, false),
-        Steer::Restore(RestoreArguments { steer, forget }) => (Action::Restore, steer, forget),
+        SteerCommand::Status(arguments) => (Action::Status, arguments, false),
+        SteerCommand::Plan(PlanArguments { steer, export: None }) => (Action::Plan, steer, false),
+        SteerCommand::Plan(PlanArguments { steer, export: Some(Form::Link) }) => {
+            (Action::Export(Export::Link), steer, false)
+        }
+        SteerCommand::Plan(PlanArguments { steer, export: Some(Form::Udev) }) => {
+            (Action::Export(Export::Udev), steer, false)
+        }
+        SteerCommand::Plan(PlanArguments { steer, export: Some(Form::Sh) }) => {
+            (Action::Export(Export::Shell), steer, false)
+        }
+        SteerCommand::Apply(ApplyArguments { steer, watch: false }) => (Action::Apply, steer, false),
+        SteerCommand::Apply(ApplyArguments { steer, watch: true }) => (Action::Watch, steer, false),
+        SteerCommand::Restore(RestoreArguments { steer, forget }) => (Action::Restore, steer, forget),
     };
     let SteerArguments { interfaces, config, json, state } = arguments;
     let from_file = config.is_some();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use udpd_base::exit::Failure;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_engine::config::{Config, HostView};
 use udpd_engine::pipeline::{Chronicle, Heir, Pipeline};
 use udpd_engine::plan::PipelinePlan;
@@ -29,7 +29,7 @@ pub(crate) struct Bed {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) pipeline: Pipeline,
     pub(crate) address: SocketAddr,
-    crew: Crew,
+    registry: ThreadRegistry,
 }
 
 pub(crate) fn never(wait: Duration) -> bool {
@@ -50,9 +50,9 @@ impl Bed {
     pub(crate) fn start(setup: &Setup) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let (config, plan) = read(&setup.text(), directory.path());
-        let (crew, _) = Crew::new();
-        let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("started");
-        Self { directory, crew, pipeline, address: setup.address }
+        let (registry, _) = ThreadRegistry::new();
+        let pipeline = Pipeline::start(&config, &plan, Instant::now(), &registry).expect("started");
+        Self { directory, registry, pipeline, address: setup.address }
     }
 
     /// Makes the pipeline that is to follow, which takes its addresses and does not yet receive.
@@ -65,7 +65,7 @@ impl Bed {
         let (config, plan) = read(&setup.text(), self.directory.path());
         let context = self.pipeline.forerunner();
         assert!(!is_given_up || context.turn().give_up(), "it has no address yet");
-        let made = context.make_heir(&config, &plan, &self.crew);
+        let made = context.make_heir(&config, &plan, &self.registry);
         assert!(made.is_err() || !context.turn().give_up(), "it has its addresses");
         made
     }
@@ -99,7 +99,7 @@ impl Bed {
 
     /// The names of the threads.
     pub(crate) fn threads(&self) -> usize {
-        self.crew.vitals().len()
+        self.registry.statuses().len()
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {

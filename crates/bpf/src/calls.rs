@@ -437,7 +437,7 @@ fn end_of_log(log: &[u8]) -> Option<String> {
 
 /// A test run: the kernel runs a program on a packet that does not come from a device.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct TestRun<'a> {
     /// The packet that the program finds.
     pub data: &'a [u8],
     /// Receives the packet as the program leaves it, unless it is empty.
@@ -450,7 +450,7 @@ pub struct Run<'a> {
     pub batch: u32,
 }
 
-impl<'a> Run<'a> {
+impl<'a> TestRun<'a> {
     /// One run, whose packet is not returned.
     pub fn once(data: &'a [u8]) -> Self {
         Self { data, data_out: &mut [], repeat: 1, flags: 0, batch: 0 }
@@ -470,7 +470,7 @@ pub struct Ran {
 ///
 /// # Errors
 /// Of the kernel; `EINTR` when a signal ended repeated runs early.
-pub fn run(program: BorrowedFd<'_>, run: &mut Run<'_>) -> io::Result<Ran> {
+pub fn run(program: BorrowedFd<'_>, run: &mut TestRun<'_>) -> io::Result<Ran> {
     let is_wanted = !run.data_out.is_empty();
     let mut attributes = ProgramRun {
         program: number(program),

@@ -63,7 +63,7 @@ pub mod fault {
 
     /// What happens to the chosen call.
     #[derive(Clone, Copy, Debug)]
-    enum Action {
+    enum CallAction {
         Fail(i32),
         Partial(usize),
     }
@@ -74,7 +74,7 @@ pub mod fault {
         call: Call,
         /// Calls of this kind up to and including the chosen one; 0 = it has happened.
         remaining: u64,
-        action: Action,
+        action: CallAction,
     }
 
     #[derive(Debug)]
@@ -112,15 +112,15 @@ pub mod fault {
 
     /// Makes the `nth` call of this kind from now on (1 = the next one) fail with `errno`.
     pub fn inject(call: Call, nth: u64, errno: i32) -> Guard {
-        add(call, nth, Action::Fail(errno))
+        add(call, nth, CallAction::Fail(errno))
     }
 
     /// Makes the `nth` `sendmmsg` from now on send no more than `messages` of what it was given.
     pub fn inject_partial_send(nth: u64, messages: usize) -> Guard {
-        add(Call::Sendmmsg, nth, Action::Partial(messages))
+        add(Call::Sendmmsg, nth, CallAction::Partial(messages))
     }
 
-    fn add(call: Call, nth: u64, action: Action) -> Guard {
+    fn add(call: Call, nth: u64, action: CallAction) -> Guard {
         let mut faults = faults();
         let ticket = faults.next_ticket;
         faults.next_ticket += 1;
@@ -138,8 +138,8 @@ pub mod fault {
             fault.remaining -= 1;
             if fault.remaining == 0 {
                 allowed = match fault.action {
-                    Action::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
-                    Action::Partial(most) => Ok(messages.min(most)),
+                    CallAction::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
+                    CallAction::Partial(most) => Ok(messages.min(most)),
                 };
             }
         }

@@ -27,8 +27,8 @@ mod mapped;
 pub use assembler::{Assembler, Instruction, Label, Operation, Register, When, Width, helper};
 pub use btf::Types;
 pub use calls::{
-    CORES_MAX, Map, Program, ProgramKind, Ran, Run, XDP_GENERIC, XDP_NATIVE, attach_to_interface, attach_to_tracepoint,
-    replace_program, run,
+    CORES_MAX, Map, Program, ProgramKind, Ran, TestRun, XDP_GENERIC, XDP_NATIVE, attach_to_interface,
+    attach_to_tracepoint, replace_program, run,
 };
 #[cfg(mmsg_faults)]
 pub use gate::fault;

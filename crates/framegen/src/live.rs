@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use bpf::{Assembler, Map, Program, ProgramKind, Register, Run, run};
+use bpf::{Assembler, Map, Program, ProgramKind, Register, TestRun, run};
 
 use crate::answers::AnswerCounter;
 use crate::draw::{AliasEntry, is_in_turn, zipf_places};
@@ -199,8 +199,8 @@ fn load(spec: &FrameSpec, template: &Template, maps: &FrameMaps, interface: u32)
     Program::new(ProgramKind::Xdp, "framegen", &frame_program(spec, template, maps, interface)).load()
 }
 
-fn live_run(frame: &[u8], repeat: u32) -> Run<'_> {
-    Run { repeat, flags: LIVE_FRAMES, batch: KERNEL_BATCH, ..Run::once(frame) }
+fn live_run(frame: &[u8], repeat: u32) -> TestRun<'_> {
+    TestRun { repeat, flags: LIVE_FRAMES, batch: KERNEL_BATCH, ..TestRun::once(frame) }
 }
 
 /// Whether the kernel runs programs with live frames: tries one that drops its frame.

@@ -173,7 +173,7 @@ fn what_cannot_be_is_refused_with_its_number() {
 fn next_of_program(program: &OwnedFd, template: &[u8]) -> Vec<u8> {
     const REDIRECT: u32 = 4;
     let mut out = vec![0; template.len()];
-    let mut order = Run { data_out: &mut out, ..Run::once(template) };
+    let mut order = TestRun { data_out: &mut out, ..TestRun::once(template) };
     let ran = run(program.as_fd(), &mut order).expect("a run on order");
     assert_eq!(ran.returned, REDIRECT);
     out.truncate(ran.data_bytes);

@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use udpd_hostloss::drops::{Tally, Tracepoints, Watch};
+use udpd_hostloss::drops::{DropTally, Tracepoints, Watch};
 
 const USAGE: &str = "usage: drops SECONDS|stdin [UDP_FAIL_FORMAT KFREE_SKB_FORMAT]";
 
@@ -59,7 +59,7 @@ fn watch_until(watch: &mut Watch, time: Option<Duration>) -> io::Result<()> {
     Ok(())
 }
 
-fn show(tally: &Tally, out: &mut impl Write) -> io::Result<()> {
+fn show(tally: &DropTally, out: &mut impl Write) -> io::Result<()> {
     for drop in &tally.by_port {
         writeln!(out, "port {} {}: {}", drop.port, drop.reason, drop.count)?;
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Where in the kernel something is counted, in the order in which a datagram gets there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Layer {
+pub enum KernelLayer {
     /// The network card and its driver.
     Nic,
     /// The queue of each core between the driver and IP.
@@ -23,7 +23,7 @@ pub enum Layer {
     Socket,
 }
 
-impl Layer {
+impl KernelLayer {
     /// As it stands in JSON and in labels.
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl Layer {
 /// What a counter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unit {
+pub enum CounterUnit {
     /// What came over the wire as one: a datagram, or a fragment of one.
     Packets,
     /// What the kernel handles as one: a datagram, or, with GRO, a train of them.
@@ -58,7 +58,7 @@ pub enum Unit {
     Connections,
 }
 
-impl Unit {
+impl CounterUnit {
     /// As it stands in JSON and in texts.
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,13 +77,13 @@ impl Unit {
 
 /// What is known of a counter beside its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counter {
+pub struct KernelCounter {
     /// Its key, unique within its layer.
     pub name: &'static str,
     /// What the kernel calls it, where it stands.
     pub source: &'static str,
-    pub layer: Layer,
-    pub unit: Unit,
+    pub layer: KernelLayer,
+    pub unit: CounterUnit,
     /// How many bits it has; beyond them it begins anew.
     pub bits: u32,
     /// It rises and falls: a difference of two readings is the later one.
@@ -97,9 +97,9 @@ pub struct Counter {
     pub help: &'static str,
 }
 
-impl Counter {
+impl KernelCounter {
     /// What the counters of a table have in common.
-    pub const fn of(layer: Layer, unit: Unit) -> Self {
+    pub const fn of(layer: KernelLayer, unit: CounterUnit) -> Self {
         Self {
             name: "",
             source: "",
@@ -115,12 +115,12 @@ impl Counter {
     }
 
     /// The same for counters below UDP.
-    pub const fn of_all(layer: Layer, unit: Unit) -> Self {
+    pub const fn of_all(layer: KernelLayer, unit: CounterUnit) -> Self {
         Self { of_all_protocols: true, ..Self::of(layer, unit) }
     }
 
     /// The same for what rises and falls.
-    pub const fn gauge(layer: Layer, unit: Unit) -> Self {
+    pub const fn gauge(layer: KernelLayer, unit: CounterUnit) -> Self {
         Self { is_gauge: true, ..Self::of(layer, unit) }
     }
 
@@ -154,13 +154,13 @@ impl Counter {
 }
 
 /// Some counters of the kernel that are read together.
-pub trait Table: Default + Clone {
-    const COUNTERS: &'static [Counter];
+pub trait KernelTable: Default + Clone {
+    const COUNTERS: &'static [KernelCounter];
 
     /// In the order of `COUNTERS`.
-    fn values(&self) -> impl Iterator<Item = (&'static Counter, Option<u64>)>;
+    fn values(&self) -> impl Iterator<Item = (&'static KernelCounter, Option<u64>)>;
 
-    fn cells(&mut self) -> impl Iterator<Item = (&'static Counter, &mut Option<u64>)>;
+    fn cells(&mut self) -> impl Iterator<Item = (&'static KernelCounter, &mut Option<u64>)>;
 
     /// Writes the value of the counter that the kernel calls so; no such counter is fine.
     fn set(&mut self, source: &str, value: u64) {
@@ -226,8 +226,8 @@ macro_rules! tables {
             )+
         }
 
-        impl $crate::counter::Table for $table {
-            const COUNTERS: &'static [$crate::counter::Counter] = &[$($crate::counter::Counter {
+        impl $crate::counter::KernelTable for $table {
+            const COUNTERS: &'static [$crate::counter::KernelCounter] = &[$($crate::counter::KernelCounter {
                 name: stringify!($name),
                 source: $source,
                 help: $help,
@@ -235,11 +235,11 @@ macro_rules! tables {
                 ..$common
             }),+];
 
-            fn values(&self) -> impl Iterator<Item = (&'static $crate::counter::Counter, Option<u64>)> {
+            fn values(&self) -> impl Iterator<Item = (&'static $crate::counter::KernelCounter, Option<u64>)> {
                 Self::COUNTERS.iter().zip([$(self.$name),+])
             }
 
-            fn cells(&mut self) -> impl Iterator<Item = (&'static $crate::counter::Counter, &mut Option<u64>)> {
+            fn cells(&mut self) -> impl Iterator<Item = (&'static $crate::counter::KernelCounter, &mut Option<u64>)> {
                 Self::COUNTERS.iter().zip([$(&mut self.$name),+])
             }
         }

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::counter::{Counter, Layer, Unit};
+use super::counter::{CounterUnit, KernelCounter, KernelLayer};
 
 /// What a name of a loss has in it.
 const LOSSES: [&str; 14] = [
@@ -37,7 +37,7 @@ pub struct DriverCounter {
 }
 
 /// What the counters of drivers have in common.
-pub(super) const DRIVERS: Counter = Counter::of_all(Layer::Nic, Unit::Packets);
+pub(super) const DRIVERS: KernelCounter = KernelCounter::of_all(KernelLayer::Nic, CounterUnit::Packets);
 
 /// The most that are read of one interface.
 pub(super) const COUNTERS_MAX: usize = 256;

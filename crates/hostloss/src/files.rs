@@ -14,12 +14,12 @@ const FIRST_BYTES: usize = 16 << 10;
 
 /// One such file.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ProcFile {
     path: PathBuf,
     file: Option<File>,
 }
 
-impl Kept {
+impl ProcFile {
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path, file: None }
     }

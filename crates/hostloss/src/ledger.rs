@@ -7,39 +7,39 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::lost::Losses;
-use super::reader::Reader;
-use super::reading::Reading;
+use super::reader::HostReader;
+use super::reading::HostReading;
 
 /// The sums, and the reader that they come from.
 #[derive(Debug)]
 pub struct HostLedger {
-    watched: Mutex<Watched>,
-    sums: Mutex<Sums>,
+    watched: Mutex<WatchedHost>,
+    sums: Mutex<HostSums>,
 }
 
 #[derive(Debug, Default)]
-struct Sums {
-    reading: Reading,
+struct HostSums {
+    reading: HostReading,
     /// The last look could tell what sockets on other ports dropped. Otherwise their sum stands still and is not told:
     /// it goes on when they can be told apart again.
     knows_elsewhere: bool,
 }
 
 #[derive(Debug)]
-struct Watched {
-    reader: Reader,
+struct WatchedHost {
+    reader: HostReader,
     /// `None` before the first look.
-    before: Option<Reading>,
+    before: Option<HostReading>,
 }
 
 impl HostLedger {
     /// Counts from the first look on, with the sockets on these ports.
     pub fn new(ports: impl IntoIterator<Item = u16>) -> Self {
-        Self::over(Reader::new(ports).sparing())
+        Self::over(HostReader::new(ports).sparing())
     }
 
-    pub(super) fn over(reader: Reader) -> Self {
-        Self { watched: Mutex::new(Watched { reader, before: None }), sums: Mutex::default() }
+    pub(super) fn over(reader: HostReader) -> Self {
+        Self { watched: Mutex::new(WatchedHost { reader, before: None }), sums: Mutex::default() }
     }
 
     /// Looks from now on at the sockets on these ports. What those on others have dropped stays in the sums.
@@ -61,7 +61,7 @@ impl HostLedger {
     /// sockets.
     pub fn look(&self, own: impl IntoIterator<Item = u64>) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let Watched { reader, before } = &mut *watched;
+        let WatchedHost { reader, before } = &mut *watched;
         reader.own_sockets(own);
         let now = reader.read().clone();
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,9 +81,9 @@ impl HostLedger {
     }
 
     /// What was counted since the start, and the sum of the layers.
-    pub fn sums(&self) -> Reading {
+    pub fn sums(&self) -> HostReading {
         let mut sums = {
-            let Sums { reading, knows_elsewhere } = &*self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+            let HostSums { reading, knows_elsewhere } = &*self.sums.lock().unwrap_or_else(PoisonError::into_inner);
             let mut sums = reading.clone();
             sums.socket_drops.elsewhere = sums.socket_drops.elsewhere.filter(|_| *knows_elsewhere);
             sums

@@ -3,13 +3,13 @@
 //! A receiver counts what it gets and what its own sockets drop. What the kernel throws away before or beside them it
 //! cannot see: this crate reads it from the kernel.
 //!
-//! - [`Reader`], [`Losses`]: what this host has lost before a datagram reaches a socket, and at every socket on a port,
+//! - [`HostReader`], [`Losses`]: what this host has lost before a datagram reaches a socket, and at every socket on a port,
 //!   those of other processes too.
 //! - [`drops`]: the reasons of the kernel for each drop, by name, for some seconds.
 //!
 //! The kernel counts losses in six places, in different units, and some of them twice. [`tables`] says of each counter
-//! what it counts, in which unit, and what it is contained in. A [`Reader`] reads all of them in one pass, a
-//! [`Reading`] is what it read, [`Reading::since`] is what happened between two, and [`Losses`] adds the layers up
+//! what it counts, in which unit, and what it is contained in. A [`HostReader`] reads all of them in one pass, a
+//! [`HostReading`] is what it read, [`HostReading::since`] is what happened between two, and [`Losses`] adds the layers up
 //! without counting anything twice. What a kernel or a driver does not tell is `None`, and never 0.
 //!
 //! # The files
@@ -43,9 +43,9 @@ pub mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use counter::{Counter, Layer, Table, Unit};
+pub use counter::{CounterUnit, KernelCounter, KernelLayer, KernelTable};
 pub use driver::DriverCounter;
 pub use ledger::HostLedger;
-pub use lost::{Loss, Losses, Unseen};
-pub use reader::Reader;
-pub use reading::{Interface, Reading, SocketReading};
+pub use lost::{Loss, Losses, UncountedLoss};
+pub use reader::HostReader;
+pub use reading::{HostReading, InterfaceReading, SocketReading};

@@ -3,28 +3,28 @@
 //! A counter that is contained in another is in the sum by that one, as long as that one is known. Everything below UDP
 //! counts all protocols, so it is an upper bound for UDP; what UDP and its sockets count is exact.
 
-use super::counter::{Counter, Layer, Table};
-use super::lost::{Loss, Losses, Unseen};
-use super::reading::{Interface, Reading};
+use super::counter::{KernelCounter, KernelLayer, KernelTable};
+use super::lost::{Loss, Losses, UncountedLoss};
+use super::reading::{HostReading, InterfaceReading};
 use super::tables::{SocketCounts, SocketDrops, Udp};
 
 impl Losses {
-    /// Adds up a difference, as [`Reading::since`] returns it.
-    pub fn of(difference: &Reading) -> Self {
+    /// Adds up a difference, as [`HostReading::since`] returns it.
+    pub fn of(difference: &HostReading) -> Self {
         let mut losses = Self::default();
         for (name, interface) in &difference.nic {
             if interface.repeats_others {
                 continue;
             }
             if is_empty(&interface.link) {
-                losses.unsee(Layer::Nic, format!("what {name} lost: it has not been read twice"));
+                losses.unsee(KernelLayer::Nic, format!("what {name} lost: it has not been read twice"));
             }
             losses.add_table(&interface.link, name);
             losses.add_beside(name, interface);
         }
         if difference.interfaces_left_out > 0 {
             let what = format!("what {} more interfaces lost: too many to read", difference.interfaces_left_out);
-            losses.unsee(Layer::Nic, what);
+            losses.unsee(KernelLayer::Nic, what);
         }
         losses.add_table(&difference.conntrack, "host");
         losses.add_table(&difference.ip, "ipv4");
@@ -32,14 +32,14 @@ impl Losses {
         losses.add_udp(difference);
         difference.unread.iter().for_each(|(layer, why)| losses.unsee(*layer, why.clone()));
         losses.total = losses.lost.iter().map(|loss| loss.count).sum();
-        let of_all = losses.lost.iter().filter(|loss| loss.layer < Layer::Udp);
+        let of_all = losses.lost.iter().filter(|loss| loss.layer < KernelLayer::Udp);
         losses.of_any_protocol = of_all.map(|loss| loss.count).sum();
         losses
     }
 
     /// Every loss of a table that nothing else of the table contains. Of a table without any value there is nothing to
     /// say here: the kernel has no such thing, or whoever read it says why not.
-    fn add_table<T: Table>(&mut self, table: &T, place: &str) {
+    fn add_table<T: KernelTable>(&mut self, table: &T, place: &str) {
         if is_empty(table) {
             return;
         }
@@ -47,7 +47,7 @@ impl Losses {
         outer.for_each(|(counter, value)| self.add(counter, place, value));
     }
 
-    fn add(&mut self, counter: &Counter, place: &str, value: Option<u64>) {
+    fn add(&mut self, counter: &KernelCounter, place: &str, value: Option<u64>) {
         match value {
             Some(0) => {}
             Some(count) => self.lost.push(Loss {
@@ -61,12 +61,12 @@ impl Losses {
         }
     }
 
-    fn unsee(&mut self, layer: Layer, what: String) {
-        self.unseen.push(Unseen { layer, what });
+    fn unsee(&mut self, layer: KernelLayer, what: String) {
+        self.unseen.push(UncountedLoss { layer, what });
     }
 
     /// What a driver tells of losses that the interface's own counters do not have.
-    fn add_beside(&mut self, name: &str, interface: &Interface) {
+    fn add_beside(&mut self, name: &str, interface: &InterfaceReading) {
         // The network of a cloud drops before the card, and says so in a counter that also counts what it only delayed.
         let beyond = interface.driver_counters.iter().filter(|counter| counter.name.ends_with("allowance_exceeded"));
         for counter in beyond.filter(|counter| counter.value != Some(0)) {
@@ -76,11 +76,11 @@ impl Losses {
                  ({})",
                 counter.name
             );
-            self.unsee(Layer::Nic, what);
+            self.unsee(KernelLayer::Nic, what);
         }
         if interface.driver == "virtio_net" && interface.queues.values().all(|queue| queue.hw_drops.is_none()) {
             let what = format!("what the hypervisor dropped because the receive ring of {name} was full");
-            self.unsee(Layer::Nic, what);
+            self.unsee(KernelLayer::Nic, what);
         }
     }
 
@@ -92,16 +92,16 @@ impl Losses {
     /// sockets dropped says nothing of another's, and would hide it. Where the drops of some are not known, what the
     /// others dropped may or may not be in `in_errors`: what is beyond it is lost for certain, and the rest is said to
     /// be unknown.
-    fn add_udp(&mut self, difference: &Reading) {
+    fn add_udp(&mut self, difference: &HostReading) {
         self.add_table(&difference.udp, "ipv4");
         self.add_table(&difference.udp6, "ipv6");
         // Who could not read them has said why.
-        let is_told = difference.unread.iter().any(|(layer, _)| *layer == Layer::Socket);
+        let is_told = difference.unread.iter().any(|(layer, _)| *layer == KernelLayer::Socket);
         let SocketDrops { own, others_on_ports, elsewhere } = difference.socket_drops;
         let whose =
             [(own, "of this daemon"), (others_on_ports, "of others on its ports"), (elsewhere, "on other ports")];
         for (_, whose) in whose.into_iter().filter(|(drops, _)| drops.is_none() && !is_told) {
-            self.unsee(Layer::Socket, format!("what UDP sockets {whose} dropped: it has not been read twice"));
+            self.unsee(KernelLayer::Socket, format!("what UDP sockets {whose} dropped: it has not been read twice"));
         }
         let in_errors = |udp: &Udp| udp.in_errors.unwrap_or(0);
         let at_udp = in_errors(&difference.udp) + in_errors(&difference.udp6);
@@ -111,12 +111,12 @@ impl Losses {
             let what = format!(
                 "how many of {at_sockets} drops of the sockets seen here are not among the {at_udp} errors of UDP"
             );
-            self.unsee(Layer::Socket, what);
+            self.unsee(KernelLayer::Socket, what);
         }
     }
 }
 
-fn is_empty(table: &impl Table) -> bool {
+fn is_empty(table: &impl KernelTable) -> bool {
     table.values().all(|(_, value)| value.is_none())
 }
 

@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::tables::{Conntrack, Ip, Link, Queue, SocketDrops, Softnet};
-use crate::{DriverCounter, Unit};
+use crate::tables::{Conntrack, Ip, LinkCounters, QueueCounters, SocketDrops, Softnet};
+use crate::{CounterUnit, DriverCounter};
 
 /// A host on which everything is known and nothing was lost.
-fn quiet() -> Reading {
-    fn zeroes<T: Table>() -> T {
+fn quiet() -> HostReading {
+    fn zeroes<T: KernelTable>() -> T {
         let mut table = T::default();
         table.cells().for_each(|(_, cell)| *cell = Some(0));
         table
     }
-    let interface = Interface { link: zeroes(), driver: "veth".to_owned(), ..Interface::default() };
-    Reading {
+    let interface = InterfaceReading { link: zeroes(), driver: "veth".to_owned(), ..InterfaceReading::default() };
+    HostReading {
         nic: BTreeMap::from([("eth0".to_owned(), interface)]),
         softnet: BTreeMap::from([(0, zeroes())]),
         conntrack: zeroes(),
@@ -24,7 +24,7 @@ fn quiet() -> Reading {
         udp: zeroes(),
         udp6: zeroes(),
         socket_drops: zeroes(),
-        ..Reading::default()
+        ..HostReading::default()
     }
 }
 
@@ -41,7 +41,7 @@ fn a_host_that_lost_nothing_has_no_terms_and_nothing_unseen() {
 
 #[test]
 fn interfaces_that_are_not_read_are_said_to_be_unseen() {
-    let losses = Losses::of(&Reading { interfaces_left_out: 3, ..quiet() });
+    let losses = Losses::of(&HostReading { interfaces_left_out: 3, ..quiet() });
     assert_eq!(losses.unseen.len(), 1, "{losses:?}");
     assert!(losses.unseen[0].what.contains("3 more interfaces"), "{losses:?}");
 }
@@ -51,8 +51,8 @@ fn each_layer_is_in_the_sum_once_whatever_else_has_counted_the_same() {
     let mut host = quiet();
     let eth0 = host.nic.get_mut("eth0").expect("eth0");
     // The backlog of a core was full 40 times, which the interface has counted as well, and the ring once more.
-    eth0.link = Link { rx_dropped: Some(40), rx_missed_errors: Some(7), rx_fifo_errors: Some(7), ..eth0.link };
-    eth0.queues.insert(0, Queue { hw_drops: Some(7), ..Queue::default() });
+    eth0.link = LinkCounters { rx_dropped: Some(40), rx_missed_errors: Some(7), rx_fifo_errors: Some(7), ..eth0.link };
+    eth0.queues.insert(0, QueueCounters { hw_drops: Some(7), ..QueueCounters::default() });
     eth0.driver_counters.push(DriverCounter { name: "rx_drops".to_owned(), queue: None, value: Some(7) });
     host.softnet.insert(0, Softnet { dropped: Some(40), flow_limit: Some(30), ..Softnet::default() });
     host.ip = Ip { reasm_fails: Some(3), reasm_timeout: Some(2), reverse_path_filter: Some(5), ..host.ip };
@@ -102,7 +102,7 @@ fn what_the_sockets_of_another_program_dropped_hides_nothing_of_our_own() {
     let unseen = |losses: &Losses| losses.unseen.iter().map(|unseen| unseen.what.clone()).collect::<Vec<_>>();
     let hidden = "how many of 345 drops of the sockets seen here are not among the 1000 errors of UDP";
     assert_eq!(unseen(&losses), ["what UDP sockets on other ports dropped: it has not been read twice", hidden]);
-    host.unread.push((Layer::Socket, "there are more than 4096".to_owned()));
+    host.unread.push((KernelLayer::Socket, "there are more than 4096".to_owned()));
     assert_eq!(unseen(&Losses::of(&host)), [hidden, "there are more than 4096"], "the true reason alone");
     // UDP has counted nothing, so nothing can be hidden behind it.
     host.udp.in_errors = Some(0);
@@ -116,13 +116,13 @@ fn a_bond_repeats_its_members_and_is_not_counted_again() {
     let mut bond = host.nic["eth0"].clone();
     bond.link.rx_dropped = Some(8);
     host.nic.insert("eth0".to_owned(), bond.clone());
-    host.nic.insert("bond0".to_owned(), Interface { repeats_others: true, ..bond });
+    host.nic.insert("bond0".to_owned(), InterfaceReading { repeats_others: true, ..bond });
     assert_eq!(Losses::of(&host).total, 8);
 }
 
 #[test]
 fn what_is_not_known_is_named_and_never_taken_for_nothing() {
-    let unseen = |host: &Reading| -> Vec<String> {
+    let unseen = |host: &HostReading| -> Vec<String> {
         let losses = Losses::of(host);
         assert_eq!(losses.total, 0);
         losses.unseen.into_iter().map(|unseen| format!("{}: {}", unseen.layer.name(), unseen.what)).collect()
@@ -139,8 +139,8 @@ fn what_is_not_known_is_named_and_never_taken_for_nothing() {
     host.conntrack = Conntrack::default();
     (host.ip6, host.udp6) = (Ip::default(), Udp::default());
     assert_eq!(unseen(&host), [] as [&str; 0]);
-    host.nic.get_mut("eth0").expect("eth0").link = Link::default();
-    host.unread.push((Layer::Socket, "the UDP sockets: sock_diag: refused".to_owned()));
+    host.nic.get_mut("eth0").expect("eth0").link = LinkCounters::default();
+    host.unread.push((KernelLayer::Socket, "the UDP sockets: sock_diag: refused".to_owned()));
     host.socket_drops = SocketDrops::default();
     assert_eq!(
         unseen(&host),
@@ -159,5 +159,5 @@ fn what_a_hypervisor_or_a_cloud_drops_before_the_card_is_said_to_be_unseen() {
     assert_eq!((losses.total, losses.unseen.len()), (0, 2), "{losses:?}");
     assert!(losses.unseen[0].what.contains("12 packets"), "{losses:?}");
     assert!(losses.unseen[1].what.contains("hypervisor"), "{losses:?}");
-    assert_eq!(losses.lost.iter().filter(|loss| loss.unit == Unit::Packets).count(), 0);
+    assert_eq!(losses.lost.iter().filter(|loss| loss.unit == CounterUnit::Packets).count(), 0);
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::counter::{Layer, Unit};
+use super::counter::{CounterUnit, KernelLayer};
 
 /// What was lost between two readings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,24 +15,24 @@ pub struct Losses {
     /// Of the sum, what may have been other protocols than UDP.
     pub of_any_protocol: u64,
     /// What is not in the sum because it cannot be seen.
-    pub unseen: Vec<Unseen>,
+    pub unseen: Vec<UncountedLoss>,
 }
 
 /// What one counter says was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    pub layer: Layer,
+    pub layer: KernelLayer,
     /// The key of the counter in its table.
     pub counter: String,
     /// The interface, or "ipv4" and "ipv6".
     pub place: String,
     pub count: u64,
-    pub unit: Unit,
+    pub unit: CounterUnit,
 }
 
 /// Something that may have been lost and that no counter tells.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unseen {
-    pub layer: Layer,
+pub struct UncountedLoss {
+    pub layer: KernelLayer,
     pub what: String,
 }

@@ -11,10 +11,10 @@ use std::path::Path;
 use steer::ethtool::{DriverStatistics, Ethtool, Ioctl};
 use steer::{LinkStatistics, Statistics};
 
-use super::counter::Layer;
+use super::counter::KernelLayer;
 use super::driver::{self, DriverCounter};
-use super::reading::{Interface, Reading};
-use super::tables::{Link, Queue};
+use super::reading::{HostReading, InterfaceReading};
+use super::tables::{LinkCounters, QueueCounters};
 
 /// The most interfaces that are read: those that have been there longest.
 const INTERFACES_MAX: usize = 128;
@@ -35,7 +35,7 @@ pub(super) struct NicReader {
 struct Open {
     statistics: Statistics,
     ioctl: Ioctl,
-    known: BTreeMap<u32, Known>,
+    known: BTreeMap<u32, KnownInterface>,
     left_out: u64,
     /// Of the pass, in the order of the kernel.
     links: Vec<(u32, LinkStatistics)>,
@@ -43,15 +43,15 @@ struct Open {
 
 /// An interface that has been seen.
 #[derive(Debug)]
-struct Known {
+struct KnownInterface {
     name: String,
     driver: String,
     repeats_others: bool,
-    counters: Option<Counters>,
+    counters: Option<EthtoolCounters>,
 }
 
 #[derive(Debug)]
-struct Counters {
+struct EthtoolCounters {
     statistics: DriverStatistics,
     /// Where the losses are, and of which queue.
     losses: Vec<(usize, Option<u32>)>,
@@ -63,17 +63,17 @@ impl NicReader {
         self.is_sparing = true;
     }
 
-    pub(super) fn read(&mut self, reading: &mut Reading) {
+    pub(super) fn read(&mut self, reading: &mut HostReading) {
         if let Err(error) = self.try_read(reading) {
             // Sockets that failed once are made anew.
             self.open = None;
             reading.nic.clear();
             let line = format!("the counters of all interfaces: netlink: {error}");
-            reading.unread.push((Layer::Nic, line));
+            reading.unread.push((KernelLayer::Nic, line));
         }
     }
 
-    fn try_read(&mut self, reading: &mut Reading) -> io::Result<()> {
+    fn try_read(&mut self, reading: &mut HostReading) -> io::Result<()> {
         let open = match &mut self.open {
             Some(open) => open,
             empty => empty.insert(Open::new()?),
@@ -119,21 +119,21 @@ impl Open {
                 let repeats_others = link.kind == "bond" || driver == "net_failover";
                 // To ask holds a lock of the whole network, which what the cables of containers tell is not worth.
                 let has_device = Path::new("/sys/class/net").join(&link.name).join("device").exists();
-                let counters = has_device.then(|| Counters::of(&self.ioctl, &link.name)).flatten();
-                Known { counters, name: link.name, driver, repeats_others }
+                let counters = has_device.then(|| EthtoolCounters::of(&self.ioctl, &link.name)).flatten();
+                KnownInterface { counters, name: link.name, driver, repeats_others }
             });
             // One that did not answer while it was set up anew, and whose losses only its own counters tell.
             if known.counters.is_none() && driver::keeps_missed(&known.driver) {
-                known.counters = Counters::of(&self.ioctl, &known.name);
+                known.counters = EthtoolCounters::of(&self.ioctl, &known.name);
             }
             self.known.insert(link.index, known);
         }
         Ok(())
     }
 
-    fn fill(&mut self, reading: &mut Reading, asks_drivers: bool) -> io::Result<()> {
+    fn fill(&mut self, reading: &mut HostReading, asks_drivers: bool) -> io::Result<()> {
         let Self { statistics, ioctl, known, links, left_out } = self;
-        let is_there = |interface: &Interface| links.iter().any(|(index, _)| *index == interface.index);
+        let is_there = |interface: &InterfaceReading| links.iter().any(|(index, _)| *index == interface.index);
         reading.nic.retain(|name, interface| {
             is_there(interface) && known.get(&interface.index).is_some_and(|known| known.name == *name)
         });
@@ -141,7 +141,7 @@ impl Open {
         for (index, counts) in links.iter() {
             let Some(known) = known.get_mut(index) else { continue };
             if !reading.nic.contains_key(&known.name) {
-                reading.nic.insert(known.name.clone(), Interface::default());
+                reading.nic.insert(known.name.clone(), InterfaceReading::default());
             }
             let interface = reading.nic.get_mut(&known.name).expect("just inserted");
             interface.index = *index;
@@ -160,7 +160,7 @@ impl Open {
             let interface = known.get(&index).and_then(|known| reading.nic.get_mut(&known.name));
             let steer::QueueStatistics { packets, alloc_fail, hw_drops, hw_drop_overruns } = counts;
             if let Some(interface) = interface {
-                interface.queues.insert(queue, Queue { packets, alloc_fail, hw_drops, hw_drop_overruns });
+                interface.queues.insert(queue, QueueCounters { packets, alloc_fail, hw_drops, hw_drop_overruns });
             }
         });
         if told.is_err() {
@@ -173,17 +173,17 @@ impl Open {
     }
 }
 
-impl Known {
+impl KnownInterface {
     /// Reads the driver's own counters over those of the last time. True when it has learnt others instead, which are
     /// to be read now.
     fn read_driver(&mut self, ioctl: &Ioctl, into: &mut Vec<DriverCounter>) -> bool {
-        let Some(Counters { statistics, losses }) = &mut self.counters else {
+        let Some(EthtoolCounters { statistics, losses }) = &mut self.counters else {
             into.clear();
             return false;
         };
         if !statistics.read(ioctl).is_ok_and(|is_same| is_same) {
             // It has other counters by now.
-            self.counters = Counters::of(ioctl, &self.name);
+            self.counters = EthtoolCounters::of(ioctl, &self.name);
             into.clear();
             return self.counters.is_some();
         }
@@ -201,7 +201,7 @@ impl Known {
     }
 }
 
-impl Counters {
+impl EthtoolCounters {
     fn of(ioctl: &Ioctl, name: &str) -> Option<Self> {
         let statistics = DriverStatistics::new(ioctl, name).ok()?;
         let losses = driver::losses(statistics.names());
@@ -209,8 +209,8 @@ impl Counters {
     }
 }
 
-fn link(counts: &LinkStatistics) -> Link {
-    Link {
+fn link(counts: &LinkStatistics) -> LinkCounters {
+    LinkCounters {
         rx_packets: counts.rx_packets,
         rx_bytes: counts.rx_bytes,
         rx_missed_errors: counts.rx_missed_errors,

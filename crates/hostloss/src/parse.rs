@@ -1,7 +1,7 @@
 //! The texts of the kernel's files as numbers. What a kernel does not have is passed over and stays unknown, and so is
 //! what a later one has more.
 
-use super::counter::Table;
+use super::counter::KernelTable;
 use super::tables::{Conntrack, Softnet};
 
 /// `/proc/net/snmp` and `/proc/net/netstat`: a line of names and a line of values, both behind the name of their

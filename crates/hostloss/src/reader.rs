@@ -2,18 +2,18 @@
 //! and tables are used again.
 //!
 //! Needs no privilege. What is not there, as IPv6 or connection tracking, is no error; what is there and cannot be read
-//! is told in [`Reading::unread`].
+//! is told in [`HostReading::unread`].
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use netlink::sock_diag::{UdpSocket, UdpSockets};
 
-use super::counter::{Layer, Table};
-use super::files::Kept;
+use super::counter::{KernelLayer, KernelTable};
+use super::files::ProcFile;
 use super::nic::NicReader;
 use super::parse;
-use super::reading::{Reading, SocketReading};
+use super::reading::{HostReading, SocketReading};
 use super::tables::{Ip, SocketCounts, Udp};
 
 /// Settings that are read as gauges: where each is below /proc/sys/net, and the counters that its numbers are.
@@ -37,10 +37,10 @@ const SOCKETS_ELSEWHERE_MAX: usize = 4096;
 
 /// Reads this host, as the network namespace of the thread that made it shows it.
 #[derive(Debug)]
-pub struct Reader {
+pub struct HostReader {
     ports: BTreeSet<u16>,
     own: BTreeSet<u64>,
-    files: Files,
+    files: ProcFiles,
     nic: NicReader,
     udp_sockets: Option<UdpSockets>,
     /// How many sockets there were at the last look.
@@ -51,24 +51,24 @@ pub struct Reader {
     readings: u32,
     is_sparing: bool,
     buffer: Vec<u8>,
-    reading: Reading,
+    reading: HostReading,
 }
 
 #[derive(Debug)]
-struct Files {
-    snmp: Kept,
-    netstat: Kept,
-    snmp6: Kept,
-    softnet: Kept,
-    sockstat: Kept,
-    sockstat6: Kept,
-    conntrack: Kept,
-    conntrack_count: Kept,
-    conntrack_max: Kept,
-    settings: [Kept; SETTINGS.len()],
+struct ProcFiles {
+    snmp: ProcFile,
+    netstat: ProcFile,
+    snmp6: ProcFile,
+    softnet: ProcFile,
+    sockstat: ProcFile,
+    sockstat6: ProcFile,
+    conntrack: ProcFile,
+    conntrack_count: ProcFile,
+    conntrack_max: ProcFile,
+    settings: [ProcFile; SETTINGS.len()],
 }
 
-impl Reader {
+impl HostReader {
     /// A reader that looks at the sockets on these ports as well.
     pub fn new(ports: impl IntoIterator<Item = u16>) -> Self {
         Self::under(Path::new("/proc"), ports)
@@ -79,7 +79,7 @@ impl Reader {
         Self {
             ports: ports.into_iter().collect(),
             own: BTreeSet::new(),
-            files: Files::below(proc_root),
+            files: ProcFiles::below(proc_root),
             nic: NicReader::default(),
             udp_sockets: None,
             sockets_seen: 0,
@@ -87,7 +87,7 @@ impl Reader {
             readings: 0,
             is_sparing: false,
             buffer: Vec::new(),
-            reading: Reading::default(),
+            reading: HostReading::default(),
         }
     }
 
@@ -112,7 +112,7 @@ impl Reader {
     }
 
     /// One pass. What it returns is written over by the next.
-    pub fn read(&mut self) -> &Reading {
+    pub fn read(&mut self) -> &HostReading {
         self.reading.unread.clear();
         self.nic.read(&mut self.reading);
         self.read_protocols();
@@ -124,7 +124,7 @@ impl Reader {
         }
         // Also with a reading that does not look at them.
         if let Some(why) = &self.elsewhere_untold {
-            self.reading.unread.push((Layer::Socket, why.clone()));
+            self.reading.unread.push((KernelLayer::Socket, why.clone()));
         }
         self.readings = self.readings.wrapping_add(1);
         &self.reading
@@ -132,24 +132,24 @@ impl Reader {
 
     fn read_protocols(&mut self) {
         let Self { files, buffer, reading, .. } = self;
-        let Reading { ip, ip6, udp, udp6, unread, .. } = reading;
+        let HostReading { ip, ip6, udp, udp6, unread, .. } = reading;
         [&mut *ip, &mut *ip6].into_iter().for_each(Ip::clear);
         [&mut *udp, &mut *udp6].into_iter().for_each(Udp::clear);
-        if let Some(text) = text(&mut files.snmp, buffer, Layer::Udp, Presence::Always, unread) {
+        if let Some(text) = text(&mut files.snmp, buffer, KernelLayer::Udp, FilePresence::Always, unread) {
             parse::sections(text, |section, name, value| match section {
                 "Ip" => ip.set(name, value),
                 "Udp" => udp.set(name, value),
                 _ => {}
             });
         }
-        if let Some(text) = text(&mut files.netstat, buffer, Layer::Ip, Presence::Always, unread) {
+        if let Some(text) = text(&mut files.netstat, buffer, KernelLayer::Ip, FilePresence::Always, unread) {
             parse::sections(text, |section, name, value| match section {
                 "IpExt" => ip.set(name, value),
                 "TcpExt" if name == "IPReversePathFilter" => ip.set(name, value),
                 _ => {}
             });
         }
-        if let Some(text) = text(&mut files.snmp6, buffer, Layer::Udp, Presence::MayBeAbsent, unread) {
+        if let Some(text) = text(&mut files.snmp6, buffer, KernelLayer::Udp, FilePresence::MayBeAbsent, unread) {
             // IPv6 has no such filter, so it drops nothing by it.
             ip6.reverse_path_filter = Some(0);
             // The checksum of a header is a matter of IPv4 alone.
@@ -165,8 +165,8 @@ impl Reader {
     }
 
     fn read_cores(&mut self) {
-        let Self { files, buffer, reading: Reading { softnet, unread, .. }, .. } = self;
-        let text = text(&mut files.softnet, buffer, Layer::Softnet, Presence::Always, unread);
+        let Self { files, buffer, reading: HostReading { softnet, unread, .. }, .. } = self;
+        let text = text(&mut files.softnet, buffer, KernelLayer::Softnet, FilePresence::Always, unread);
         // A core may have gone off since the last pass.
         softnet.clear();
         parse::softnet(text.unwrap_or_default(), |core, counts| {
@@ -175,9 +175,10 @@ impl Reader {
     }
 
     fn read_conntrack(&mut self) {
-        let Self { files, buffer, reading: Reading { conntrack, unread, .. }, .. } = self;
+        let Self { files, buffer, reading: HostReading { conntrack, unread, .. }, .. } = self;
         conntrack.clear();
-        let mut told = |file| text(file, buffer, Layer::Conntrack, Presence::MayBeAbsent, unread).map(str::to_owned);
+        let mut told =
+            |file| text(file, buffer, KernelLayer::Conntrack, FilePresence::MayBeAbsent, unread).map(str::to_owned);
         if let Some(text) = told(&mut files.conntrack) {
             parse::conntrack(&text, conntrack);
         }
@@ -187,16 +188,16 @@ impl Reader {
     }
 
     fn read_memory(&mut self) {
-        let Self { files, buffer, reading: Reading { memory, unread, .. }, .. } = self;
+        let Self { files, buffer, reading: HostReading { memory, unread, .. }, .. } = self;
         memory.clear();
-        if let Some(text) = text(&mut files.sockstat, buffer, Layer::Udp, Presence::Always, unread) {
+        if let Some(text) = text(&mut files.sockstat, buffer, KernelLayer::Udp, FilePresence::Always, unread) {
             parse::pairs(text, |section, name, value| match (section, name) {
                 ("UDP", name) => memory.set(name, value),
                 ("FRAG", "memory") => memory.set("frag", value),
                 _ => {}
             });
         }
-        if let Some(text) = text(&mut files.sockstat6, buffer, Layer::Udp, Presence::MayBeAbsent, unread) {
+        if let Some(text) = text(&mut files.sockstat6, buffer, KernelLayer::Udp, FilePresence::MayBeAbsent, unread) {
             parse::pairs(text, |section, name, value| {
                 if (section, name) == ("UDP6", "inuse") {
                     memory.udp6_sockets = Some(value);
@@ -205,7 +206,7 @@ impl Reader {
         }
         for ((_, names), file) in SETTINGS.iter().zip(&mut files.settings) {
             // Older kernels show some of them to the first network namespace only.
-            if let Some(text) = text(file, buffer, Layer::Udp, Presence::MayBeAbsent, unread) {
+            if let Some(text) = text(file, buffer, KernelLayer::Udp, FilePresence::MayBeAbsent, unread) {
                 names.iter().zip(parse::numbers(text)).for_each(|(name, value)| memory.set(name, value));
             }
         }
@@ -213,7 +214,7 @@ impl Reader {
 
     fn read_sockets(&mut self) {
         let Self { ports, own, udp_sockets, sockets_seen, elsewhere_untold, reading, .. } = self;
-        let Reading { sockets, elsewhere, unread, .. } = reading;
+        let HostReading { sockets, elsewhere, unread, .. } = reading;
         let (found, others) = (sockets.get_or_insert_default(), elsewhere.get_or_insert_default());
         found.clear();
         others.clear();
@@ -253,7 +254,7 @@ impl Reader {
         }
         if let Err(error) = outcome {
             (*udp_sockets, *sockets, *elsewhere, *elsewhere_untold) = (None, None, None, None);
-            unread.push((Layer::Socket, format!("the UDP sockets: {error}")));
+            unread.push((KernelLayer::Socket, format!("the UDP sockets: {error}")));
         }
     }
 }
@@ -278,11 +279,11 @@ fn each_udp_socket(open: &mut Option<UdpSockets>, mut visit: impl FnMut(UdpSocke
     sockets.each(true, None, &mut visit)
 }
 
-impl Files {
+impl ProcFiles {
     fn below(proc_root: &Path) -> Self {
-        let net = |file: &str| Kept::new(proc_root.join("thread-self/net").join(file));
+        let net = |file: &str| ProcFile::new(proc_root.join("thread-self/net").join(file));
         let setting =
-            |path: &str| Kept::new([proc_root, "sys/net".as_ref(), path.as_ref()].iter().collect::<PathBuf>());
+            |path: &str| ProcFile::new([proc_root, "sys/net".as_ref(), path.as_ref()].iter().collect::<PathBuf>());
         Self {
             snmp: net("snmp"),
             netstat: net("netstat"),
@@ -300,21 +301,21 @@ impl Files {
 
 /// Whether every kernel has a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Presence {
+enum FilePresence {
     Always,
     MayBeAbsent,
 }
 
 /// The text of a file; what is wrong with it goes into `unread`.
 fn text<'a>(
-    file: &mut Kept,
+    file: &mut ProcFile,
     buffer: &'a mut Vec<u8>,
-    layer: Layer,
-    presence: Presence,
-    unread: &mut Vec<(Layer, String)>,
+    layer: KernelLayer,
+    presence: FilePresence,
+    unread: &mut Vec<(KernelLayer, String)>,
 ) -> Option<&'a str> {
     match file.read(buffer) {
-        Ok(None) if presence == Presence::Always => {
+        Ok(None) if presence == FilePresence::Always => {
             unread.push((layer, format!("{} is not there", file.path().display())));
             None
         }

@@ -10,9 +10,9 @@ use nix::sys::socket::{
 };
 
 use super::*;
-use crate::tables::{Link, Queue, SocketDrops, Softnet};
+use crate::tables::{LinkCounters, QueueCounters, SocketDrops, Softnet};
 use crate::testing::root;
-use crate::{DriverCounter, HostLedger, Interface, Losses};
+use crate::{DriverCounter, HostLedger, InterfaceReading, Losses};
 
 const SNMP: &str = "Ip: InReceives InHdrErrors\nIp: 100 2\nUdp: NoPorts InErrors RcvbufErrors\nUdp: 3 9 8\n";
 const NETSTAT: &str = "TcpExt: SyncookiesSent IPReversePathFilter\nTcpExt: 50 6\nIpExt: InNoRoutes\nIpExt: 7\n";
@@ -26,7 +26,7 @@ fn each_file_fills_its_table_and_what_is_not_there_stays_unknown() {
         ("thread-self/net/sockstat", "UDP: inuse 3 mem 13\nFRAG: inuse 0 memory 40\n"),
         ("sys/net/ipv4/udp_mem", "100 200 300\n"),
     ]);
-    let mut reader = Reader::under(proc.path(), []);
+    let mut reader = HostReader::under(proc.path(), []);
     let reading = reader.read();
     assert_eq!(reading.unread, []);
     assert_eq!((reading.ip.in_receives, reading.ip.in_hdr_errors, reading.ip.in_discards), (Some(100), Some(2), None));
@@ -47,7 +47,7 @@ fn each_file_fills_its_table_and_what_is_not_there_stays_unknown() {
 #[test]
 fn a_file_that_every_kernel_has_is_missed_by_its_name() {
     let proc = root(&[("thread-self/net/snmp", SNMP), ("thread-self/net/netstat", NETSTAT)]);
-    let mut reader = Reader::under(proc.path(), []);
+    let mut reader = HostReader::under(proc.path(), []);
     let unread: Vec<&str> = reader.read().unread.iter().map(|(_, why)| why.as_str()).collect();
     assert_eq!(unread.len(), 2, "{unread:?}");
     assert!(unread[0].ends_with("thread-self/net/softnet_stat is not there"), "{unread:?}");
@@ -63,7 +63,7 @@ fn a_daemon_counts_from_its_start_and_past_the_wrap_of_a_counter() {
         ("thread-self/net/softnet_stat", &line(u32::MAX - 4)),
         ("thread-self/net/sockstat", ""),
     ]);
-    let ledger = HostLedger::over(Reader::under(proc.path(), []));
+    let ledger = HostLedger::over(HostReader::under(proc.path(), []));
     ledger.look([]);
     assert_eq!(ledger.sums().softnet[&0].dropped, Some(0), "what was before is not ours");
     for dropped in [u32::MAX, 10, 10] {
@@ -79,7 +79,7 @@ fn a_daemon_counts_from_its_start_and_past_the_wrap_of_a_counter() {
 #[test]
 fn a_core_or_an_interface_that_comes_back_counts_on() {
     let proc = root(&[("thread-self/net/softnet_stat", "00000005 0 0\n00000007 0 0\n")]);
-    let ledger = HostLedger::over(Reader::under(proc.path(), []));
+    let ledger = HostLedger::over(HostReader::under(proc.path(), []));
     ledger.look([]);
     for text in ["00000006 0 0\n", "00000008 0 0\n00000001 0 0\n", "00000008 0 0\n00000004 0 0\n"] {
         std::fs::write(proc.path().join("thread-self/net/softnet_stat"), text).expect("written");
@@ -123,7 +123,7 @@ fn what_is_lost_on_purpose_is_found_exactly_and_summed_once() {
     alone(|| {
         let listener = UdpSocket::bind("127.0.0.1:5140").expect("a port");
         listener.set_nonblocking(true).expect("a socket");
-        let mut reader = Reader::new([5140]);
+        let mut reader = HostReader::new([5140]);
         let before = reader.read().clone();
         let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let send = |count, to| {
@@ -199,7 +199,7 @@ fn what_other_programs_drop_at_their_sockets_is_never_said_of_ours() {
 #[test]
 fn a_reader_sees_the_interfaces_of_its_own_namespace_alone() {
     alone(|| {
-        let mut reader = Reader::new([]);
+        let mut reader = HostReader::new([]);
         let names: Vec<String> = reader.read().nic.keys().cloned().collect();
         assert!(names.contains(&"lo".to_owned()) && !names.iter().any(|name| name.starts_with("eth")), "{names:?}");
         let status = Command::new("ip").args(["link", "add", "end0", "type", "veth", "peer", "end1"]).status();
@@ -222,22 +222,22 @@ fn a_reading_that_fails_once_takes_no_sum_away_and_hides_nothing() {
         let counts = SocketCounts { drops: Some(count), ..SocketCounts::default() };
         let address = "0.0.0.0:514".parse().expect("an address");
         let socket = SocketReading { address, inode: 7, uid: 0, interface: 0, own: false, counts };
-        let queues = [(0, Queue { packets: Some(count), ..Queue::default() })].into();
-        let link = Link { rx_packets: Some(count), ..Link::default() };
-        Reading {
-            nic: [("eth0".to_owned(), Interface { link, queues, ..Interface::default() })].into(),
+        let queues = [(0, QueueCounters { packets: Some(count), ..QueueCounters::default() })].into();
+        let link = LinkCounters { rx_packets: Some(count), ..LinkCounters::default() };
+        HostReading {
+            nic: [("eth0".to_owned(), InterfaceReading { link, queues, ..InterfaceReading::default() })].into(),
             softnet: [(1, Softnet { dropped: Some(count), ..Softnet::default() })].into(),
             udp: Udp { in_errors: Some(count), ..Udp::default() },
             sockets: Some(vec![socket]),
-            ..Reading::default()
+            ..HostReading::default()
         }
     };
-    let told = |sums: &Reading| {
+    let told = |sums: &HostReading| {
         let eth0 = &sums.nic["eth0"];
         let drops = sums.sockets.as_ref().expect("sockets")[0].counts.drops;
         [eth0.link.rx_packets, eth0.queues[&0].packets, sums.softnet[&1].dropped, sums.udp.in_errors, drops]
     };
-    let failed = Reading { sockets: None, ..Reading::default() };
+    let failed = HostReading { sockets: None, ..HostReading::default() };
     let mut without_queues = reading(20);
     without_queues.nic.get_mut("eth0").expect("eth0").queues.clear();
     let mut before = reading(5);
@@ -261,13 +261,19 @@ fn a_card_whose_driver_did_not_answer_while_its_queues_changed_hides_nothing_tha
         };
         let driver_counters: Vec<DriverCounter> = (0..).zip(missed).map(counter).collect();
         let rx_missed_errors = crate::driver::missed("vmxnet3", &driver_counters).expect("of this driver");
-        let link = Link { rx_packets: Some(0), rx_missed_errors, ..Link::default() };
-        let card = Interface { index: 2, driver: "vmxnet3".to_owned(), link, driver_counters, ..Interface::default() };
-        Reading { nic: [("eth0".to_owned(), card)].into(), ..Reading::default() }
+        let link = LinkCounters { rx_packets: Some(0), rx_missed_errors, ..LinkCounters::default() };
+        let card = InterfaceReading {
+            index: 2,
+            driver: "vmxnet3".to_owned(),
+            link,
+            driver_counters,
+            ..InterfaceReading::default()
+        };
+        HostReading { nic: [("eth0".to_owned(), card)].into(), ..HostReading::default() }
     };
     let mut before = reading(&[100, 70]);
     let mut sums = before.since(&before);
-    let missed = |sums: &Reading| sums.nic["eth0"].link.rx_missed_errors;
+    let missed = |sums: &HostReading| sums.nic["eth0"].link.rx_missed_errors;
     for (now, expected) in [
         (reading(&[104, 70]), 4),
         (reading(&[]), 4),
@@ -284,7 +290,7 @@ fn a_card_whose_driver_did_not_answer_while_its_queues_changed_hides_nothing_tha
 
 #[test]
 fn a_counter_that_is_read_a_little_too_low_once_is_not_booked_again() {
-    let received = &Link::COUNTERS[0];
+    let received = &LinkCounters::COUNTERS[0];
     assert_eq!((received.name, received.bits), ("rx_packets", 64));
     let life = 1 << 40;
     assert_eq!(received.difference(life, life - 3), 0, "a step back");
@@ -303,7 +309,7 @@ fn sockets_on_other_ports_are_not_known_where_one_is_silent_or_too_many_have_dro
 fn sockets_that_have_dropped_nothing_take_no_place_among_those_that_are_told_apart() {
     alone(|| {
         let _idle: Vec<UdpSocket> = (0..20).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port")).collect();
-        let mut reader = Reader::new([5140]);
+        let mut reader = HostReader::new([5140]);
         assert_eq!(reader.read().elsewhere, Some(vec![]), "of 20 idle ones");
     });
 }

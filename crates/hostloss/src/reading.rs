@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::counter::{Layer, Table};
+use super::counter::{KernelLayer, KernelTable};
 use super::driver::{self, DRIVERS, DriverCounter};
 use super::lost::Losses;
-use super::tables::{Conntrack, Ip, Link, Memory, Queue, SocketCounts, SocketDrops, Softnet, Udp};
+use super::tables::{Conntrack, Ip, LinkCounters, QueueCounters, SocketCounts, SocketDrops, Softnet, Udp, UdpMemory};
 
 /// The most interfaces that have a sum, with those that are gone.
 const INTERFACES_SUMMED_MAX: usize = 256;
@@ -19,9 +19,9 @@ const INTERFACES_SUMMED_MAX: usize = 256;
 /// All counters of this host, as far as the network namespace of the reader sees them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Reading {
+pub struct HostReading {
     /// By name.
-    pub nic: BTreeMap<String, Interface>,
+    pub nic: BTreeMap<String, InterfaceReading>,
     /// Interfaces beyond those that are read.
     pub interfaces_left_out: u64,
     /// By the number of the core, those that are online.
@@ -31,7 +31,7 @@ pub struct Reading {
     pub ip6: Ip,
     pub udp: Udp,
     pub udp6: Udp,
-    pub memory: Memory,
+    pub memory: UdpMemory,
     /// Those on the ports that the reader was asked for, of all processes, in the order of their inodes; null when
     /// nobody can see them.
     pub sockets: Option<Vec<SocketReading>>,
@@ -42,7 +42,7 @@ pub struct Reading {
     /// What all of them dropped between two readings, by whose they are.
     pub socket_drops: SocketDrops,
     /// What could not be read, and why; empty when all was.
-    pub unread: Vec<(Layer, String)>,
+    pub unread: Vec<(KernelLayer, String)>,
     /// The sum of the layers, in what a daemon publishes; empty elsewhere, where [`Losses::of`] makes it.
     pub lost: Losses,
 }
@@ -50,16 +50,16 @@ pub struct Reading {
 /// One network interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Interface {
+pub struct InterfaceReading {
     pub index: u32,
     /// Empty when it has none that tells its name.
     pub driver: String,
     /// What it counts others count as well: a bond repeats the counts of its members.
     pub repeats_others: bool,
     #[serde(flatten)]
-    pub link: Link,
+    pub link: LinkCounters,
     /// By number; only where the driver tells.
-    pub queues: BTreeMap<u32, Queue>,
+    pub queues: BTreeMap<u32, QueueCounters>,
     /// What the driver itself counts as dropped, by its own names. Part of the counters above on most drivers, and
     /// hence in no sum.
     pub driver_counters: Vec<DriverCounter>,
@@ -80,7 +80,7 @@ pub struct SocketReading {
     pub counts: SocketCounts,
 }
 
-impl Reading {
+impl HostReading {
     /// What was counted since `earlier`. What was not there then is not known, but for what rises and falls.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
@@ -204,7 +204,7 @@ impl Reading {
     }
 }
 
-impl Interface {
+impl InterfaceReading {
     fn since(&self, earlier: Option<&Self>) -> Self {
         let none = Self::default();
         let earlier = earlier.unwrap_or(&none);
@@ -212,7 +212,7 @@ impl Interface {
         difference.link = self.link.since(&earlier.link);
         let missed = driver::missed_since(&self.driver, &earlier.driver_counters, &self.driver_counters);
         difference.link.rx_missed_errors = missed.unwrap_or(difference.link.rx_missed_errors);
-        let no_queue = Queue::default();
+        let no_queue = QueueCounters::default();
         for (number, queue) in &mut difference.queues {
             *queue = queue.since(earlier.queues.get(number).unwrap_or(&no_queue));
         }

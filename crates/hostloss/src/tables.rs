@@ -3,13 +3,13 @@
 //! Containment is as the kernel's code has it. A loss that stands in two counters has `contained_in`, and the sum of
 //! the layers takes only the outer one.
 
-use super::counter::{Counter, Layer, Table, Unit, tables};
+use super::counter::{CounterUnit, KernelCounter, KernelLayer, KernelTable, tables};
 
 tables! {
     /// What the kernel tells of a network interface (`ip -s -s link`). Before IP and before GRO.
-    pub struct Link = Counter::of_all(Layer::Nic, Unit::Packets) => {
+    pub struct LinkCounters = KernelCounter::of_all(KernelLayer::Nic, CounterUnit::Packets) => {
         rx_packets = "rx_packets": "Packets received, also those that the host dropped later.";
-        rx_bytes = "rx_bytes": "Bytes received.", unit = Unit::Bytes;
+        rx_bytes = "rx_bytes": "Bytes received.", unit = CounterUnit::Bytes;
         rx_missed_errors = "rx_missed_errors": "The receive ring had no room: the cores took too long.",
             is_loss = true;
         rx_dropped = "rx_dropped": "The driver or the stack dropped it: a backlog was full, memory was short, or \
@@ -30,7 +30,7 @@ tables! {
     }
 
     /// What one receive queue tells, where the driver tells the kernel (Linux 6.9 and later).
-    pub struct Queue = Counter::of_all(Layer::Nic, Unit::Packets) => {
+    pub struct QueueCounters = KernelCounter::of_all(KernelLayer::Nic, CounterUnit::Packets) => {
         packets = "rx-packets": "Packets received on the queue.";
         alloc_fail = "rx-alloc-fail": "There was no memory for a buffer.",
             is_loss = true, contained_in = &["nic.rx_dropped", "nic.rx_missed_errors"];
@@ -41,35 +41,35 @@ tables! {
     }
 
     /// What one core did with what came from the drivers (`/proc/net/softnet_stat`): of all network namespaces.
-    pub struct Softnet = Counter { bits: 32, ..Counter::of_all(Layer::Softnet, Unit::Buffers) } => {
+    pub struct Softnet = KernelCounter { bits: 32, ..KernelCounter::of_all(KernelLayer::Softnet, CounterUnit::Buffers) } => {
         processed = "processed": "Packets that the core took from its queues.";
         dropped = "dropped": "The core's backlog was full (net.core.netdev_max_backlog), or `flow_limit` refused it.",
             is_loss = true, contained_in = &["nic.rx_dropped"];
         time_squeeze = "time_squeeze": "The core stopped before its queues were empty: its budget was used up.",
-            unit = Unit::Polls;
-        received_rps = "received_rps": "Interrupts from other cores that gave it packets (RPS).", unit = Unit::Polls;
+            unit = CounterUnit::Polls;
+        received_rps = "received_rps": "Interrupts from other cores that gave it packets (RPS).", unit = CounterUnit::Polls;
         flow_limit = "flow_limit": "One flow had too much of the backlog.",
             is_loss = true, contained_in = &["softnet.dropped"];
         backlog = "backlog": "Packets that wait in the core's backlog now.", is_gauge = true;
     }
 
     /// What connection tracking tells (`/proc/net/stat/nf_conntrack`), in both directions.
-    pub struct Conntrack = Counter { bits: 32, ..Counter::of_all(Layer::Conntrack, Unit::Buffers) } => {
+    pub struct Conntrack = KernelCounter { bits: 32, ..KernelCounter::of_all(KernelLayer::Conntrack, CounterUnit::Buffers) } => {
         drop = "drop": "The table was full (net.netfilter.nf_conntrack_max), or two raced for an entry.",
             is_loss = true;
         chain_too_long = "chainlength": "Too many connections have the same hash (net.netfilter.nf_conntrack_buckets).",
             is_loss = true;
         insert_failed = "insert_failed": "An entry could not be made.",
             is_loss = true, contained_in = &["conntrack.drop", "conntrack.chain_too_long"];
-        early_drop = "early_drop": "Connections thrown out to make room.", unit = Unit::Connections;
+        early_drop = "early_drop": "Connections thrown out to make room.", unit = CounterUnit::Connections;
         invalid = "invalid": "Packets that fit no connection; only a rule drops them.";
         count = "count": "Connections in the table now.",
-            unit = Unit::Connections, is_gauge = true, bits = 64;
-        max = "max": "The most that the table takes.", unit = Unit::Connections, is_gauge = true, bits = 64;
+            unit = CounterUnit::Connections, is_gauge = true, bits = 64;
+        max = "max": "The most that the table takes.", unit = CounterUnit::Connections, is_gauge = true, bits = 64;
     }
 
     /// What IPv4 or IPv6 tells (`nstat -az`). The sources are the names of IPv4; IPv6 has `Ip6` before them.
-    pub struct Ip = Counter::of_all(Layer::Ip, Unit::Buffers) => {
+    pub struct Ip = KernelCounter::of_all(KernelLayer::Ip, CounterUnit::Buffers) => {
         in_receives = "InReceives": "What came up to IP.";
         in_delivers = "InDelivers": "What went on to UDP, TCP and the others.";
         in_hdr_errors = "InHdrErrors": "Its header was wrong.", is_loss = true;
@@ -83,17 +83,17 @@ tables! {
             is_loss = true;
         in_discards = "InDiscards": "It was whole, and memory was short or a policy refused it.", is_loss = true;
         in_unknown_protos = "InUnknownProtos": "No program takes its protocol; never a datagram of UDP.";
-        reasm_reqds = "ReasmReqds": "Fragments that had to be put together.", unit = Unit::Fragments;
-        reasm_oks = "ReasmOKs": "Datagrams that were put together.", unit = Unit::Datagrams;
+        reasm_reqds = "ReasmReqds": "Fragments that had to be put together.", unit = CounterUnit::Fragments;
+        reasm_oks = "ReasmOKs": "Datagrams that were put together.", unit = CounterUnit::Datagrams;
         reasm_fails = "ReasmFails": "Could not be put together: a fragment was missing, or there was no room \
             (net.ipv4.ipfrag_high_thresh). Datagrams where a fragment was missing, fragments where there was no room.",
             is_loss = true;
-        reasm_timeout = "ReasmTimeout": "The missing fragments did not come in time.", unit = Unit::Datagrams,
+        reasm_timeout = "ReasmTimeout": "The missing fragments did not come in time.", unit = CounterUnit::Datagrams,
             is_loss = true, contained_in = &["ip.reasm_fails"];
     }
 
     /// What UDP tells, over IPv4 or IPv6 (`nstat -az`), for all sockets of the network namespace.
-    pub struct Udp = Counter::of(Layer::Udp, Unit::Buffers) => {
+    pub struct Udp = KernelCounter::of(KernelLayer::Udp, CounterUnit::Buffers) => {
         in_datagrams = "InDatagrams": "What programs have read.";
         in_errors = "InErrors": "Was for a socket and did not get into it, or could not be read from it.",
             is_loss = true;
@@ -108,32 +108,32 @@ tables! {
     }
 
     /// The memory of all UDP sockets, and what may be taken. Of the whole host, but for `sockets`.
-    pub struct Memory = Counter::gauge(Layer::Udp, Unit::Pages) => {
+    pub struct UdpMemory = KernelCounter::gauge(KernelLayer::Udp, CounterUnit::Pages) => {
         udp_pages = "mem": "Pages that UDP sockets hold now.";
         udp_pages_low = "low": "Below this no socket is refused: the first number of net.ipv4.udp_mem.";
         udp_pages_pressure = "pressure": "The second number of net.ipv4.udp_mem.";
         udp_pages_max = "max": "The third: with more in use what arrives is dropped.";
-        udp_sockets = "inuse": "UDP sockets over IPv4 in this network namespace.", unit = Unit::Sockets;
-        udp6_sockets = "inuse6": "UDP sockets over IPv6 in this network namespace.", unit = Unit::Sockets;
-        fragment_bytes = "frag": "Memory of fragments over IPv4 that wait for the others.", unit = Unit::Bytes;
-        rmem_max = "rmem_max": "The most that SO_RCVBUF takes (net.core.rmem_max).", unit = Unit::Bytes;
-        rmem_default = "rmem_default": "The receive buffer of who asks for none.", unit = Unit::Bytes;
+        udp_sockets = "inuse": "UDP sockets over IPv4 in this network namespace.", unit = CounterUnit::Sockets;
+        udp6_sockets = "inuse6": "UDP sockets over IPv6 in this network namespace.", unit = CounterUnit::Sockets;
+        fragment_bytes = "frag": "Memory of fragments over IPv4 that wait for the others.", unit = CounterUnit::Bytes;
+        rmem_max = "rmem_max": "The most that SO_RCVBUF takes (net.core.rmem_max).", unit = CounterUnit::Bytes;
+        rmem_default = "rmem_default": "The receive buffer of who asks for none.", unit = CounterUnit::Bytes;
         netdev_max_backlog = "netdev_max_backlog": "The most that waits in the backlog of a core.",
-            unit = Unit::Buffers;
+            unit = CounterUnit::Buffers;
     }
 
     /// What one socket tells (`ss -uam`).
-    pub struct SocketCounts = Counter::of(Layer::Socket, Unit::Buffers) => {
+    pub struct SocketCounts = KernelCounter::of(KernelLayer::Socket, CounterUnit::Buffers) => {
         drops = "drops": "Did not get into the socket: its buffer or the memory of UDP was full, a checksum was \
             wrong, or its filter refused it.", bits = 32, is_loss = true, contained_in = &["udp.in_errors"];
-        used_bytes = "rmem_alloc": "Of the receive buffer, what is in use.", unit = Unit::Bytes, is_gauge = true;
-        buffer_bytes = "rcvbuf": "The receive buffer, as the kernel accounts.", unit = Unit::Bytes, is_gauge = true;
+        used_bytes = "rmem_alloc": "Of the receive buffer, what is in use.", unit = CounterUnit::Bytes, is_gauge = true;
+        buffer_bytes = "rcvbuf": "The receive buffer, as the kernel accounts.", unit = CounterUnit::Bytes, is_gauge = true;
     }
 
     /// What all UDP sockets of the network namespace dropped, by whose they are. The sums keep what a socket that was
     /// closed had dropped when it was seen last; what it dropped after that only `udp.in_errors` has, on most kernels.
-    pub struct SocketDrops = Counter {
-        is_loss: true, contained_in: &["udp.in_errors"], ..Counter::of(Layer::Socket, Unit::Buffers)
+    pub struct SocketDrops = KernelCounter {
+        is_loss: true, contained_in: &["udp.in_errors"], ..KernelCounter::of(KernelLayer::Socket, CounterUnit::Buffers)
     } => {
         own = "drops": "Dropped at the sockets of this daemon.";
         others_on_ports = "drops": "Dropped at sockets of other programs on the ports of this daemon.";
@@ -144,7 +144,7 @@ tables! {
 
 impl SocketCounts {
     /// The declaration of `drops`.
-    pub const DROPS: &'static Counter = &<Self as Table>::COUNTERS[0];
+    pub const DROPS: &'static KernelCounter = &<Self as KernelTable>::COUNTERS[0];
 }
 
 #[cfg(test)]

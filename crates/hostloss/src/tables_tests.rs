@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::counter::Table;
+use crate::counter::KernelTable;
 
 /// Every counter by `layer.name`.
-fn all() -> BTreeMap<String, &'static Counter> {
+fn all() -> BTreeMap<String, &'static KernelCounter> {
     let tables = [
-        Link::COUNTERS,
-        Queue::COUNTERS,
+        LinkCounters::COUNTERS,
+        QueueCounters::COUNTERS,
         Softnet::COUNTERS,
         Conntrack::COUNTERS,
         Ip::COUNTERS,
         Udp::COUNTERS,
-        Memory::COUNTERS,
+        UdpMemory::COUNTERS,
         SocketCounts::COUNTERS,
         SocketDrops::COUNTERS,
     ];
@@ -46,7 +46,10 @@ fn what_a_counter_is_contained_in_is_a_loss_as_well_and_never_the_counter_itself
 fn every_counter_says_what_it_is_and_what_is_lost_has_a_unit_that_can_be_lost() {
     for (path, counter) in all() {
         assert!(counter.help.ends_with('.') && !counter.source.is_empty(), "{path}");
-        let can_be_lost = matches!(counter.unit, Unit::Packets | Unit::Buffers | Unit::Datagrams | Unit::Fragments);
+        let can_be_lost = matches!(
+            counter.unit,
+            CounterUnit::Packets | CounterUnit::Buffers | CounterUnit::Datagrams | CounterUnit::Fragments
+        );
         assert!(!counter.is_loss || can_be_lost && !counter.is_gauge, "{path} counts {}", counter.unit.name());
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
-use udpd_hostloss::drops::{Tally, Tracepoints, Unseen, Watch};
+use udpd_hostloss::drops::{BlindSpot, DropTally, Tracepoints, Watch};
 
 /// Nothing on loopback takes this long.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -73,7 +73,7 @@ fn send_and_count_drops(socket: &Socket, to: SocketAddr, count: u32) -> u64 {
 }
 
 /// Reads until `enough` says so of the tally: the kernel writes a record just after it has counted.
-fn read_until(watch: &mut Watch, enough: impl Fn(&Tally) -> bool) -> Tally {
+fn read_until(watch: &mut Watch, enough: impl Fn(&DropTally) -> bool) -> DropTally {
     let began = Instant::now();
     loop {
         watch.read().expect("read");
@@ -85,17 +85,17 @@ fn read_until(watch: &mut Watch, enough: impl Fn(&Tally) -> bool) -> Tally {
     }
 }
 
-fn of_port(tally: &Tally, port: u16) -> u64 {
+fn of_port(tally: &DropTally, port: u16) -> u64 {
     let of_port = tally.by_port.iter().filter(|drop| drop.port == port && drop.reason == "SOCKET_RCVBUFF");
     of_port.map(|drop| drop.count).sum()
 }
 
 /// Older kernels may tell the ports of IPv4 alone, and the tally then says so.
-fn has_port(tally: &Tally, family: Family) -> bool {
-    family == Family::V4 || !tally.unseen.contains(&Unseen::PortsOfIpv6)
+fn has_port(tally: &DropTally, family: Family) -> bool {
+    family == Family::V4 || !tally.unseen.contains(&BlindSpot::PortsOfIpv6)
 }
 
-fn of_reason(tally: &Tally, reason: &str, is_ipv6: bool) -> u64 {
+fn of_reason(tally: &DropTally, reason: &str, is_ipv6: bool) -> u64 {
     let of_reason = tally.by_reason.iter().filter(|drop| drop.reason == reason && drop.is_ipv6 == is_ipv6);
     of_reason.map(|drop| drop.count).sum()
 }

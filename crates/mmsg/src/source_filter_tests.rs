@@ -28,7 +28,7 @@ fn load(ranges: &SourceRanges<'_>, arrivals: Option<&CoreCounter>) -> Option<Loa
 
 impl Loaded {
     fn keeps(&self, packet: &[u8]) -> bool {
-        match bpf::run(self.filter.program(), &mut bpf::Run::once(packet)).expect("it runs").returned {
+        match bpf::run(self.filter.program(), &mut bpf::TestRun::once(packet)).expect("it runs").returned {
             0 => false,
             u32::MAX => true,
             other => panic!("it keeps all or nothing, and not {other}"),

@@ -1,7 +1,7 @@
 //! The families of generic netlink. Each boot gives them other numbers, so a family is asked for by its name.
 
-use crate::message::{Attributes, Message, Request};
-use crate::socket::{Result, Socket};
+use crate::message::{Attributes, NetlinkMessage, NetlinkRequest};
+use crate::socket::{NetlinkSocket, Result};
 
 /// The length of the fixed structure of every message (`struct genlmsghdr`): attributes follow it.
 pub const HEADER_BYTES: usize = 4; // GENL_HDRLEN
@@ -18,17 +18,17 @@ const VERSION: u8 = 1; // NETDEV_FAMILY_VERSION, ETHTOOL_GENL_VERSION, and what 
 
 /// The numbers that this boot gave to a family.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Family {
+pub struct GenericFamily {
     /// The kind of its messages.
     pub id: u16,
     /// Its multicast groups, each by its name.
     groups: Vec<(String, u32)>,
 }
 
-impl Family {
-    /// Asks for a family on a socket of [`Protocol::Generic`](crate::Protocol::Generic); `None` where the kernel does
+impl GenericFamily {
+    /// Asks for a family on a socket of [`NetlinkProtocol::Generic`](crate::NetlinkProtocol::Generic); `None` where the kernel does
     /// not have it.
-    pub fn find(socket: &mut Socket, name: &str) -> Result<Option<Self>> {
+    pub fn find(socket: &mut NetlinkSocket, name: &str) -> Result<Option<Self>> {
         let name = [name.as_bytes(), &[0]].concat();
         let mut found = None;
         let request = request(CONTROL_FAMILY, GET_FAMILY).attribute(FAMILY_NAME, &name);
@@ -44,11 +44,11 @@ impl Family {
     }
 
     /// A request for one of its commands.
-    pub fn request(&self, command: u8) -> Request {
+    pub fn request(&self, command: u8) -> NetlinkRequest {
         request(self.id, command)
     }
 
-    fn read(answer: Message<'_>) -> Option<Self> {
+    fn read(answer: NetlinkMessage<'_>) -> Option<Self> {
         let attributes = answer.attributes(HEADER_BYTES);
         let id = u16::try_from(attributes.number(FAMILY_ID)?).ok()?;
         let group = |(_, bytes)| {
@@ -59,15 +59,15 @@ impl Family {
     }
 }
 
-fn request(family: u16, command: u8) -> Request {
-    Request::new(family).bytes(&[command, VERSION, 0, 0])
+fn request(family: u16, command: u8) -> NetlinkRequest {
+    NetlinkRequest::new(family).bytes(&[command, VERSION, 0, 0])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::message::messages;
-    use crate::socket::Protocol;
+    use crate::socket::NetlinkProtocol;
     use crate::testing::{mutate, recorded};
 
     /// What Linux 6.18 answers about its control family.
@@ -79,21 +79,21 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn a_family_is_read_with_its_groups() {
-        let family = messages(&recorded(NLCTRL)).find_map(Family::read).expect("a family");
+        let family = messages(&recorded(NLCTRL)).find_map(GenericFamily::read).expect("a family");
         assert_eq!((family.id, family.group("notify"), family.group("none")), (0x10, Some(16), None));
     }
 
     #[test]
     fn the_running_kernel_tells_its_control_family_and_that_it_lacks_another() {
-        let mut socket = Socket::open(Protocol::Generic).expect("generic netlink");
-        let control = Family::find(&mut socket, "nlctrl").expect("an answer").expect("every kernel has it");
+        let mut socket = NetlinkSocket::open(NetlinkProtocol::Generic).expect("generic netlink");
+        let control = GenericFamily::find(&mut socket, "nlctrl").expect("an answer").expect("every kernel has it");
         assert_eq!(control.id, CONTROL_FAMILY);
         assert!(control.group("notify").is_some(), "{control:?}");
-        assert_eq!(Family::find(&mut socket, "no-such-family").expect("an answer"), None);
+        assert_eq!(GenericFamily::find(&mut socket, "no-such-family").expect("an answer"), None);
     }
 
     #[test]
     fn no_answer_makes_the_reader_panic() {
-        mutate(&recorded(NLCTRL), |bytes| assert!(messages(bytes).filter_map(Family::read).count() <= 9));
+        mutate(&recorded(NLCTRL), |bytes| assert!(messages(bytes).filter_map(GenericFamily::read).count() <= 9));
     }
 }

@@ -1,7 +1,7 @@
 //! Netlink: how a program asks the Linux kernel about interfaces, routes and sockets, and hears of changes.
 //!
-//! [`Socket`] is the one transport. It sends a [`Request`], matches the answer by its sequence number, follows a dump
-//! to its end, and says of an error which operation failed on which protocol with which errno. [`Message`] and
+//! [`NetlinkSocket`] is the one transport. It sends a [`NetlinkRequest`], matches the answer by its sequence number, follows a dump
+//! to its end, and says of an error which operation failed on which protocol with which errno. [`NetlinkMessage`] and
 //! [`Attributes`] read what the kernel wrote; whatever the lengths in a datagram claim, nothing outside of it is read.
 //! [`generic`] finds the families of generic netlink, and [`sock_diag`] lists UDP sockets.
 //!
@@ -42,5 +42,5 @@ mod socket;
 #[cfg(test)]
 mod testing;
 
-pub use message::{Attributes, Message, Messages, Request, attribute, field, messages};
-pub use socket::{Error, Protocol, Result, Socket};
+pub use message::{Attributes, Messages, NetlinkMessage, NetlinkRequest, attribute, field, messages};
+pub use socket::{Error, NetlinkProtocol, NetlinkSocket, Result};

@@ -10,12 +10,12 @@ const ALIGNMENT: usize = 4; // NLMSG_ALIGNTO, NLA_ALIGNTO
 
 /// A message to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct NetlinkRequest {
     bytes: Vec<u8>,
     flags: u16,
 }
 
-impl Request {
+impl NetlinkRequest {
     /// A request of this kind (`nlmsg_type`), with nothing behind its header yet.
     pub fn new(kind: u16) -> Self {
         let mut bytes = vec![0; HEADER_BYTES];
@@ -65,7 +65,7 @@ pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 
 /// A message from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct NetlinkMessage<'a> {
     /// What it is (`nlmsg_type`).
     pub kind: u16,
     /// Its `nlmsg_flags`.
@@ -76,7 +76,7 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
 }
 
-impl<'a> Message<'a> {
+impl<'a> NetlinkMessage<'a> {
     /// The attributes behind a fixed structure of this length; none where the message is too short for them.
     pub fn attributes(&self, structure_bytes: usize) -> Attributes<'a> {
         Attributes::new(self.payload.get(structure_bytes..).unwrap_or_default())
@@ -102,11 +102,11 @@ impl Messages<'_> {
 }
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = Message<'a>;
+    type Item = NetlinkMessage<'a>;
 
-    fn next(&mut self) -> Option<Message<'a>> {
+    fn next(&mut self) -> Option<NetlinkMessage<'a>> {
         let length = usize::try_from(u32::from_ne_bytes(field(self.rest, 0)?)).ok()?;
-        let message = Message {
+        let message = NetlinkMessage {
             kind: u16::from_ne_bytes(field(self.rest, 4)?),
             flags: u16::from_ne_bytes(field(self.rest, 6)?),
             sequence: u32::from_ne_bytes(field(self.rest, 8)?),
@@ -192,7 +192,7 @@ mod tests {
     fn a_request_is_written_as_iproute2_writes_it_and_read_back_as_it_was_written() {
         const SEQUENCE: u32 = 1_795_508_737;
         let recorded = recorded(NEW_LINK);
-        let request = Request::new(16).flags(0x600).bytes(&[0; 16]).attribute(3, b"udpd0\0");
+        let request = NetlinkRequest::new(16).flags(0x600).bytes(&[0; 16]).attribute(3, b"udpd0\0");
         assert_eq!(request.attribute(18, &attribute(1, b"veth")).encode(0x5, SEQUENCE), recorded);
         let mut read = messages(&recorded);
         let message = read.next().expect("one message");
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_cut_off_ends_the_iteration_and_is_noticed() {
-        let whole = Request::new(20).bytes(&[1; 8]).encode(0, 1).repeat(2);
+        let whole = NetlinkRequest::new(20).bytes(&[1; 8]).encode(0, 1).repeat(2);
         for (length, count, is_cut_off) in
             [(48, 2, false), (47, 1, true), (40, 1, true), (39, 1, false), (24, 1, false)]
         {
@@ -230,9 +230,9 @@ mod tests {
 
     #[test]
     fn no_datagram_makes_the_reader_panic_or_hang() {
-        let template = Request::new(20).bytes(&[0; 4]).attribute(2, &numbers(&[(1, 3)])).encode(0, 1).repeat(3);
+        let template = NetlinkRequest::new(20).bytes(&[0; 4]).attribute(2, &numbers(&[(1, 3)])).encode(0, 1).repeat(3);
         mutate(&template, |bytes| {
-            let read: Vec<Message<'_>> = messages(bytes).collect();
+            let read: Vec<NetlinkMessage<'_>> = messages(bytes).collect();
             assert!(read.len() <= bytes.len() / HEADER_BYTES);
             for message in read {
                 let attributes = message.attributes(4);

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use nix::libc;
 
-use crate::message::{Attributes, Request, field};
-use crate::socket::{Error, Protocol, Result, Socket};
+use crate::message::{Attributes, NetlinkRequest, field};
+use crate::socket::{Error, NetlinkProtocol, NetlinkSocket, Result};
 
 // Each number with its name in linux/sock_diag.h and linux/inet_diag.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20; // the request and the kind of an answer about one socket
@@ -54,13 +54,13 @@ pub struct SocketMemory {
 /// Lists the UDP sockets of this network namespace, as often as it is asked.
 #[derive(Debug)]
 pub struct UdpSockets {
-    socket: Socket,
+    socket: NetlinkSocket,
 }
 
 impl UdpSockets {
     /// Opens the socket to ask with.
     pub fn open() -> Result<Self> {
-        Ok(Self { socket: Socket::open(Protocol::SockDiag)? })
+        Ok(Self { socket: NetlinkSocket::open(NetlinkProtocol::SockDiag)? })
     }
 
     /// Calls `visit` for each UDP socket of a family, on one port or on all.
@@ -71,7 +71,7 @@ impl UdpSockets {
                 read(message.payload).map_or_else(|| is_malformed = true, &mut visit);
             }
         })?;
-        if is_malformed { Err(Error::malformed(Protocol::SockDiag)) } else { Ok(()) }
+        if is_malformed { Err(Error::malformed(NetlinkProtocol::SockDiag)) } else { Ok(()) }
     }
 }
 
@@ -83,7 +83,7 @@ pub fn on_port(address: SocketAddr) -> Result<Vec<UdpSocket>> {
 }
 
 /// Asks for all UDP sockets of a family, in every state, with their memory, on a local port; 0 is any.
-fn request(is_ipv6: bool, port: Option<u16>) -> Request {
+fn request(is_ipv6: bool, port: Option<u16>) -> NetlinkRequest {
     let family = if is_ipv6 { libc::AF_INET6 } else { libc::AF_INET };
     let memory = 1 << (INET_DIAG_SKMEMINFO - 1);
     let mut structure = vec![family as u8, libc::IPPROTO_UDP as u8, memory, 0];
@@ -91,7 +91,7 @@ fn request(is_ipv6: bool, port: Option<u16>) -> Request {
     structure.extend(every_state.to_ne_bytes());
     structure.extend(port.unwrap_or(0).to_be_bytes());
     structure.resize(REQUEST_BYTES, 0);
-    Request::new(SOCK_DIAG_BY_FAMILY).bytes(&structure)
+    NetlinkRequest::new(SOCK_DIAG_BY_FAMILY).bytes(&structure)
 }
 
 /// Reads `struct inet_diag_msg`: family, state, timer and retransmissions in a byte each; ports, addresses, interface

@@ -11,7 +11,7 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::groups;
-use crate::message::{Message, Request, field, messages};
+use crate::message::{NetlinkMessage, NetlinkRequest, field, messages};
 
 // Each number with its name in linux/netlink.h.
 const REQUEST: u16 = 0x1; // NLM_F_REQUEST
@@ -32,7 +32,7 @@ const ATTEMPTS: usize = 4;
 /// Which part of the kernel a socket talks to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Protocol {
+pub enum NetlinkProtocol {
     /// Interfaces, addresses, routes and neighbours (`NETLINK_ROUTE`).
     Route,
     /// The sockets of the network namespace (`NETLINK_SOCK_DIAG`).
@@ -41,7 +41,7 @@ pub enum Protocol {
     Generic,
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for NetlinkProtocol {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Route => "rtnetlink",
@@ -55,7 +55,7 @@ impl fmt::Display for Protocol {
 #[derive(Debug)]
 pub struct Error {
     operation: &'static str,
-    protocol: Protocol,
+    protocol: NetlinkProtocol,
     source: io::Error,
 }
 
@@ -68,7 +68,7 @@ impl Error {
         self.source.raw_os_error()
     }
 
-    pub(crate) fn malformed(protocol: Protocol) -> Self {
+    pub(crate) fn malformed(protocol: NetlinkProtocol) -> Self {
         Self { operation: "read the answer of", protocol, source: malformed() }
     }
 }
@@ -98,20 +98,20 @@ fn malformed() -> io::Error {
 
 /// A netlink socket, in the network namespace of the thread that opened it. Needs no privilege.
 #[derive(Debug)]
-pub struct Socket {
+pub struct NetlinkSocket {
     fd: OwnedFd,
-    protocol: Protocol,
+    protocol: NetlinkProtocol,
     sequence: u32,
     buffer: Vec<u8>,
 }
 
-impl Socket {
+impl NetlinkSocket {
     /// Opens a socket that waits for an answer for as long as it takes.
-    pub fn open(protocol: Protocol) -> Result<Self> {
+    pub fn open(protocol: NetlinkProtocol) -> Result<Self> {
         let number = match protocol {
-            Protocol::Route => SockProtocol::NetlinkRoute,
-            Protocol::SockDiag => SockProtocol::NetlinkSockDiag,
-            Protocol::Generic => SockProtocol::NetlinkGeneric,
+            NetlinkProtocol::Route => SockProtocol::NetlinkRoute,
+            NetlinkProtocol::SockDiag => SockProtocol::NetlinkSockDiag,
+            NetlinkProtocol::Generic => SockProtocol::NetlinkGeneric,
         };
         let fd = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, number)
             .map_err(|errno| Error { operation: "open", protocol, source: errno.into() })?;
@@ -120,7 +120,7 @@ impl Socket {
 
     /// Opens a socket that gives up on an answer after two seconds. The kernel answers at once, so this only keeps a
     /// surprise from becoming a hang.
-    pub fn open_with_timeout(protocol: Protocol) -> Result<Self> {
+    pub fn open_with_timeout(protocol: NetlinkProtocol) -> Result<Self> {
         let socket = Self::open(protocol)?;
         setsockopt(&socket.fd, sockopt::ReceiveTimeout, &TimeVal::seconds(TIMEOUT_SECONDS))
             .map_err(|errno| socket.error("limit the wait for", errno))?;
@@ -133,23 +133,23 @@ impl Socket {
     }
 
     /// Sends a request about one thing, and calls `visit` with each message of the answer before its acknowledgement.
-    pub fn ask(&mut self, request: Request, visit: impl FnMut(Message<'_>)) -> Result<()> {
+    pub fn ask(&mut self, request: NetlinkRequest, visit: impl FnMut(NetlinkMessage<'_>)) -> Result<()> {
         self.exchange(request, REQUEST | ACKNOWLEDGE, visit).map(drop)
     }
 
     /// Sends a request for everything of a kind, and calls `visit` with each message of the answer. What comes or goes
     /// meanwhile may be missing or be there twice.
-    pub fn dump(&mut self, request: Request, visit: impl FnMut(Message<'_>)) -> Result<()> {
+    pub fn dump(&mut self, request: NetlinkRequest, visit: impl FnMut(NetlinkMessage<'_>)) -> Result<()> {
         self.exchange(request, REQUEST | DUMP, visit).map(drop)
     }
 
     /// The same, asked again until nothing has changed while the kernel answered. Returns what stands in each message
     /// behind a fixed structure of `structure_bytes`.
-    pub fn consistent_dump(&mut self, request: &Request, structure_bytes: usize) -> Result<Vec<Vec<u8>>> {
+    pub fn consistent_dump(&mut self, request: &NetlinkRequest, structure_bytes: usize) -> Result<Vec<Vec<u8>>> {
         let protocol = self.protocol;
         until_consistent(protocol, || {
             let mut found = Vec::new();
-            let keep = |message: Message<'_>| {
+            let keep = |message: NetlinkMessage<'_>| {
                 found.push(message.payload.get(structure_bytes..).unwrap_or_default().to_vec());
             };
             let is_consistent = self.exchange(request.clone(), REQUEST | DUMP, keep)?;
@@ -158,7 +158,12 @@ impl Socket {
     }
 
     /// Sends a request and reads the answer to its end. False where something changed while the kernel answered.
-    fn exchange(&mut self, request: Request, flags: u16, mut visit: impl FnMut(Message<'_>)) -> Result<bool> {
+    fn exchange(
+        &mut self,
+        request: NetlinkRequest,
+        flags: u16,
+        mut visit: impl FnMut(NetlinkMessage<'_>),
+    ) -> Result<bool> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = request.encode(flags, self.sequence);
         uninterrupted(|| send(self.fd.as_raw_fd(), &request, MsgFlags::empty()))
@@ -177,7 +182,7 @@ impl Socket {
 
     /// Reads one datagram of notifications, without waiting, and calls `visit` with each message in it. False where
     /// the kernel had more to say than the socket had room for, so that anything may have changed.
-    pub fn read_notifications(&mut self, visit: impl FnMut(Message<'_>)) -> Result<bool> {
+    pub fn read_notifications(&mut self, visit: impl FnMut(NetlinkMessage<'_>)) -> Result<bool> {
         match recv(self.fd.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
             Ok(length) => messages(&self.buffer[..length]).for_each(visit),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
@@ -192,14 +197,14 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for NetlinkSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
 /// Asks until an answer is consistent.
-fn until_consistent<T>(protocol: Protocol, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+fn until_consistent<T>(protocol: NetlinkProtocol, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     for _ in 0..ATTEMPTS {
         if let Some(answer) = ask()? {
             return Ok(answer);
@@ -225,7 +230,7 @@ fn read_answer(
     datagram: &[u8],
     sequence: u32,
     is_consistent: &mut bool,
-    visit: &mut impl FnMut(Message<'_>),
+    visit: &mut impl FnMut(NetlinkMessage<'_>),
 ) -> io::Result<bool> {
     let mut read = messages(datagram);
     for message in read.by_ref().filter(|message| message.sequence == sequence) {
@@ -249,7 +254,7 @@ mod tests {
 
     /// A message of the kernel, behind others.
     fn answer(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
-        Request::new(kind).bytes(payload).encode(flags, sequence)
+        NetlinkRequest::new(kind).bytes(payload).encode(flags, sequence)
     }
 
     /// Reads a datagram as the answer to request 7: whether it ended, whether it is consistent, and the kinds in it.
@@ -290,12 +295,12 @@ mod tests {
         let changed = [answer(20, DUMP_INTERRUPTED, 7, &[1; 4]), answer(DONE, 0, 7, &[0; 4])].concat();
         assert_eq!(read(&changed).expect("no error"), (true, false, vec![20]));
         let mut asked = 0;
-        let found = until_consistent(Protocol::Generic, || {
+        let found = until_consistent(NetlinkProtocol::Generic, || {
             asked += 1;
             Ok((asked == 3).then_some("whole"))
         });
         assert_eq!((found.expect("the third answer is consistent"), asked), ("whole", 3));
-        let error = until_consistent(Protocol::Generic, || Ok(None::<()>)).expect_err("never consistent");
+        let error = until_consistent(NetlinkProtocol::Generic, || Ok(None::<()>)).expect_err("never consistent");
         let text = "cannot get a consistent answer of generic netlink: something changed while the kernel answered, ";
         assert_eq!(error.to_string(), format!("{text}in each of 4 attempts"));
     }
@@ -311,10 +316,11 @@ mod tests {
     #[test]
     fn the_running_kernel_answers_a_request_a_dump_and_a_refusal_on_one_socket() {
         const GET_LINK: u16 = 18; // RTM_GETLINK
-        let mut socket = Socket::open_with_timeout(Protocol::Route).expect("rtnetlink");
-        let link = |index: u32| Request::new(GET_LINK).bytes(&[[0; 4], index.to_ne_bytes(), [0; 4], [0; 4]].concat());
+        let mut socket = NetlinkSocket::open_with_timeout(NetlinkProtocol::Route).expect("rtnetlink");
+        let link =
+            |index: u32| NetlinkRequest::new(GET_LINK).bytes(&[[0; 4], index.to_ne_bytes(), [0; 4], [0; 4]].concat());
         let mut indices = Vec::new();
-        let index = |message: Message<'_>| field(message.payload, 4).map(u32::from_ne_bytes);
+        let index = |message: NetlinkMessage<'_>| field(message.payload, 4).map(u32::from_ne_bytes);
         socket.ask(link(1), |message| indices.extend(index(message))).expect("loopback");
         assert_eq!(indices, [1]);
         let error = socket.ask(link(u32::MAX >> 1), |_| {}).expect_err("no such interface");
@@ -334,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_member_of_a_group_is_open_to_notifications_without_privileges() {
-        let mut socket = Socket::open(Protocol::Route).expect("rtnetlink");
+        let mut socket = NetlinkSocket::open(NetlinkProtocol::Route).expect("rtnetlink");
         socket.join(1).expect("RTNLGRP_LINK");
         socket.read_notifications(|_| {}).expect("something or nothing");
     }

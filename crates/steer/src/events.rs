@@ -10,8 +10,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use netlink::generic::{self, Family};
-use netlink::{Message, Protocol, Socket, field};
+use netlink::generic::{self, GenericFamily};
+use netlink::{NetlinkMessage, NetlinkProtocol, NetlinkSocket, field};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -100,16 +100,16 @@ impl fmt::Display for LinkChange {
 /// Listens for notifications. Needs no privileges.
 #[derive(Debug)]
 pub struct LinkEvents {
-    links: Socket,
+    links: NetlinkSocket,
     /// `None` where the kernel tells nothing of changed settings.
-    settings: Option<Socket>,
+    settings: Option<NetlinkSocket>,
     settings_error: Option<String>,
 }
 
 impl LinkEvents {
     /// Begins to listen. An error when not even links are heard of.
     pub fn open() -> io::Result<Self> {
-        let links = Socket::open(Protocol::Route)?;
+        let links = NetlinkSocket::open(NetlinkProtocol::Route)?;
         links.join(LINK_GROUP)?;
         let (settings, settings_error) = match listen_for_settings() {
             Ok(settings) => (Some(settings), None),
@@ -147,20 +147,20 @@ impl LinkEvents {
     }
 }
 
-fn listen_for_settings() -> io::Result<Socket> {
+fn listen_for_settings() -> io::Result<NetlinkSocket> {
     let missing = || io::Error::other("this kernel has no notifications of ethtool, which came with Linux 5.6");
-    let mut generic = Socket::open_with_timeout(Protocol::Generic)?;
-    let family = Family::find(&mut generic, SETTINGS_FAMILY)?.ok_or_else(missing)?;
-    let socket = Socket::open(Protocol::Generic)?;
+    let mut generic = NetlinkSocket::open_with_timeout(NetlinkProtocol::Generic)?;
+    let family = GenericFamily::find(&mut generic, SETTINGS_FAMILY)?.ok_or_else(missing)?;
+    let socket = NetlinkSocket::open(NetlinkProtocol::Generic)?;
     socket.join(family.group(SETTINGS_GROUP).ok_or_else(missing)?)?;
     Ok(socket)
 }
 
 /// Reads one notification.
-type Reader = fn(Message<'_>) -> Option<LinkEvent>;
+type Reader = fn(NetlinkMessage<'_>) -> Option<LinkEvent>;
 
 /// A notification of rtnetlink. Bridges tell of their ports under a family of their own, which is nothing new.
-fn link_in(message: Message<'_>) -> Option<LinkEvent> {
+fn link_in(message: NetlinkMessage<'_>) -> Option<LinkEvent> {
     let what = match message.kind {
         NEW_LINK => LinkChange::State,
         DELETED_LINK => LinkChange::Gone,
@@ -172,7 +172,7 @@ fn link_in(message: Message<'_>) -> Option<LinkEvent> {
 }
 
 /// A notification of the ethtool family.
-fn setting_in(message: Message<'_>) -> Option<LinkEvent> {
+fn setting_in(message: NetlinkMessage<'_>) -> Option<LinkEvent> {
     let what = match *message.payload.first()? {
         FEATURES => LinkChange::Features,
         RINGS => LinkChange::Rings,
@@ -189,7 +189,7 @@ fn setting_in(message: Message<'_>) -> Option<LinkEvent> {
 mod tests {
     use super::*;
     use crate::testing::{mutate, numbers};
-    use netlink::{Request, attribute, messages};
+    use netlink::{NetlinkRequest, attribute, messages};
 
     fn links_in(datagram: &[u8]) -> Vec<LinkEvent> {
         messages(datagram).filter_map(link_in).collect()
@@ -210,7 +210,7 @@ mod tests {
         payload[LINK_INDEX_AT..LINK_INDEX_AT + 4].copy_from_slice(&index.to_ne_bytes());
         payload.extend(numbers(&[(13, 1000)]));
         payload.extend(attribute(LINK_NAME, name));
-        Request::new(kind).bytes(&payload).encode(0, 0)
+        NetlinkRequest::new(kind).bytes(&payload).encode(0, 0)
     }
 
     /// A notification of ethtool.
@@ -218,7 +218,7 @@ mod tests {
         let header = [numbers(&[(HEADER_INDEX, index)]), attribute(HEADER_NAME, name)].concat();
         // NLA_F_NESTED is set by the kernel.
         let payload = [vec![command, 1, 0, 0], attribute(0x8000 | SETTINGS_HEADER, &header), numbers(&[(2, 8)])];
-        Request::new(21).bytes(&payload.concat()).encode(0, 0)
+        NetlinkRequest::new(21).bytes(&payload.concat()).encode(0, 0)
     }
 
     #[test]

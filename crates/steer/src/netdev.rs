@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use netlink::generic::{Family, HEADER_BYTES};
-use netlink::{Attributes, Protocol, Socket};
+use netlink::generic::{GenericFamily, HEADER_BYTES};
+use netlink::{Attributes, NetlinkProtocol, NetlinkSocket};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nameindex;
 
@@ -58,8 +58,8 @@ const NAPI_THREADED: u16 = 8; // NETDEV_A_NAPI_THREADED
 
 impl Netdev for Netlink {
     fn receive_queues(&self, interface: u32) -> io::Result<Vec<NetdevQueue>> {
-        let mut socket = Socket::open_with_timeout(Protocol::Generic)?;
-        let Some(family) = Family::find(&mut socket, FAMILY)? else { return Ok(Vec::new()) };
+        let mut socket = NetlinkSocket::open_with_timeout(NetlinkProtocol::Generic)?;
+        let Some(family) = GenericFamily::find(&mut socket, FAMILY)? else { return Ok(Vec::new()) };
         let mut dump = |command: u8, attribute: u16| {
             let request = family.request(command).attribute(attribute, &interface.to_ne_bytes());
             match socket.consistent_dump(&request, HEADER_BYTES) {

@@ -8,6 +8,8 @@
 
 use std::io;
 
+use core_affinity::CoreId;
+use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -85,13 +87,16 @@ fn cores_of(thread: Pid) -> io::Result<Vec<usize>> {
 
 /// Puts the calling thread on one core, for good.
 pub fn pin_current_thread(core: usize) -> io::Result<()> {
-    confine(SELF, &[core]).map_err(|error| {
-        let why = match error.raw_os_error() {
-            Some(nix::libc::EINVAL) => "it is offline or outside the allowed set".to_owned(),
-            _ => error.to_string(),
-        };
-        io::Error::new(error.kind(), format!("cannot pin a thread to core {core}: {why}"))
-    })
+    // Beyond its set `core_affinity` panics. It tells only that it failed; the error of its one call is still there.
+    if core < CpuSet::count() && core_affinity::set_for_current(CoreId { id: core }) {
+        return Ok(());
+    }
+    let error = if core < CpuSet::count() { io::Error::last_os_error() } else { Errno::EINVAL.into() };
+    let why = match error.raw_os_error() {
+        Some(nix::libc::EINVAL) => "it is offline or outside the allowed set".to_owned(),
+        _ => error.to_string(),
+    };
+    Err(io::Error::new(error.kind(), format!("cannot pin a thread to core {core}: {why}")))
 }
 
 /// Keeps the calling thread to these cores; the scheduler still moves it among them.

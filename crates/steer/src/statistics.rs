@@ -6,8 +6,8 @@
 
 use std::io;
 
-use netlink::generic::{self, Family};
-use netlink::{Attributes, Protocol, Request, Socket, field};
+use netlink::generic::{self, GenericFamily};
+use netlink::{Attributes, NetlinkProtocol, NetlinkRequest, NetlinkSocket, field};
 
 // Each number with its name in the kernel's headers: linux/rtnetlink.h, linux/if_link.h, linux/netdev.h.
 const GET_LINK: u16 = 18; // RTM_GETLINK
@@ -80,23 +80,23 @@ pub struct QueueStatistics {
 /// Asks the kernel for statistics, in the network namespace of the thread that made it.
 #[derive(Debug)]
 pub struct Statistics {
-    route: Socket,
+    route: NetlinkSocket,
     /// The socket for the `netdev` family, where the kernel has it.
-    queues: Option<(Socket, Family)>,
+    queues: Option<(NetlinkSocket, GenericFamily)>,
 }
 
 impl Statistics {
     /// Opens the sockets. Needs no privilege.
     pub fn new() -> io::Result<Self> {
-        let route = Socket::open_with_timeout(Protocol::Route)?;
-        let mut generic = Socket::open_with_timeout(Protocol::Generic)?;
-        let family = Family::find(&mut generic, FAMILY)?;
+        let route = NetlinkSocket::open_with_timeout(NetlinkProtocol::Route)?;
+        let mut generic = NetlinkSocket::open_with_timeout(NetlinkProtocol::Generic)?;
+        let family = GenericFamily::find(&mut generic, FAMILY)?;
         Ok(Self { route, queues: family.map(|family| (generic, family)) })
     }
 
     /// The interfaces of the network namespace.
     pub fn links(&mut self) -> io::Result<Vec<ListedLink>> {
-        let request = Request::new(GET_LINK).bytes(&[0; LINK_HEADER_BYTES]);
+        let request = NetlinkRequest::new(GET_LINK).bytes(&[0; LINK_HEADER_BYTES]);
         let request = request.attribute(LINK_EXTENSIONS, &WITHOUT_STATISTICS.to_ne_bytes());
         let mut links = Vec::new();
         self.route.dump(request, |message| links.extend(link(message.payload)))?;
@@ -107,7 +107,7 @@ impl Statistics {
     pub fn each_link(&mut self, mut visit: impl FnMut(u32, LinkStatistics)) -> io::Result<()> {
         // IFLA_STATS_FILTER_BIT(IFLA_STATS_LINK_64)
         let filter: u32 = 1 << (STATISTICS_64 - 1);
-        let request = Request::new(GET_STATISTICS).bytes(&[0; 8]).bytes(&filter.to_ne_bytes());
+        let request = NetlinkRequest::new(GET_STATISTICS).bytes(&[0; 8]).bytes(&filter.to_ne_bytes());
         self.route.dump(request, |message| {
             if let Some((index, statistics)) = link_statistics(message.payload) {
                 visit(index, statistics);

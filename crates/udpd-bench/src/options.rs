@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::units;
 
 /// Nobody measures for longer, and sums of nanoseconds stay far from their limit.
 const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-pub(crate) fn usage(option: &str, advice: &Advice) -> Failure {
+pub(crate) fn usage(option: &str, advice: &ValueAdvice) -> Failure {
     Failure::new(ExitCode::Usage, format!("{option}: {advice}"))
 }
 
@@ -18,7 +18,7 @@ pub(crate) fn seconds(option: &str, text: &str) -> Result<Duration, Failure> {
     let plain = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let read = plain.map_or_else(|| units::parse_duration(text), Ok);
     read.and_then(|duration| match duration.is_zero() || duration > DURATION_MAX {
-        true => Err(Advice::new(format!("{text:?} is not a time to run"), "write seconds, such as 10 or 0.5")),
+        true => Err(ValueAdvice::new(format!("{text:?} is not a time to run"), "write seconds, such as 10 or 0.5")),
         false => Ok(duration),
     })
     .map_err(|advice| usage(option, &advice))
@@ -35,6 +35,9 @@ pub(crate) fn printed_json(whole: &serde_json::Value) -> Result<String, Failure>
 pub(crate) fn percent(option: &str, text: &str) -> Result<f64, Failure> {
     let number = text.strip_suffix('%').unwrap_or(text).parse().ok();
     number.filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(|| {
-        usage(option, &Advice::new(format!("{text:?} is not a share from 0% to 100%"), "write percent, such as 0.5%"))
+        usage(
+            option,
+            &ValueAdvice::new(format!("{text:?} is not a share from 0% to 100%"), "write percent, such as 0.5%"),
+        )
     })
 }

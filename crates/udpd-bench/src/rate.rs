@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 
 /// The highest rate that can be asked for, far above what one host can send.
 pub const RATE_MAX: u64 = 1_000_000_000;
@@ -20,7 +20,7 @@ pub enum Rate {
 
 impl Rate {
     /// From `"10k"`, `"max"` or `"10k..1M"`.
-    pub fn parse(text: &str) -> Result<Self, Advice> {
+    pub fn parse(text: &str) -> Result<Self, ValueAdvice> {
         match text.split_once("..") {
             _ if text == "max" => Ok(Self::Max),
             None => parse_number(text).map(Self::Steady),
@@ -43,16 +43,16 @@ impl fmt::Display for Rate {
 }
 
 /// Datagrams a second from `"5000"`, `"10k"` or `"1.5M"`.
-pub fn parse_number(text: &str) -> Result<u64, Advice> {
+pub fn parse_number(text: &str) -> Result<u64, ValueAdvice> {
     parse_scaled(text)
         .filter(|rate| (1..=RATE_MAX).contains(rate))
-        .ok_or_else(|| Advice::new(format!("{text:?} is not a rate from 1 to {RATE_MAX}"), RIGHT))
+        .ok_or_else(|| ValueAdvice::new(format!("{text:?} is not a rate from 1 to {RATE_MAX}"), RIGHT))
 }
 
 /// A count from `"5000"`, `"10k"` or `"1.5M"`.
-pub fn parse_count(text: &str) -> Result<u64, Advice> {
+pub fn parse_count(text: &str) -> Result<u64, ValueAdvice> {
     parse_scaled(text).filter(|count| *count > 0).ok_or_else(|| {
-        Advice::new(format!("{text:?} is not a number of datagrams"), "write one such as 5000, 10k or 1.5M")
+        ValueAdvice::new(format!("{text:?} is not a number of datagrams"), "write one such as 5000, 10k or 1.5M")
     })
 }
 

@@ -1,7 +1,7 @@
 //! Payload sizes: one, a range, or the mix that routers are tested with.
 
 use super::payload::PAYLOAD_MAX;
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 
 /// The simple IMIX: frames of 64, 594 and 1518 bytes, 7 to 4 to 1, as payloads over IPv4 and Ethernet, interleaved.
 const IMIX: [usize; 12] = [18, 548, 18, 18, 548, 18, 1472, 18, 548, 18, 548, 18];
@@ -18,10 +18,10 @@ pub enum Sizes {
 
 impl Sizes {
     /// From `"64"`, `"64:1400"` or `"imix"`.
-    pub fn parse(text: &str) -> Result<Self, Advice> {
+    pub fn parse(text: &str) -> Result<Self, ValueAdvice> {
         let number = |part: &str| {
             part.parse::<usize>().ok().filter(|size| *size <= PAYLOAD_MAX).ok_or_else(|| {
-                Advice::new(
+                ValueAdvice::new(
                     format!("{part:?} in {text:?} is not a payload size"),
                     format!("write bytes from 0 to {PAYLOAD_MAX}, a range such as \"64:1400\", or \"imix\""),
                 )
@@ -33,7 +33,7 @@ impl Sizes {
             Some((from, to)) => match (number(from)?, number(to)?) {
                 (from, to) if from == to => Ok(Self::Fixed(from)),
                 (from, to) if from < to => Ok(Self::Range(from, to)),
-                (from, to) => Err(Advice::new(
+                (from, to) => Err(ValueAdvice::new(
                     format!("{text:?} is a range from large to small"),
                     format!("write \"{to}:{from}\""),
                 )),

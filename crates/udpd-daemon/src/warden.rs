@@ -10,16 +10,16 @@ use nix::sys::signal::SigSet;
 use rustix::net::{SocketType, sockopt};
 
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::crew::{Confine, Crew};
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
+use udpd_base::os::threads::{ThreadRegistry, ThreadSandbox};
 use udpd_base::os::user;
 use udpd_base::os::user::Account;
 use udpd_sandbox::products;
 use udpd_sandbox::products::Product;
 use udpd_sandbox::warden;
 use udpd_sandbox::warden::{MESSAGE_BYTES, Makes, Wish};
-use udpd_sandbox::{Reaches, Sandbox};
+use udpd_sandbox::{PathRules, Sandbox};
 
 /// Serves the daemon at standard input until that is gone. It becomes the `user` and group of these numbers first,
 /// if there are any.
@@ -30,7 +30,7 @@ pub fn execute(makes: Makes, user: &[u32]) -> Result<(), Failure> {
         let message = "this command is for udpd run, which starts it where it needs it; there is nothing to type";
         return Err(Failure::new(ExitCode::Usage, message));
     }
-    // What is meant for the daemon reaches it, and the end of the daemon is the end of this.
+    // What is meant for the daemon path_rules it, and the end of the daemon is the end of this.
     let _ = SigSet::all().thread_block();
     let _ = rustix::thread::set_name(c"udpd-warden");
     if let &[uid, gid] = user {
@@ -39,10 +39,10 @@ pub fn execute(makes: Makes, user: &[u32]) -> Result<(), Failure> {
             Failure::new(ExitCode::Permission, format!("cannot become user {uid}: {why}; see udpd's own log"))
         })?;
     }
-    let (crew, _events) = Crew::new();
-    let (sandbox, _) = Sandbox::prepare(&crew).map_err(|error| threads::refusal("udpd-trial", &error))?;
-    sandbox.open_only(Reaches::default());
-    sandbox.confine(&[if makes.filters { Duty::FilterWarden } else { Duty::Warden }]);
+    let (registry, _events) = ThreadRegistry::new();
+    let (sandbox, _) = Sandbox::prepare(&registry).map_err(|error| threads::start_failure("udpd-trial", &error))?;
+    sandbox.open_only(PathRules::default());
+    sandbox.enter(&[if makes.filters { ThreadRole::FilterHelper } else { ThreadRole::PrivilegeHelper }]);
     let served = serve(daemon, makes).or_else(|error| match error.kind() {
         // The daemon has gone before its answer came, or with one unread.
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(()),

@@ -25,7 +25,7 @@ use super::lock;
 use super::regular::append_to;
 use super::repair::{check_format, set_torn_aside};
 use udpd_base::format::boundary::Boundary;
-use udpd_base::sink::outbox::Destination;
+use udpd_base::sink::outbox::OutboxDestination;
 
 /// How much free space a broken file needs before it is written again.
 const PROBE_BYTES: i64 = 1 << 20;
@@ -34,7 +34,7 @@ const PROBE_BYTES: i64 = 1 << 20;
 #[derive(Debug, Clone)]
 pub(super) struct LogHandle(Arc<File>);
 
-impl Destination for LogHandle {
+impl OutboxDestination for LogHandle {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         (&*self.0).write(bytes)
     }

@@ -21,9 +21,9 @@ use super::inotify_watch::{InotifyWatch, KeeperWaker};
 use super::mailbox::{KeeperRequest, Mailbox, WritePosition};
 use super::rotating_file::RotatingFile;
 use super::sources::{SourceCompressQueue, SourceFilesHandle, SourceFilesWorker};
-use udpd_base::os::crew;
-use udpd_base::os::crew::Crew;
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::OpenContext;
 
 /// How often a file that cannot be written is tried again.
@@ -122,14 +122,14 @@ impl KeeperHandle {
     /// Has the first file opened, and waits until that has succeeded or failed.
     pub(super) fn begin(&self) {
         self.order(KeeperRequest::Begin);
-        let _ = crew::at_rest(|| self.begun.recv());
+        let _ = threads::blocking(|| self.begun.recv());
     }
 
     /// Waits until all requests are done.
     pub(super) fn close(self, at: WritePosition) {
         self.order(KeeperRequest::Close(at));
         // Nothing is ever sent: the wait ends when the keeper drops the other end.
-        let _ = crew::at_rest(|| self.done.recv());
+        let _ = threads::blocking(|| self.done.recv());
     }
 }
 
@@ -221,8 +221,8 @@ impl FileKeeper {
     }
 
     /// Starts the thread, and the compressor if a file needs it, on these cores if any are given.
-    pub fn start(self, crew: &Crew, compressor: &Compressor, cores: &[usize]) -> io::Result<Reopener> {
-        let jobs = self.compresses.then(|| compressor.engage(crew, cores)).transpose()?;
+    pub fn start(self, registry: &ThreadRegistry, compressor: &Compressor, cores: &[usize]) -> io::Result<Reopener> {
+        let jobs = self.compresses.then(|| compressor.engage(registry, cores)).transpose()?;
         let Self { context, files, sources, inbox, orders, requests, reports, watch, waiting, .. } = self;
         let reopener = Reopener::new(&inbox);
         let own_inbox = Arc::downgrade(&inbox);
@@ -242,7 +242,7 @@ impl FileKeeper {
             waiting,
             retry_at,
         };
-        crew.spawn("udpd-keeper", Duty::Keeper, move || work.run())?;
+        registry.spawn("udpd-keeper", ThreadRole::FileKeeper, move || work.run())?;
         Ok(reopener)
     }
 }
@@ -275,7 +275,7 @@ impl KeeperThread {
             let wake = self.files().filter_map(|(_, file)| file.checks_at()).chain(retry).min();
             let wake = [wake, self.offers_at()].into_iter().flatten().min();
             // The keeper waits for disks here, which may take long without the thread being stuck.
-            crew::at_rest(|| {
+            threads::blocking(|| {
                 for file in self.watch.wait(wake) {
                     self.file(file).map(RotatingFile::note_change);
                 }

@@ -7,7 +7,7 @@ use std::thread;
 use super::tests::{PLAIN, Subject, path_of, rotating};
 use super::*;
 use crate::Reopened;
-use udpd_base::sink::outbox::Destination;
+use udpd_base::sink::outbox::OutboxDestination;
 
 impl Subject {
     /// All lines in all files, sorted.

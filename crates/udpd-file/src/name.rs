@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::compress::is_temporary_of;
 use udpd_base::codec::Method;
-use udpd_base::text::calendar::Moment;
+use udpd_base::text::calendar::CalendarTime;
 
 /// Each code, how many digits stand for it, how often they change, in seconds, and what they can be. Months and years
 /// change at midnight, too.
@@ -49,7 +49,7 @@ impl FileName {
 
     /// The path at a moment, in seconds since 1970.
     pub(super) fn at(&self, seconds: u64) -> PathBuf {
-        let Moment { year, month, day, hour, minute, second } = Moment::at(seconds);
+        let CalendarTime { year, month, day, hour, minute, second } = CalendarTime::at(seconds);
         let mut path = String::with_capacity(self.pattern.len() + 8);
         let mut characters = self.pattern.chars();
         while let Some(character) = characters.next() {
@@ -168,7 +168,7 @@ pub(super) fn finished_names(path: &Path, seconds: u64) -> impl Iterator<Item = 
 }
 
 fn moment_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
-    let Moment { year, month, day, hour, minute, second } = Moment::at(seconds);
+    let CalendarTime { year, month, day, hour, minute, second } = CalendarTime::at(seconds);
     let first = format!(".{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z");
     let path = path.as_os_str().to_owned();
     (0..NUMBERS_MAX).map(move |number| {

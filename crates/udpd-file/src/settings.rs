@@ -8,11 +8,11 @@ use super::template;
 use udpd_base::codec::{Method, Recipe};
 use udpd_base::format::Format;
 use udpd_base::format::encoder::{Encoder, Scene};
-use udpd_base::format::prefix::Prefix;
+use udpd_base::format::prefix::LinePrefix;
 use udpd_base::os::paths;
-use udpd_base::settings::kinds::{Count, Inner, Or, Size, Span, Text, Words};
-use udpd_base::settings::{Field, Findings, Kind, settings};
-use udpd_base::text::advice::Advice;
+use udpd_base::settings::kinds::{ByteSize, OneOf, Or, QuotedText, SubTable, TimeSpan, WholeNumber};
+use udpd_base::settings::{Field, Findings, ValueKind, settings};
+use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::units::print_duration;
 
 settings! {
@@ -21,29 +21,29 @@ settings! {
     pub struct FileSettings {
         /// Absolute path. Filled in are {listener}, {lane}, {consumer} and {sink}, and %Y %m %d %H %M %S in UTC. With
         /// {source}, {source/24}, {source_port} or {destination} each datagram goes to the file of its addresses.
-        path: String = required like "/var/log/udpd/{listener}-{consumer}.log", Text(check_path),
+        path: String = required like "/var/log/udpd/{listener}-{consumer}.log", QuotedText(check_path),
             elsewhere "file filename";
         /// How a datagram is written.
-        format: Format = "lines", Words(&Format::WORDS);
+        format: Format = "lines", OneOf(&Format::WORDS);
         /// When a new file is begun.
-        rotate: Rotate = {}, Inner;
+        rotate: Rotate = {}, SubTable;
         /// How much of the finished files is kept.
-        keep: Keep = {}, Inner;
+        keep: Keep = {}, SubTable;
         /// When written records are forced to the disk: never, when a file is finished, or this long after the write.
         sync: Sync = "1s",
-            Or(&[("never", Sync::Never), ("rotate", Sync::WhenFinished)], Span(SYNC), Sync::Every), elsewhere "fsync";
+            Or(&[("never", Sync::Never), ("rotate", Sync::WhenFinished)], TimeSpan(SYNC), Sync::Every), elsewhere "fsync";
         /// What stands in front of each line of format "lines": "time", "source", "time source" or nothing.
-        prefix: Prefix = "", Words(&Prefix::WORDS);
+        prefix: LinePrefix = "", OneOf(&LinePrefix::WORDS);
         /// By what finished files are compressed: "gzip", "zstd" (a cargo feature) or nothing.
-        compress: Option<Method> = "", Words(METHODS), elsewhere "compression gzip";
+        compress: Option<Method> = "", OneOf(METHODS), elsewhere "compression gzip";
         /// How hard that tries: 1 to 9 for gzip, 1 to 19 for zstd. Without it 6 and 3.
-        compress_level: Option<u32> = "auto", Or(&[("auto", None)], Count(1..=19), Some);
+        compress_level: Option<u32> = "auto", Or(&[("auto", None)], WholeNumber(1..=19), Some);
         /// With {source} in path: so many files each consumer has open at once.
-        open_files: usize = 1000, Count(1..=1_000_000);
+        open_files: usize = 1000, WholeNumber(1..=1_000_000);
         /// With {source} in path: so many sources get a file of their own from each consumer.
-        sources_max: usize = 16_384, Count(1..=4_000_000);
+        sources_max: usize = 16_384, WholeNumber(1..=4_000_000);
         /// With {source} in path: so many bytes of records each consumer gathers before it writes them.
-        buffer_bytes: u64 = "16MiB", Size(BUFFER);
+        buffer_bytes: u64 = "16MiB", ByteSize(BUFFER);
     }
 }
 
@@ -63,9 +63,9 @@ settings! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Keep {
         /// So many finished files; 0 = all.
-        files: u64 = 0, Count(0..=u64::MAX);
+        files: u64 = 0, WholeNumber(0..=u64::MAX);
         /// So many bytes of them; 0 = all.
-        bytes: u64 = 0, Size(0..=u64::MAX);
+        bytes: u64 = 0, ByteSize(0..=u64::MAX);
     }
 }
 
@@ -78,7 +78,7 @@ const BUFFER: RangeInclusive<u64> = (1 << 20)..=(1 << 30);
 
 const SYNC: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
-pub(super) fn check_path(path: &str) -> Result<String, Advice> {
+pub(super) fn check_path(path: &str) -> Result<String, ValueAdvice> {
     template::check(path)?;
     paths::check_file(path)?;
     Ok(path.to_owned())
@@ -87,9 +87,9 @@ pub(super) fn check_path(path: &str) -> Result<String, Advice> {
 /// A size, or 0.
 struct RotateBytes;
 
-impl Kind<u64> for RotateBytes {
+impl ValueKind<u64> for RotateBytes {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<u64> {
-        let bytes = Size(0..=u64::MAX).read(field, findings)?;
+        let bytes = ByteSize(0..=u64::MAX).read(field, findings)?;
         if (1..ROTATE_BYTES_MIN).contains(&bytes) {
             let what = format!("a file of {bytes} bytes is full at once");
             findings.say(&field.place(), what, "write \"64KiB\" or more; 0 = never");
@@ -105,9 +105,9 @@ impl Kind<u64> for RotateBytes {
 /// A duration of which a day is a multiple, or none.
 struct RotateEvery;
 
-impl Kind<Duration> for RotateEvery {
+impl ValueKind<Duration> for RotateEvery {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Duration> {
-        let every = Span(Duration::ZERO..=Duration::MAX).read(field, findings)?;
+        let every = TimeSpan(Duration::ZERO..=Duration::MAX).read(field, findings)?;
         if !every.is_zero() && !(Duration::from_secs(1)..=DAY).contains(&every) {
             let what = format!("{} is outside \"1s\" to \"24h\"", print_duration(every));
             findings.say(&field.place(), what, "write \"1s\" to \"24h\"; \"0s\" = never");

@@ -14,11 +14,11 @@ use crate::stdout::StdoutSettings;
 use udpd_base::codec::Recipe;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Format;
-use udpd_base::format::prefix::Prefix;
-use udpd_base::os::duty::Duty;
-use udpd_base::settings::{Findings, Written};
+use udpd_base::format::prefix::LinePrefix;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::settings::{Findings, WrittenKeys};
 use udpd_base::sink::outbox;
-use udpd_base::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
+use udpd_base::sink::settings::{AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget};
 use udpd_base::sink::written::{Scheme, Uri, WrittenSink, wrong};
 
 /// What a consumer of files by source has open besides them: a file that is looked at, lists of finished ones, and a
@@ -33,13 +33,13 @@ impl WrittenSink for FileSettings {
         Scheme { name: "pcapng", form: "pcapng:PATH (or pcapng:-)", read: |uri| file_or_stream(uri, Format::Pcapng) },
     ];
 
-    fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+    fn check(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         if let (Sync::WhenFinished, Rotate::NEVER, Some(place)) = (self.sync, self.rotate, written.place("sync")) {
             let what = "nothing would ever be synced, because the file never rotates";
             findings.say(&place, what, "write sync = \"1s\" or another duration, or let it rotate");
         }
         if let (true, Some(place)) =
-            (self.format != Format::Lines && self.prefix != Prefix::None, written.place("prefix"))
+            (self.format != Format::Lines && self.prefix != LinePrefix::None, written.place("prefix"))
         {
             findings.say(&place, "only lines have a prefix", "remove it, or write format = \"lines\"");
         }
@@ -68,7 +68,7 @@ fn file_or_stream(uri: &Uri<'_>, format: Format) -> Result<AnySettings, Failure>
 }
 
 impl FileSettings {
-    fn check_compression(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+    fn check_compression(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         let Some(method) = self.compress else {
             if let Some(place) = written.place("compress_level") {
                 let cure = "write compress = \"gzip\" or \"zstd\", or remove it";
@@ -99,8 +99,8 @@ impl FileSettings {
 }
 
 impl SinkSettings for FileSettings {
-    fn target(&self) -> Target<'_> {
-        Target::Files(&self.path)
+    fn target(&self) -> SinkTarget<'_> {
+        SinkTarget::Files(&self.path)
     }
 
     fn records_arrival(&self) -> bool {
@@ -135,10 +135,10 @@ impl SinkSettings for FileSettings {
 
     fn needs(&self) -> Needs {
         // Files by source are begun and finished by their consumer.
-        Needs::only(if self.is_by_datagram() { Duty::Keeper } else { Duty::Writer })
+        Needs::only(if self.is_by_datagram() { ThreadRole::FileKeeper } else { ThreadRole::Writer })
     }
 
-    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
+    fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
         let Opening { sink, consumer, scenes, feeds, caller, shared, context, .. } = opening;
         let paths = paths_of_lanes(&self.path, scenes, feeds, sink, consumer);
         let fail = |error: io::Error| {
@@ -152,10 +152,10 @@ impl SinkSettings for FileSettings {
         let keeper = shared.downcast_mut().expect("what the consumers of a sink share is of its type");
         if self.is_by_datagram() {
             let (sink, ledger) = SourcesSink::open(paths.clone(), scenes, self, keeper, caller).map_err(fail)?;
-            return Ok(Opened { files: vec![ledger], ..Opened::new(sink) });
+            return Ok(OpenedSink { files: vec![ledger], ..OpenedSink::new(sink) });
         }
         let (sink, files) = FileSink::open(&paths, scenes, self, keeper, caller).map_err(fail)?;
-        Ok(Opened { files, ..Opened::new(sink) })
+        Ok(OpenedSink { files, ..OpenedSink::new(sink) })
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {

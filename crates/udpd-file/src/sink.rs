@@ -13,7 +13,7 @@ use udpd_base::format::encoder::Scene;
 use udpd_base::handover::Caller;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{FileLedger, Tallies};
-use udpd_base::sink::{Feeders, Sink};
+use udpd_base::sink::{ConsumerFeeders, Sink};
 
 /// The files of one consumer, by lane.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Sink for FileSink {
         self.files.iter_mut().for_each(LogFile::when_due);
     }
 
-    fn go_on_for(&mut self, feeders: &Feeders) {
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
         let paths = paths_of_lanes(&self.path, &feeders.scenes, &feeders.feeds, &feeders.sink, feeders.consumer);
         let file_of = |path: Option<String>| self.files.iter().position(|file| Some(file.path()) == path.as_deref());
         self.file_of_lane = paths.into_iter().map(file_of).collect();

@@ -21,13 +21,13 @@ use udpd_base::format::Format;
 use udpd_base::format::encoder::Encoder;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
-use udpd_base::os::duty::Duty;
-use udpd_base::settings::kinds::Words;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::settings::kinds::OneOf;
 use udpd_base::settings::settings;
-use udpd_base::sink::contract::{Feeders, Sink};
+use udpd_base::sink::contract::{ConsumerFeeders, Sink};
 use udpd_base::sink::outbox;
-use udpd_base::sink::outbox::{Destination, Outbox};
-use udpd_base::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
+use udpd_base::sink::outbox::{Outbox, OutboxDestination};
+use udpd_base::sink::settings::{AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget};
 use udpd_base::sink::written::{Scheme, WrittenSink};
 
 /// How long a stream that takes nothing is waited for at once. What it has taken until then is counted.
@@ -41,7 +41,7 @@ settings! {
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct StdoutSettings {
         /// How a datagram is written.
-        format: Format = "lines", Words(&Format::WORDS);
+        format: Format = "lines", OneOf(&Format::WORDS);
     }
 }
 
@@ -55,8 +55,8 @@ impl WrittenSink for StdoutSettings {
 }
 
 impl SinkSettings for StdoutSettings {
-    fn target(&self) -> Target<'_> {
-        Target::Stdout
+    fn target(&self) -> SinkTarget<'_> {
+        SinkTarget::Stdout
     }
 
     fn records_arrival(&self) -> bool {
@@ -76,10 +76,10 @@ impl SinkSettings for StdoutSettings {
     }
 
     fn needs(&self) -> Needs {
-        Needs::only(Duty::Writer)
+        Needs::only(ThreadRole::Writer)
     }
 
-    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
+    fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
         // A handle of its own: the standard one would buffer lines and write each by itself.
         let stream = io::stdout().as_fd().try_clone_to_owned().map_err(|error| {
             let message = format!("sink {}: cannot use standard output: {error}", opening.sink);
@@ -89,7 +89,7 @@ impl SinkSettings for StdoutSettings {
             let message = format!("sink {}: cannot see what standard output is: {error}", opening.sink);
             Failure::new(ExitCode::Failure, message)
         })?;
-        Ok(Opened::new(StreamSink::new(stream, opening.encoder(self.format))))
+        Ok(OpenedSink::new(StreamSink::new(stream, opening.encoder(self.format))))
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
@@ -120,7 +120,7 @@ impl StdStream {
     }
 }
 
-impl Destination for StdStream {
+impl OutboxDestination for StdStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut asked = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
         match poll(&mut asked, PollTimeout::from(PATIENCE_MS)) {
@@ -177,7 +177,7 @@ impl Sink for StreamSink {
         self.closed.clone()
     }
 
-    fn go_on_for(&mut self, feeders: &Feeders) {
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
         self.outbox.go_on_for(Arc::clone(&feeders.scenes));
     }
 }

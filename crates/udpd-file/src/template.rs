@@ -4,7 +4,7 @@
 //! literally, because a file called `{lane].log` is never what was meant. The codes for the time, and what a datagram
 //! fills in, are left in place: the sink fills them in whenever it begins a file.
 
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::suggest::nearest;
 
 /// What stands for each placeholder.
@@ -95,7 +95,7 @@ pub fn expand(template: &str, names: &PathNames<'_>) -> String {
 }
 
 /// Refuses what is neither a placeholder nor a code for the time.
-pub fn check(template: &str) -> Result<(), Advice> {
+pub fn check(template: &str) -> Result<(), ValueAdvice> {
     let right = "the placeholders are {listener}, {lane}, {consumer}, {sink}, {source}, {source/24}, {source/24/64}, \
                  {source_port} and {destination}";
     let mut rest = template;
@@ -106,25 +106,25 @@ pub fn check(template: &str) -> Result<(), Advice> {
                 let code: String = tail.chars().take(2).collect();
                 if !TIME_CODES.contains(&code.as_str()) {
                     let cure = format!("the codes for the time are {}", TIME_CODES.join(", "));
-                    return Err(Advice::new(format!("{code:?} is not a code for the time"), cure));
+                    return Err(ValueAdvice::new(format!("{code:?} is not a code for the time"), cure));
                 }
                 rest = &tail[2..];
             }
-            (b'}', _) => return Err(Advice::new("a } closes nothing", right)),
-            (_, None) => return Err(Advice::new("a { is never closed", right)),
+            (b'}', _) => return Err(ValueAdvice::new("a } closes nothing", right)),
+            (_, None) => return Err(ValueAdvice::new("a { is never closed", right)),
             (_, Some(end)) => {
                 let name = &tail[1..end];
                 if !PLACEHOLDERS.contains(&name) && OfDatagram::read(name).is_none() {
                     if name.starts_with("source/") {
                         let what = format!("{{{name}}} is no prefix of an address");
                         let right = "write {source/24} or {source/24/64}: 1 to 32 bits of IPv4, 1 to 128 of IPv6";
-                        return Err(Advice::new(what, right));
+                        return Err(ValueAdvice::new(what, right));
                     }
                     let cure = match nearest(name, PLACEHOLDERS.into_iter()) {
                         Some(near) => format!("did you mean {{{near}}}? {right}"),
                         None => right.to_owned(),
                     };
-                    return Err(Advice::new(format!("{{{name}}} is not a placeholder"), cure));
+                    return Err(ValueAdvice::new(format!("{{{name}}} is not a placeholder"), cure));
                 }
                 rest = &tail[end + 1..];
             }
@@ -136,7 +136,7 @@ pub fn check(template: &str) -> Result<(), Advice> {
 /// Refuses two placeholders of which a datagram fills in one, where one path could come of two pairs of values: a
 /// sender could have its datagrams written to the file of another. What stands between them must be in neither value,
 /// or in one at most where it is in no other pair.
-fn check_apart(template: &str) -> Result<(), Advice> {
+fn check_apart(template: &str) -> Result<(), ValueAdvice> {
     let parts: Vec<&str> = template.split('{').skip(1).collect();
     let pairs = parts.iter().zip(parts.iter().skip(1)).map(|(first, second)| {
         let (first, text) = first.split_once('}').unwrap_or((first, ""));
@@ -155,7 +155,7 @@ fn check_apart(template: &str) -> Result<(), Advice> {
         let least = shown.bytes().map(doubt).min().unwrap_or(2);
         if (is_of_datagram(first) || is_of_datagram(second)) && (least == 2 || least == 1 && was_doubtful) {
             let what = format!("two senders could have one file: nothing tells where {{{first}}} ends in it");
-            return Err(Advice::new(what, format!("write a / between {{{first}}} and {{{second}}}")));
+            return Err(ValueAdvice::new(what, format!("write a / between {{{first}}} and {{{second}}}")));
         }
         was_doubtful = least == 1;
     }

@@ -7,11 +7,11 @@ use std::thread;
 use super::*;
 use crate::{Compressor, Keep, Reopener, Rotate};
 use udpd_base::format::Format;
-use udpd_base::format::prefix::Prefix;
-use udpd_base::ledger::Tally;
-use udpd_base::os::crew::Crew;
+use udpd_base::format::prefix::LinePrefix;
+use udpd_base::ledger::SinkTally;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::OpenContext;
-use udpd_base::sink::outbox::Destination;
+use udpd_base::sink::outbox::OutboxDestination;
 use udpd_base::sink::testing::{Received, scenes};
 
 pub(super) const PLAIN: FileSettings = FileSettings {
@@ -20,7 +20,7 @@ pub(super) const PLAIN: FileSettings = FileSettings {
     rotate: Rotate::NEVER,
     keep: Keep { files: 0, bytes: 0 },
     sync: Sync::Never,
-    prefix: Prefix::None,
+    prefix: LinePrefix::None,
     compress: None,
     compress_level: None,
     open_files: 2,
@@ -37,7 +37,7 @@ pub(super) fn rotating(bytes: u64) -> FileSettings {
 pub(super) struct Subject {
     pub(super) file: Option<LogFile>,
     pub(super) directory: tempfile::TempDir,
-    pub(super) tally: Tally,
+    pub(super) tally: SinkTally,
     pub(super) clock: WallClock,
     pub(super) reopener: Reopener,
     compressor: Compressor,
@@ -48,7 +48,7 @@ fn open(settings: FileSettings, clock: &WallClock, compressor: &Compressor) -> i
     let encoder = Encoder::new(settings.format, scenes(1), |_| true);
     let mut keeper = FileKeeper::new(1, OpenContext::default())?;
     let file = LogFile::open(settings, encoder, clock.clone(), &mut keeper, Caller::default())?;
-    Ok((file, keeper.start(&Crew::new().0, compressor, &[])?))
+    Ok((file, keeper.start(&ThreadRegistry::new().0, compressor, &[])?))
 }
 
 impl Subject {
@@ -58,7 +58,7 @@ impl Subject {
         let path = directory.path().join(name).to_str().expect("UTF-8").to_owned();
         let compressor = Compressor::default();
         let (file, reopener) = open(FileSettings { path, ..settings }, &clock, &compressor).expect("opened");
-        Self { file: Some(file), directory, tally: Tally::default(), clock, reopener, compressor }
+        Self { file: Some(file), directory, tally: SinkTally::default(), clock, reopener, compressor }
     }
 
     /// Ends it and opens it anew, as a restart does.

@@ -1,4 +1,4 @@
-//! The system calls that are judged by their arguments: which ones a duty may make, and what for.
+//! The system calls that are judged by their arguments: which ones a role may make, and what for.
 //!
 //! A number says too little of these. `fcntl` also has signals sent to any process of the user, `clone` also makes
 //! processes in namespaces in which they have every right, `prctl` also turns off what protects a process, and memory
@@ -9,7 +9,7 @@ use seccompiler::{BackendError, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition
 
 /// A system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Call {
+pub(super) struct SystemCall {
     pub number: i64,
     /// As the C library spells its number.
     pub name: &'static str,
@@ -30,7 +30,7 @@ use Want::{Has, Is, Own};
 /// A call that may be made where all of this holds, in words and as the kernel is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
-    pub call: Call,
+    pub call: SystemCall,
     pub says: &'static str,
     pub wants: &'static [Want],
 }
@@ -56,7 +56,7 @@ impl Want {
 macro_rules! cases {
     ($($call:ident $says:literal => $($want:expr),+;)*) => {
         &[$(Case {
-            call: Call { number: libc::$call, name: stringify!($call) },
+            call: SystemCall { number: libc::$call, name: stringify!($call) },
             says: $says,
             wants: &[$($want),+],
         }),*]

@@ -1,26 +1,26 @@
-//! What each duty may call, and what none may.
+//! What each role may call, and what none may.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// What a duty may call whatever the arguments.
-fn always(duty: Duty) -> Vec<&'static str> {
-    granted(duty).calls.into_iter().flatten().map(|call| call.name).collect()
+/// What a role may call whatever the arguments.
+fn always(role: ThreadRole) -> Vec<&'static str> {
+    granted(role).calls.into_iter().flatten().map(|call| call.name).collect()
 }
 
-/// What a duty may call with some arguments, and which.
-fn judged(duty: Duty) -> Vec<(&'static str, &'static str)> {
-    granted(duty).cases.into_iter().flatten().map(|case| (case.call.name, case.says)).collect()
+/// What a role may call with some arguments, and which.
+fn judged(role: ThreadRole) -> Vec<(&'static str, &'static str)> {
+    granted(role).cases.into_iter().flatten().map(|case| (case.call.name, case.says)).collect()
 }
 
-fn numbers(duties: &[Duty]) -> BTreeSet<i64> {
-    rules(duties).expect("rules").into_keys().collect()
+fn numbers(roles: &[ThreadRole]) -> BTreeSet<i64> {
+    rules(roles).expect("rules").into_keys().collect()
 }
 
-/// The duties of which this holds.
-fn those(holds: impl Fn(Duty) -> bool) -> Vec<Duty> {
-    Duty::CONFINED.into_iter().filter(|duty| holds(*duty)).collect()
+/// The roles of which this holds.
+fn those(holds: impl Fn(ThreadRole) -> bool) -> Vec<ThreadRole> {
+    ThreadRole::CONFINED.into_iter().filter(|role| holds(*role)).collect()
 }
 
 #[test]
@@ -31,29 +31,30 @@ fn what_leads_out_is_on_no_list_and_what_depends_on_its_arguments_is_judged() {
                  init_module finit_module setuid setresuid setrlimit fchmod fchown mknodat symlinkat";
     let by_arguments = "socket bpf fcntl clone prctl ioctl mmap mprotect prlimit64 tgkill seccomp io_uring_register";
     let is_one = |of: &str, call: &str| of.split(' ').any(|name| call.strip_prefix("SYS_") == Some(name));
-    for duty in Duty::CONFINED {
-        assert!(!always(duty).iter().any(|call| is_one(never, call) || is_one(by_arguments, call)), "{duty}");
+    for role in ThreadRole::CONFINED {
+        assert!(!always(role).iter().any(|call| is_one(never, call) || is_one(by_arguments, call)), "{role}");
         // Compressing does these two to itself, and the main thread moves others.
-        let judged = judged(duty).into_iter().map(|(call, _)| call);
+        let judged = judged(role).into_iter().map(|(call, _)| call);
         let mut judged = judged.filter(|call| !is_one("setpriority sched_setaffinity", call));
-        assert!(judged.all(|call| is_one(by_arguments, call)), "{duty}");
-        filters(&[duty]).expect("filters that the kernel takes");
+        assert!(judged.all(|call| is_one(by_arguments, call)), "{role}");
+        filters(&[role]).expect("filters that the kernel takes");
     }
 }
 
 #[test]
-fn a_receiver_has_25_calls_and_all_duties_together_110() {
-    for duty in [Duty::Receiver, Duty::RingReceiver] {
-        assert!(numbers(&[duty]).len() <= 25, "{duty}: {}", numbers(&[duty]).len());
+fn a_receiver_has_25_calls_and_all_roles_together_110() {
+    for role in [ThreadRole::Receiver, ThreadRole::RingReceiver] {
+        assert!(numbers(&[role]).len() <= 25, "{role}: {}", numbers(&[role]).len());
     }
-    assert!(numbers(&Duty::CONFINED).len() <= 110, "{}", numbers(&Duty::CONFINED).len());
+    assert!(numbers(&ThreadRole::CONFINED).len() <= 110, "{}", numbers(&ThreadRole::CONFINED).len());
 }
 
 /// What is listed, each once: calls with the cases in which they may be made behind them.
 #[cfg(all(target_arch = "x86_64", not(target_env = "musl")))]
 fn listed(granted: &Granted, but: Option<&Granted>) -> String {
-    let bare = |call: &Call| call.name.trim_start_matches("SYS_");
-    let is_new = |call: &Call| but.is_none_or(|but| !but.calls.iter().copied().flatten().any(|other| other == call));
+    let bare = |call: &SystemCall| call.name.trim_start_matches("SYS_");
+    let is_new =
+        |call: &SystemCall| but.is_none_or(|but| !but.calls.iter().copied().flatten().any(|other| other == call));
     let is_new_case = |case: &Case| but.is_none_or(|but| !but.cases.iter().copied().flatten().any(|one| one == case));
     let calls: BTreeSet<&str> = granted.calls.iter().copied().flatten().filter(|call| is_new(call)).map(bare).collect();
     let mut cases: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -80,20 +81,20 @@ fn the_table_of_calls_is_that_of_the_lists() {
     let (_, tail) = rest.split_once(END).expect("an end");
     let every = Granted { calls: vec![EVERY, of_libc::SLEEP], cases: vec![arguments::EVERY] };
     let mut table = "| thread | calls | which |\n|---|---|---|\n".to_owned();
-    let count = |duties: &[Duty]| numbers(duties).len();
+    let count = |roles: &[ThreadRole]| numbers(roles).len();
     let each = every.calls.iter().copied().flatten().map(|call| call.number);
     let each: BTreeSet<i64> = each.chain(every.cases.iter().copied().flatten().map(|case| case.call.number)).collect();
     table += &format!("| every thread | {} | {} |\n", each.len(), listed(&every, None));
-    for duty in Duty::CONFINED {
-        let which = match listed(&own(duty), Some(&every)) {
+    for role in ThreadRole::CONFINED {
+        let which = match listed(&own(role), Some(&every)) {
             none if none.is_empty() => "no other".to_owned(),
             some => some,
         };
         let started =
-            if is_started_by(duty, Duty::Receiver) { "what the threads that it starts call, and " } else { "" };
-        table += &format!("| {duty} | {} | {started}{which} |\n", count(&[duty]));
+            if is_started_by(role, ThreadRole::Receiver) { "what the threads that it starts call, and " } else { "" };
+        table += &format!("| {role} | {} | {started}{which} |\n", count(&[role]));
     }
-    table += &format!("| all together | {} | |\n", count(&Duty::CONFINED));
+    table += &format!("| all together | {} | |\n", count(&ThreadRole::CONFINED));
     let expected = format!("{head}{BEGIN}{table}{END}{tail}");
     if std::env::var_os("UDPD_WRITE_DOCS").is_some() {
         std::fs::write(path, &expected).expect("docs/sandbox.md is written");
@@ -107,33 +108,32 @@ fn the_table_of_calls_is_that_of_the_lists() {
 
 #[test]
 fn only_a_reload_makes_rings_and_only_what_looks_up_names_has_executable_memory() {
-    assert_eq!(those(|duty| always(duty).contains(&"SYS_io_uring_setup")), [Duty::RingMaker]);
-    let of_names = [Duty::BrokerClient, Duty::SpillingBrokerClient, Duty::Resolver, Duty::BrokerMaker];
-    assert_eq!(those(|duty| judged(duty).contains(&("SYS_mmap", "executable and not writable"))), of_names);
+    assert_eq!(those(|role| always(role).contains(&"SYS_io_uring_setup")), [ThreadRole::RingReloader]);
+    let of_names = [ThreadRole::BrokerClient, ThreadRole::Resolver, ThreadRole::BrokerReloader];
+    assert_eq!(those(|role| judged(role).contains(&("SYS_mmap", "executable and not writable"))), of_names);
 }
 
 #[test]
-fn only_duties_that_begin_files_open_any() {
-    let makers = [Duty::Maker, Duty::BrokerMaker];
-    let spilling =
-        [Duty::SpillingUnixClient, Duty::SpillingRelay, Duty::SpillingSourceKeepingRelay, Duty::SpillingBrokerClient];
-    let of_files = [Duty::Resolver, Duty::Keeper, Duty::Compressor];
-    let others = [Duty::Window, Duty::Watchdog];
-    let expected = [&[Duty::Main, Duty::BrokerClient][..], &spilling, &of_files, &others, &makers];
-    assert_eq!(those(|duty| always(duty).contains(&"SYS_openat")), expected.concat());
+fn only_roles_that_begin_files_open_any() {
+    let makers = [ThreadRole::Reloader, ThreadRole::BrokerReloader];
+    let of_files = [ThreadRole::Resolver, ThreadRole::FileKeeper, ThreadRole::Compressor];
+    let others = [ThreadRole::Endpoint, ThreadRole::Watchdog];
+    let expected = [&[ThreadRole::Main, ThreadRole::BrokerClient, ThreadRole::Spill][..], &of_files, &others, &makers];
+    assert_eq!(those(|role| always(role).contains(&"SYS_openat")), expected.concat());
 }
 
 #[test]
-fn only_duties_with_brokers_and_names_make_streams_to_other_hosts() {
-    let of_names = [Duty::BrokerClient, Duty::SpillingBrokerClient, Duty::Resolver, Duty::BrokerMaker];
-    assert_eq!(those(|duty| judged(duty).contains(&("SYS_socket", "TCP"))), of_names);
+fn only_roles_with_brokers_and_names_make_streams_to_other_hosts() {
+    let of_names = [ThreadRole::BrokerClient, ThreadRole::Resolver, ThreadRole::BrokerReloader];
+    assert_eq!(those(|role| judged(role).contains(&("SYS_socket", "TCP"))), of_names);
 }
 
 #[test]
 fn a_thread_signals_its_own_process_and_no_other() {
     use nix::sys::signal::{Signal, raise};
     use rustix::process::{Pid, Signal as Number, kill_process};
-    let attempt = || hold_to(&[Duty::Main]).map(|()| (raise(Signal::SIGCONT), kill_process(Pid::INIT, Number::CONT)));
+    let attempt =
+        || hold_to(&[ThreadRole::Main]).map(|()| (raise(Signal::SIGCONT), kill_process(Pid::INIT, Number::CONT)));
     match std::thread::spawn(attempt).join().expect("no panic") {
         Ok(told) => assert_eq!(told, (Ok(()), Err(rustix::io::Errno::NOSYS))),
         // A kernel, or a container, without seccomp.
@@ -145,8 +145,8 @@ fn a_thread_signals_its_own_process_and_no_other() {
 fn a_receiver_with_inline_sinks_may_make_their_sockets_and_no_others() {
     use rustix::net::{AddressFamily, SocketType, socket};
     let make = || {
-        let duties = [Duty::RingReceiver, Duty::UnixClient, Duty::Relay];
-        hold_to(&duties).map(|()| {
+        let roles = [ThreadRole::RingReceiver, ThreadRole::UnixClient, ThreadRole::Relay];
+        hold_to(&roles).map(|()| {
             let kinds = [
                 (AddressFamily::UNIX, SocketType::DGRAM),
                 (AddressFamily::UNIX, SocketType::SEQPACKET),

@@ -1,4 +1,4 @@
-//! Giving up capabilities, all but what a duty cannot do without.
+//! Giving up capabilities, all but what a role cannot do without.
 
 use rustix::io::Errno;
 use rustix::thread::{
@@ -6,7 +6,7 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
 
 /// What rights over files root has besides those of the owner. They go before the first file is opened, so that what
 /// cannot be written without them is said at the start and not at the first rotation.
@@ -19,9 +19,9 @@ const OF_FILES: CapabilitySet = CapabilitySet::DAC_OVERRIDE
 const OF_SOCKETS: CapabilitySet =
     CapabilitySet::NET_BIND_SERVICE.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::NET_RAW);
 
-/// Whether this process has a right that this duty keeps: one that is needed again when its threads have none left.
-pub fn has_rights_of(duty: Duty) -> bool {
-    capabilities(None).is_ok_and(|sets| sets.permitted.intersects(kept(duty)))
+/// Whether this process has a right that this role keeps: one that is needed again when its threads have none left.
+pub fn has_rights_of(role: ThreadRole) -> bool {
+    capabilities(None).is_ok_and(|sets| sets.permitted.intersects(kept(role)))
 }
 
 /// Whether memory that the calling thread locks, or has a device lock, counts against a limit.
@@ -29,22 +29,22 @@ pub fn has_locked_memory_counted() -> bool {
     capabilities(None).is_ok_and(|sets| !sets.effective.contains(CapabilitySet::IPC_LOCK))
 }
 
-/// What a duty keeps, if the process has it.
-fn kept(duty: Duty) -> CapabilitySet {
-    match duty {
+/// What a role keeps, if the process has it.
+fn kept(role: ThreadRole) -> CapabilitySet {
+    match role {
         // It makes a raw socket whenever the way to its destination changes.
-        Duty::SourceKeepingRelay | Duty::SpillingSourceKeepingRelay => CapabilitySet::NET_RAW,
-        Duty::Warden => OF_SOCKETS,
-        Duty::FilterWarden => OF_SOCKETS.union(CapabilitySet::BPF),
+        ThreadRole::SourceKeeper => CapabilitySet::NET_RAW,
+        ThreadRole::PrivilegeHelper => OF_SOCKETS,
+        ThreadRole::FilterHelper => OF_SOCKETS.union(CapabilitySet::BPF),
         _ => CapabilitySet::empty(),
     }
 }
 
-/// Takes from the calling thread, and from those that it starts, every capability that its duties do not need, and the
+/// Takes from the calling thread, and from those that it starts, every capability that its roles do not need, and the
 /// chance to gain any.
-pub(super) fn give_up(duties: &[Duty]) -> Result<(), String> {
+pub(super) fn give_up(roles: &[ThreadRole]) -> Result<(), String> {
     set_no_new_privs(true).map_err(|error| format!("no-new-privileges: {error}"))?;
-    let kept = duties.iter().fold(CapabilitySet::empty(), |all, duty| all.union(kept(*duty)));
+    let kept = roles.iter().fold(CapabilitySet::empty(), |all, role| all.union(kept(*role)));
     keep_only(kept).map_err(|error| format!("capabilities: {error}"))
 }
 

@@ -2,7 +2,7 @@
 //! over through a datagram has little to take.
 //!
 //! A thread gives up its capabilities, promises never to gain a privilege again, and lets the kernel hold it to the
-//! paths (Landlock) and the system calls (seccomp) of its duty. All four belong to a thread and not to the process,
+//! paths (Landlock) and the system calls (seccomp) of its role. All four belong to a thread and not to the process,
 //! so each thread goes in by itself, when its birth is over: a lane when its socket, ring and memory are made, a
 //! consumer when it sits on its cores, the main thread last of all. Nothing leads out again.
 //!
@@ -24,9 +24,9 @@ mod walls;
 pub mod warden;
 
 pub use self::capabilities::{give_up_files_of_others, has_locked_memory_counted, has_rights_of};
-pub use self::paths::{Connects, Reach};
+pub use self::paths::{AllowedPaths, Connects};
 pub use self::trial::{Attempt, attempts};
-pub use self::walls::{Reaches, Sandbox};
+pub use self::walls::{PathRules, Sandbox};
 
 /// Whether there is a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

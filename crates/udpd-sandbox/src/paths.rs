@@ -19,7 +19,7 @@ const NAMES: u16 = 53;
 
 /// What a thread may open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct AllowedPaths {
     /// To read, with all below.
     pub read: Vec<PathBuf>,
     /// To read, write, make and remove files and directories below.
@@ -40,8 +40,8 @@ pub enum Connects {
 }
 
 /// Holds the calling thread, and those that it starts, to what it may open.
-pub(super) fn hold_to(reach: &Reach) -> Result<(), String> {
-    let restricted = restrict(reach).map_err(|error| format!("Landlock: {error}"))?;
+pub(super) fn hold_to(paths: &AllowedPaths) -> Result<(), String> {
+    let restricted = restrict(paths).map_err(|error| format!("Landlock: {error}"))?;
     match restricted {
         RulesetStatus::NotEnforced => {
             Err("Landlock: this kernel has none (it takes Linux 5.13 with landlock in its list of LSMs)".to_owned())
@@ -50,18 +50,18 @@ pub(super) fn hold_to(reach: &Reach) -> Result<(), String> {
     }
 }
 
-fn restrict(reach: &Reach) -> Result<RulesetStatus, RulesetError> {
-    let net = match reach.connects {
+fn restrict(paths: &AllowedPaths) -> Result<RulesetStatus, RulesetError> {
+    let net = match paths.connects {
         Connects::Anywhere => AccessNet::BindTcp.into(),
         Connects::Names | Connects::Nowhere => AccessNet::from_all(KNOWN),
     };
     let rules = Ruleset::default().handle_access(AccessFs::from_all(KNOWN))?.handle_access(net)?;
     let mut rules = rules.scope(scopes())?.create()?;
-    if reach.connects == Connects::Names {
+    if paths.connects == Connects::Names {
         rules = rules.add_rule(NetPort::new(NAMES, AccessNet::ConnectTcp))?;
     }
-    let rules = rules.add_rules(path_beneath_rules(&reach.read, reading()))?;
-    let rules = rules.add_rules(path_beneath_rules(&reach.write, reading() | writing()))?;
+    let rules = rules.add_rules(path_beneath_rules(&paths.read, reading()))?;
+    let rules = rules.add_rules(path_beneath_rules(&paths.write, reading() | writing()))?;
     Ok(rules.restrict_self()?.ruleset)
 }
 

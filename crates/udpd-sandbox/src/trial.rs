@@ -16,29 +16,28 @@ use nix::sys::signal::kill;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use nix::unistd::{Pid, execv};
 
-use super::walls::{Reaches, Sandbox};
-use udpd_base::os::crew::Crew;
-use udpd_base::os::duty::Duty;
+use super::walls::{PathRules, Sandbox};
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// One thing that was tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    pub duty: Duty,
+    pub role: ThreadRole,
     pub what: &'static str,
     pub is_refused: bool,
 }
 
 impl Attempt {
-    /// Whether the duty cannot do without it.
+    /// Whether the role cannot do without it.
     pub fn is_granted(&self) -> bool {
         match self.what {
-            LOAD => self.duty == Duty::FilterWarden,
-            RAW_SOCKET => matches!(self.duty, Duty::SourceKeepingRelay | Duty::SpillingSourceKeepingRelay),
-            STREAM_SOCKET => matches!(
-                self.duty,
-                Duty::BrokerClient | Duty::SpillingBrokerClient | Duty::Resolver | Duty::BrokerMaker
-            ),
-            RING => self.duty == Duty::RingMaker,
+            LOAD => self.role == ThreadRole::FilterHelper,
+            RAW_SOCKET => self.role == ThreadRole::SourceKeeper,
+            STREAM_SOCKET => {
+                matches!(self.role, ThreadRole::BrokerClient | ThreadRole::Resolver | ThreadRole::BrokerReloader)
+            }
+            RING => self.role == ThreadRole::RingReloader,
             _ => false,
         }
     }
@@ -69,20 +68,24 @@ const TRIED: [(&str, Try); 13] = [
     ("write a file outside", writes_outside),
 ];
 
-/// Confines a thread for each of the duties as the daemon does, and lets it try everything.
-pub fn attempts(reaches: Reaches, duties: &[Duty], crew: &Crew) -> io::Result<(Vec<Attempt>, Vec<String>)> {
-    let (sandbox, missing) = Sandbox::prepare(crew)?;
-    sandbox.open_only(reaches);
+/// Confines a thread for each of the roles as the daemon does, and lets it try everything.
+pub fn attempts(
+    path_rules: PathRules,
+    roles: &[ThreadRole],
+    registry: &ThreadRegistry,
+) -> io::Result<(Vec<Attempt>, Vec<String>)> {
+    let (sandbox, missing) = Sandbox::prepare(registry)?;
+    sandbox.open_only(path_rules);
     let sandbox = Arc::new(sandbox);
-    let inside = crew.clone().confined_by(Arc::clone(&sandbox) as _);
+    let inside = registry.clone().with_sandbox(Arc::clone(&sandbox) as _);
     // Outside of the sandbox anybody may connect to it.
     let _listening = UnixListener::bind_addr(&abstract_name()?)?;
     let mut attempts = Vec::new();
-    for &duty in duties {
-        let of_duty = inside.spawn("udpd-trial", duty, move || {
-            TRIED.map(|(what, is_let_through)| Attempt { duty, what, is_refused: !is_let_through() })
+    for &role in roles {
+        let of_role = inside.spawn("udpd-trial", role, move || {
+            TRIED.map(|(what, is_let_through)| Attempt { role, what, is_refused: !is_let_through() })
         });
-        attempts.extend(of_duty?.join().expect("a trial never panics"));
+        attempts.extend(of_role?.join().expect("a trial never panics"));
     }
     Ok((attempts, [missing, sandbox.refused()].concat()))
 }

@@ -3,32 +3,31 @@
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::paths::{self, Connects, Reach};
+use super::paths::{self, AllowedPaths, Connects};
 use super::{calls, capabilities};
-use udpd_base::os::crew::{Confine, Crew};
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads::{ThreadRegistry, ThreadSandbox};
 
 /// What holds the threads of a daemon.
 #[derive(Debug)]
 pub struct Sandbox {
-    reaches: OnceLock<Reaches>,
+    path_rules: OnceLock<PathRules>,
     parts: Parts,
     /// What did not work for a thread although it had worked for another.
     refused: Mutex<Vec<String>>,
 }
 
-/// What the duties that open files may open. The others open none.
+/// What the roles that open files may open. The others open none.
 #[derive(Debug, Clone, Default)]
-pub struct Reaches {
-    pub main: Reach,
-    pub windows: Reach,
-    pub keepers: Reach,
-    pub spillers: Reach,
-    pub spilling_broker_clients: Reach,
-    pub broker_clients: Reach,
-    pub resolvers: Reach,
-    pub watchdog: Reach,
-    pub maker: Reach,
+pub struct PathRules {
+    pub main: AllowedPaths,
+    pub windows: AllowedPaths,
+    pub keepers: AllowedPaths,
+    pub spillers: AllowedPaths,
+    pub broker_clients: AllowedPaths,
+    pub resolvers: AllowedPaths,
+    pub watchdog: AllowedPaths,
+    pub maker: AllowedPaths,
     /// Whether a reload may make rings.
     pub rings: bool,
 }
@@ -43,31 +42,32 @@ struct Parts {
 
 impl Sandbox {
     /// Finds out on a thread of its own what of a sandbox can be had. Also tells what cannot, and why.
-    pub fn prepare(crew: &Crew) -> io::Result<(Self, Vec<String>)> {
-        let (parts, missing) = crew.spawn("udpd-trial", Duty::Free, Parts::find)?.join().expect("a trial never panics");
-        Ok((Self { reaches: OnceLock::new(), parts, refused: Mutex::default() }, missing))
+    pub fn prepare(registry: &ThreadRegistry) -> io::Result<(Self, Vec<String>)> {
+        let (parts, missing) =
+            registry.spawn("udpd-trial", ThreadRole::Unconfined, Parts::find)?.join().expect("a trial never panics");
+        Ok((Self { path_rules: OnceLock::new(), parts, refused: Mutex::default() }, missing))
     }
 
     /// Says what may be opened, before the first thread goes in that opens anything.
-    pub fn open_only(&self, reaches: Reaches) {
-        self.reaches.set(reaches).expect("a configuration says it once");
+    pub fn open_only(&self, path_rules: PathRules) {
+        self.path_rules.set(path_rules).expect("a configuration says it once");
     }
 
     /// What the thread may open that makes what a changed configuration needs; `None` where no paths are held to.
-    pub fn reach_of_maker(&self) -> Option<&Reach> {
-        self.reaches.get().filter(|_| self.parts.landlock).map(|reaches| &reaches.maker)
+    pub fn paths_of_reloader(&self) -> Option<&AllowedPaths> {
+        self.path_rules.get().filter(|_| self.parts.landlock).map(|path_rules| &path_rules.maker)
     }
 
     /// Where a thread that is started from now on may still connect by TCP.
     pub fn may_connect(&self) -> Connects {
         let Parts { landlock, seccomp, .. } = self.parts;
         let is_held = landlock || seccomp;
-        self.reaches.get().filter(|_| is_held).map_or(Connects::Anywhere, |reaches| reaches.maker.connects)
+        self.path_rules.get().filter(|_| is_held).map_or(Connects::Anywhere, |path_rules| path_rules.maker.connects)
     }
 
     /// Whether a thread that is started from now on may still make a ring.
     pub fn may_make_rings(&self) -> bool {
-        !self.parts.seccomp || self.reaches.get().is_none_or(|reaches| reaches.rings)
+        !self.parts.seccomp || self.path_rules.get().is_none_or(|path_rules| path_rules.rings)
     }
 
     /// What threads could not give up.
@@ -75,46 +75,50 @@ impl Sandbox {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Nothing, before it is said what.
-    fn reach(&self, duty: Duty) -> Reach {
-        self.reaches.get().and_then(|reaches| reaches.of(duty)).cloned().unwrap_or_default()
+    /// What these roles may open together; nothing before [`open_only`](Self::open_only).
+    fn allowed_paths(&self, roles: &[ThreadRole]) -> AllowedPaths {
+        let rules = self.path_rules.get();
+        let of_roles = roles.iter().filter_map(|role| rules?.of(*role));
+        of_roles.fold(AllowedPaths::default(), |all, own| AllowedPaths {
+            read: [&all.read[..], &own.read].concat(),
+            write: [&all.write[..], &own.write].concat(),
+            connects: all.connects.max(own.connects),
+        })
     }
 
     /// Gives up each part that can be had, whatever becomes of the others.
-    fn give_up(&self, duties: &[Duty]) -> impl Iterator<Item = String> {
+    fn give_up(&self, roles: &[ThreadRole]) -> impl Iterator<Item = String> {
         let Parts { capabilities, landlock, seccomp } = self.parts;
-        let reach = duties.first().map(|duty| self.reach(*duty)).unwrap_or_default();
         let outcomes = [
-            capabilities.then(|| capabilities::give_up(duties)),
-            landlock.then(|| paths::hold_to(&reach)),
+            capabilities.then(|| capabilities::give_up(roles)),
+            landlock.then(|| paths::hold_to(&self.allowed_paths(roles))),
             // The last, because it denies the calls that the others take.
-            seccomp.then(|| calls::hold_to(duties)),
+            seccomp.then(|| calls::hold_to(roles)),
         ];
         outcomes.into_iter().flatten().filter_map(Result::err)
     }
 }
 
-impl Reaches {
-    fn of(&self, duty: Duty) -> Option<&Reach> {
-        match duty {
-            Duty::Main => Some(&self.main),
-            Duty::Window => Some(&self.windows),
-            Duty::Keeper | Duty::Compressor => Some(&self.keepers),
-            Duty::BrokerClient => Some(&self.broker_clients),
-            Duty::SpillingUnixClient | Duty::SpillingRelay | Duty::SpillingSourceKeepingRelay => Some(&self.spillers),
-            Duty::SpillingBrokerClient => Some(&self.spilling_broker_clients),
-            Duty::Resolver => Some(&self.resolvers),
-            Duty::Maker | Duty::BrokerMaker => Some(&self.maker),
-            Duty::Watchdog => Some(&self.watchdog),
+impl PathRules {
+    fn of(&self, role: ThreadRole) -> Option<&AllowedPaths> {
+        match role {
+            ThreadRole::Main => Some(&self.main),
+            ThreadRole::Endpoint => Some(&self.windows),
+            ThreadRole::FileKeeper | ThreadRole::Compressor => Some(&self.keepers),
+            ThreadRole::BrokerClient => Some(&self.broker_clients),
+            ThreadRole::Spill => Some(&self.spillers),
+            ThreadRole::Resolver => Some(&self.resolvers),
+            ThreadRole::Reloader | ThreadRole::BrokerReloader => Some(&self.maker),
+            ThreadRole::Watchdog => Some(&self.watchdog),
             _ => None,
         }
     }
 }
 
-impl Confine for Sandbox {
-    fn confine(&self, duties: &[Duty]) {
-        let who = || duties.iter().map(Duty::to_string).collect::<Vec<_>>().join(" and ");
-        for why in self.give_up(duties) {
+impl ThreadSandbox for Sandbox {
+    fn enter(&self, roles: &[ThreadRole]) {
+        let who = || roles.iter().map(ThreadRole::to_string).collect::<Vec<_>>().join(" and ");
+        for why in self.give_up(roles) {
             let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
             refused.push(format!("{}: {why}", who()));
         }
@@ -126,9 +130,9 @@ impl Parts {
     fn find() -> (Self, Vec<String>) {
         let mut missing = Vec::new();
         let mut has = |outcome: Result<(), String>| outcome.map_err(|why| missing.push(why)).is_ok();
-        let capabilities = has(capabilities::give_up(&[Duty::Receiver]));
-        let landlock = has(paths::hold_to(&Reach::default()));
-        let seccomp = has(calls::hold_to(&[Duty::Receiver]));
+        let capabilities = has(capabilities::give_up(&[ThreadRole::Receiver]));
+        let landlock = has(paths::hold_to(&AllowedPaths::default()));
+        let seccomp = has(calls::hold_to(&[ThreadRole::Receiver]));
         (Self { capabilities, landlock, seccomp }, missing)
     }
 }

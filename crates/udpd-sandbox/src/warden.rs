@@ -30,7 +30,7 @@ use rustix::net::{
 };
 
 use crate::products::{PARTS_MAX, Product};
-use udpd_base::os::crew;
+use udpd_base::os::threads;
 use udpd_base::os::user::Account;
 
 /// The command that is the warden.
@@ -265,7 +265,7 @@ fn ask_by(warden: &mut Option<OwnedFd>, descriptors: &[BorrowedFd<'_>], wish: &s
     let connection = warden.as_ref()?.as_fd();
     // It may be slow, and that is no fault of this thread.
     let ask = || send(connection, descriptors, wish.as_bytes()).and_then(|()| answer(connection));
-    let outcome = crew::at_rest(ask);
+    let outcome = threads::blocking(ask);
     if let Err(why) = &outcome {
         // What it says from now on would be the answer to something else.
         *warden = None;

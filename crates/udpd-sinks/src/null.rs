@@ -3,22 +3,22 @@
 use udpd_base::exit::Failure;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
-use udpd_base::os::duty::Duty;
-use udpd_base::settings::{Findings, Key, Settings, Table};
+use udpd_base::os::role::ThreadRole;
+use udpd_base::settings::{Findings, KeyDeclaration, TableSettings, TomlTable};
 use udpd_base::sink::contract::{Sink, deliver};
-use udpd_base::sink::settings::{Differs, Needs, Opened, Opening, SinkSettings, Target};
+use udpd_base::sink::settings::{Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget};
 use udpd_base::sink::written::{Scheme, WrittenSink};
 
 /// Takes everything, keeps nothing, and has no settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct NullSink;
 
-impl Settings for NullSink {
-    fn keys(_: &str) -> Vec<Key> {
+impl TableSettings for NullSink {
+    fn keys(_: &str) -> Vec<KeyDeclaration> {
         Vec::new()
     }
 
-    fn read(_: &mut Table<'_>, _: &mut Findings<'_>) -> Self {
+    fn read(_: &mut TomlTable<'_>, _: &mut Findings<'_>) -> Self {
         Self
     }
 }
@@ -30,8 +30,8 @@ impl WrittenSink for NullSink {
 }
 
 impl SinkSettings for NullSink {
-    fn target(&self) -> Target<'_> {
-        Target::Nowhere
+    fn target(&self) -> SinkTarget<'_> {
+        SinkTarget::Nowhere
     }
 
     fn never_waits(&self) -> bool {
@@ -39,11 +39,11 @@ impl SinkSettings for NullSink {
     }
 
     fn needs(&self) -> Needs {
-        Needs::only(Duty::Writer)
+        Needs::only(ThreadRole::Writer)
     }
 
-    fn open(&self, _: Opening<'_>) -> Result<Opened, Failure> {
-        Ok(Opened::new(*self))
+    fn open(&self, _: Opening<'_>) -> Result<OpenedSink, Failure> {
+        Ok(OpenedSink::new(*self))
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, _: Differs) -> bool {

@@ -6,7 +6,7 @@ use crate::kafka::KafkaSettings;
 use crate::null::NullSink;
 use crate::relay::RelaySettings;
 use crate::unix::UnixSettings;
-use udpd_base::settings::{Findings, Key, Section, Table, Written};
+use udpd_base::settings::{Findings, KeyDeclaration, Section, TomlTable, WrittenKeys};
 use udpd_base::sink::settings::AnySettings;
 use udpd_base::sink::written::{Scheme, WrittenSink};
 use udpd_file::FileSettings;
@@ -23,7 +23,7 @@ pub const SINK_TYPES: &[SinkType] = &[
 ];
 
 /// What a table says, where it is right, and which of its keys are written where.
-type Read<'a> = (Option<AnySettings>, Written<'a>);
+type Read<'a> = (Option<AnySettings>, WrittenKeys<'a>);
 
 /// One type of sink.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ pub struct SinkType {
     pub name: &'static str,
     /// How the command line names it.
     pub schemes: &'static [Scheme],
-    keys: fn(&str) -> Vec<Key>,
-    read: for<'a> fn(Table<'a>, &mut Findings<'_>) -> Read<'a>,
+    keys: fn(&str) -> Vec<KeyDeclaration>,
+    read: for<'a> fn(TomlTable<'a>, &mut Findings<'_>) -> Read<'a>,
 }
 
 impl SinkType {
@@ -42,14 +42,14 @@ impl SinkType {
     }
 
     /// The keys that it has besides those of every sink, under the path of the table.
-    pub fn keys(&self, table: &str) -> Vec<Key> {
+    pub fn keys(&self, table: &str) -> Vec<KeyDeclaration> {
         (self.keys)(table)
     }
 
     /// Reads the rest of a table whose keys of every sink are read. A key that belongs to another type is refused,
     /// never accepted and ignored: an operator who wrote `rotate` for a relay would believe that something is being
     /// rotated.
-    pub fn read<'a>(&self, mut table: Table<'a>, findings: &mut Findings<'_>) -> Read<'a> {
+    pub fn read<'a>(&self, mut table: TomlTable<'a>, findings: &mut Findings<'_>) -> Read<'a> {
         let own = self.keys(&table.schema);
         for key in &own {
             findings.keys.set_example(&key.path, key.example.clone());
@@ -78,7 +78,7 @@ fn owners(table: &str, key: &str) -> Vec<&'static str> {
     SINK_TYPES.iter().filter(has).map(|kind| kind.name).collect()
 }
 
-fn read<'a, T: WrittenSink>(mut table: Table<'a>, findings: &mut Findings<'_>) -> Read<'a> {
+fn read<'a, T: WrittenSink>(mut table: TomlTable<'a>, findings: &mut Findings<'_>) -> Read<'a> {
     if let (Err(advice), Some(place)) = (T::available(), table.take("type").map(|field| field.place())) {
         findings.refuse(&place, advice);
         T::keys(&table.schema).iter().for_each(|key| drop(table.take(key.name())));
@@ -94,16 +94,16 @@ fn read<'a, T: WrittenSink>(mut table: Table<'a>, findings: &mut Findings<'_>) -
 }
 
 /// The keys of all types under the path of the table, each once; the help says what it means to which types.
-pub fn keys(table: &str) -> Vec<Key> {
-    let all: Vec<(&str, Key)> =
+pub fn keys(table: &str) -> Vec<KeyDeclaration> {
+    let all: Vec<(&str, KeyDeclaration)> =
         SINK_TYPES.iter().flat_map(|kind| kind.keys(table).into_iter().map(|key| (kind.name, key))).collect();
-    let mut keys: Vec<Key> = Vec::new();
+    let mut keys: Vec<KeyDeclaration> = Vec::new();
     for (_, key) in &all {
-        let alike = |other: &Key| other.path == key.path && other.help == key.help;
+        let alike = |other: &KeyDeclaration| other.path == key.path && other.help == key.help;
         let types: Vec<&str> = all.iter().filter(|(_, other)| alike(other)).map(|(name, _)| *name).collect();
         let help = format!("({}) {}", types.join(", "), key.help);
         match keys.iter_mut().find(|known| known.path == key.path) {
-            None => keys.push(Key { help, ..key.clone() }),
+            None => keys.push(KeyDeclaration { help, ..key.clone() }),
             Some(known) if !known.help.contains(&help) => known.help += &format!(" {help}"),
             Some(_) => {}
         }

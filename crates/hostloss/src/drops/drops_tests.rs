@@ -4,9 +4,9 @@
 //! The `format` files of 6.1 and 6.18 were read on such machines. That of 5.10 is put together from its declaration.
 
 use super::reasons;
-use super::records::{Record, Records, pieces};
-use super::tally::{Fired, PortCount, ReasonCount, Tables, Tally, Unseen};
-use super::tracepoints::{Format, Tracepoints};
+use super::records::{PerfRecord, PerfRecords, pieces};
+use super::tally::{BlindSpot, DropTally, Fired, PortCount, ReasonCount, TallyTables};
+use super::tracepoints::{TracepointFormat, Tracepoints};
 
 const FREED_5_10: &str = include_str!("formats/kfree_skb-5.10");
 const FREED_6_1: &str = include_str!("formats/kfree_skb-6.1");
@@ -59,10 +59,10 @@ impl Kernel {
         envelope(9, &record)
     }
 
-    fn tally(&self, bytes: &[u8], fired: Fired) -> Tally {
-        let mut tables = Tables::default();
-        for record in Records::of(bytes) {
-            if let Record::Sample(record) = record {
+    fn tally(&self, bytes: &[u8], fired: Fired) -> DropTally {
+        let mut tables = TallyTables::default();
+        for record in PerfRecords::of(bytes) {
+            if let PerfRecord::Sample(record) = record {
                 tables.count(record, &self.tracepoints);
             }
         }
@@ -108,23 +108,31 @@ fn the_same_drops_have_the_same_names_on_kernels_that_number_and_lay_them_out_di
             [reason("SOCKET_RCVBUFF", false, 3), reason("UDP_CSUM", true, 2), reason("NO_SOCKET", false, 1)];
         assert_eq!(tally.by_reason, by_reason);
         assert_eq!((tally.lost_reasons, tally.lost_ports, tally.unnamed), (0, 0, Some(7)));
-        assert_eq!(tally.unseen.contains(&Unseen::PortsOfIpv6), kernel.port_at == 12, "6.1 tells no port of IPv6");
+        assert_eq!(tally.unseen.contains(&BlindSpot::PortsOfIpv6), kernel.port_at == 12, "6.1 tells no port of IPv6");
     }
 }
 
 #[test]
 fn a_kernel_without_reasons_gives_ports_and_says_so() {
     let tracepoints = Tracepoints::parse(Some(NOT_QUEUED_6_1), Some(FREED_5_10)).expect("ports are enough");
-    let tally = Tables::default().tally(Fired::default(), &tracepoints);
+    let tally = TallyTables::default().tally(Fired::default(), &tracepoints);
     assert_eq!(tally.unnamed, None, "not known is not 0");
-    assert!(tally.unseen.contains(&Unseen::Reasons) && !tally.unseen.contains(&Unseen::Ports), "{:?}", tally.unseen);
+    assert!(
+        tally.unseen.contains(&BlindSpot::Reasons) && !tally.unseen.contains(&BlindSpot::Ports),
+        "{:?}",
+        tally.unseen
+    );
 }
 
 #[test]
 fn a_kernel_without_ports_gives_reasons_and_says_so() {
     let tracepoints = Tracepoints::parse(None, Some(shown(FREED_6_18))).expect("reasons are enough");
-    let tally = Tables::default().tally(Fired::default(), &tracepoints);
-    assert!(tally.unseen.contains(&Unseen::Ports) && !tally.unseen.contains(&Unseen::Reasons), "{:?}", tally.unseen);
+    let tally = TallyTables::default().tally(Fired::default(), &tracepoints);
+    assert!(
+        tally.unseen.contains(&BlindSpot::Ports) && !tally.unseen.contains(&BlindSpot::Reasons),
+        "{:?}",
+        tally.unseen
+    );
 }
 
 #[test]
@@ -146,7 +154,7 @@ fn texts_that_describe_neither_tracepoint_are_refused_with_what_is_missing() {
 #[cfg_attr(miri, ignore = "safe code, and long texts")]
 fn names_that_the_kernel_did_not_resolve_are_numbers_and_that_is_said() {
     let unresolved = FREED_6_18.replace("{ 2, ", "{ SKB_DROP_REASON_NOT_SPECIFIED, ").replace("{ 6, ", "{ 0x6, ");
-    let names = Format::parse(&unresolved).expect("understood").names("reason");
+    let names = TracepointFormat::parse(&unresolved).expect("understood").names("reason");
     assert!(names.iter().all(|(_, name)| name != "NOT_SPECIFIED") && names.contains(&(6, "SOCKET_RCVBUFF".to_owned())));
     let mut kernel = kernel_6_18();
     let print = FREED_6_18.find("print fmt").expect("there");
@@ -154,14 +162,14 @@ fn names_that_the_kernel_did_not_resolve_are_numbers_and_that_is_said() {
     let tally = kernel.tally(&kernel.freed(IPV4, 6), Fired { freed: 1, ..Fired::default() });
     assert_eq!(tally.by_reason, [reason("reason 6", false, 1)]);
     assert_eq!(tally.unnamed, None);
-    assert!(tally.unseen.contains(&Unseen::Names));
+    assert!(tally.unseen.contains(&BlindSpot::Names));
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "safe code, and long texts")]
 fn the_kernel_is_told_to_keep_the_drops_of_others_and_those_without_a_reason_to_itself() {
     for (text, unnamed) in [(FREED_6_1, 1), (FREED_6_18, 2)] {
-        let names = Format::parse(text).expect("understood").names("reason");
+        let names = TracepointFormat::parse(text).expect("understood").names("reason");
         let filter = reasons::filter_of_named(&names);
         // What the kernel computes from it, for every reason there is and one that is not there yet.
         let passes = |value: u32| {
@@ -225,8 +233,8 @@ fn records_that_no_kernel_writes_are_counted_nowhere_and_end_the_piece() {
         set_length(u16::MAX),
     ];
     for bytes in &torn {
-        let found: Vec<Record<'_>> = Records::of(bytes).collect();
-        assert_eq!(found.first(), Some(&Record::Torn), "{bytes:?}");
+        let found: Vec<PerfRecord<'_>> = PerfRecords::of(bytes).collect();
+        assert_eq!(found.first(), Some(&PerfRecord::Torn), "{bytes:?}");
     }
     // A record of a length that can be, with a payload that cannot: the next one is found again.
     for payload in [u32::MAX, 45, 1 << 31] {
@@ -254,7 +262,7 @@ fn random_bytes_are_read_to_their_end_and_never_beyond() {
             bytes[at] ^= 1 << random.u32(..8);
         }
         bytes.truncate(random.usize(..=bytes.len()));
-        assert!(Records::of(&bytes).count() <= bytes.len());
+        assert!(PerfRecords::of(&bytes).count() <= bytes.len());
         kernel.tally(&bytes, Fired::default());
         let text = String::from_utf8_lossy(&bytes).replace('\u{fffd}', "field:x;\toffset:99999999999;\tsize:9;");
         let _ = Tracepoints::parse(Some(&format!("name: a\nID: 1\n{text}")), None);

@@ -25,7 +25,7 @@
 //! ```
 //!
 //! It is a watch for some seconds, not a ledger: it sees the drops of all network namespaces, most reasons are shared
-//! with TCP and others, and a burst that overruns a ring is counted without its names. [`Tally::unseen`] says which of
+//! with TCP and others, and a burst that overruns a ring is counted without its names. [`DropTally::unseen`] says which of
 //! these apply.
 
 #[cfg(test)]
@@ -38,6 +38,6 @@ mod tally;
 mod tracepoints;
 mod watch;
 
-pub use tally::{PortCount, ReasonCount, Tally, Unseen};
+pub use tally::{BlindSpot, DropTally, PortCount, ReasonCount};
 pub use tracepoints::{KFREE_SKB_FORMAT, Tracepoints, UDP_FAIL_FORMAT};
 pub use watch::Watch;

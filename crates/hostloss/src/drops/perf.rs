@@ -40,7 +40,7 @@ const TAIL_OFFSET: usize = 1032;
 /// `struct perf_event_attr` as it was at first (`PERF_ATTR_SIZE_VER0`), which every kernel takes.
 #[repr(C)]
 #[derive(Debug, Default)]
-struct Attributes {
+struct PerfEventAttr {
     kind: u32,
     bytes: u32,
     config: u64,
@@ -55,33 +55,33 @@ struct Attributes {
 
 /// A tracepoint on one core, for every process. Counts how often it fires.
 #[derive(Debug)]
-pub(super) struct Event {
+pub(super) struct PerfEvent {
     file: File,
 }
 
-impl Event {
+impl PerfEvent {
     /// Opens tracepoint `id` on a core, with records of each time it fires, or only counted. It is not yet on.
-    pub(super) fn open(id: u64, core: usize, has_records: bool) -> io::Result<Event> {
-        let attributes = Attributes {
+    pub(super) fn open(id: u64, core: usize, has_records: bool) -> io::Result<PerfEvent> {
+        let attributes = PerfEventAttr {
             kind: TYPE_TRACEPOINT,
-            bytes: size_of::<Attributes>() as u32,
+            bytes: size_of::<PerfEventAttr>() as u32,
             config: id,
             sample_period: u64::from(has_records),
             sample_kind: if has_records { SAMPLE_RAW } else { 0 },
             // Big-endian machines count bits from the other end.
             flags: if cfg!(target_endian = "little") { DISABLED } else { DISABLED.reverse_bits() },
-            ..Attributes::default()
+            ..PerfEventAttr::default()
         };
         let core = c_int::try_from(core).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
         let (every_process, no_group): (libc::pid_t, c_int) = (-1, -1);
         // SAFETY: the attributes are readable for the length given in them and are copied during the call.
         let fd = unsafe {
-            let attributes: *const Attributes = &raw const attributes;
+            let attributes: *const PerfEventAttr = &raw const attributes;
             libc::syscall(libc::SYS_perf_event_open, attributes, every_process, core, no_group, CLOSE_ON_EXEC)
         };
         let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
         // SAFETY: the kernel has just returned this descriptor, so it has no other owner.
-        Ok(Event { file: File::from(unsafe { OwnedFd::from_raw_fd(fd) }) })
+        Ok(PerfEvent { file: File::from(unsafe { OwnedFd::from_raw_fd(fd) }) })
     }
 
     /// Makes the kernel ignore what does not match `filter`: neither recorded nor counted.
@@ -92,7 +92,7 @@ impl Event {
     }
 
     /// Writes into the ring of `other`, which is on the same core.
-    pub(super) fn write_into_ring_of(&self, other: &Event) -> io::Result<()> {
+    pub(super) fn write_into_ring_of(&self, other: &PerfEvent) -> io::Result<()> {
         // SAFETY: takes no pointers.
         checked(unsafe { libc::ioctl(self.file.as_raw_fd(), SET_OUTPUT, other.file.as_raw_fd()) })
     }
@@ -123,7 +123,7 @@ fn checked(result: c_int) -> io::Result<()> {
 
 /// The ring of an event: a page of positions and then the records.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct PerfRing {
     start: NonNull<u8>,
     page_bytes: usize,
     /// A power of two of pages.
@@ -131,11 +131,11 @@ pub(super) struct Ring {
 }
 
 // SAFETY: the mapping belongs to this value alone, and the kernel does not care which thread reads it.
-unsafe impl Send for Ring {}
+unsafe impl Send for PerfRing {}
 
-impl Ring {
+impl PerfRing {
     /// Maps a ring for the records of `event`, of `record_bytes`, which must be a power of two of pages.
-    pub(super) fn map(event: &Event, record_bytes: usize) -> io::Result<Ring> {
+    pub(super) fn map(event: &PerfEvent, record_bytes: usize) -> io::Result<PerfRing> {
         let page_bytes = page_bytes();
         let (bytes, protection) = (page_bytes + record_bytes, libc::PROT_READ | libc::PROT_WRITE);
         let fd = event.file.as_raw_fd();
@@ -145,7 +145,7 @@ impl Ring {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok(Ring { start, page_bytes, record_bytes })
+        Ok(PerfRing { start, page_bytes, record_bytes })
     }
 
     /// Appends the bytes that are new to `bytes`, and gives their place back to the kernel.
@@ -174,7 +174,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for PerfRing {
     fn drop(&mut self) {
         #[cfg(not(miri))]
         // SAFETY: one whole mapping, made by `map`; nothing points into it any more.
@@ -202,9 +202,9 @@ mod tests {
             Kernel { memory: vec![0; (PAGE + RECORDS) / 8], head: 0 }
         }
 
-        fn ring(&mut self) -> std::mem::ManuallyDrop<Ring> {
+        fn ring(&mut self) -> std::mem::ManuallyDrop<PerfRing> {
             let start = NonNull::new(self.memory.as_mut_ptr().cast()).expect("memory");
-            std::mem::ManuallyDrop::new(Ring { start, page_bytes: PAGE, record_bytes: RECORDS })
+            std::mem::ManuallyDrop::new(PerfRing { start, page_bytes: PAGE, record_bytes: RECORDS })
         }
 
         fn write(&mut self, bytes: &[u8]) {
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_that_of_the_kernel() {
-        assert_eq!(size_of::<Attributes>(), 64);
+        assert_eq!(size_of::<PerfEventAttr>(), 64);
         assert_eq!(ENABLE, 0x2400);
         assert_eq!(SET_OUTPUT, 0x2405);
     }

@@ -24,7 +24,7 @@ pub(super) fn pieces(from: u64, to: u64, bytes: usize) -> Option<(Range<usize>, 
 
 /// One record.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Record<'a> {
+pub(super) enum PerfRecord<'a> {
     /// What a tracepoint wrote, without its envelope.
     Sample(&'a [u8]),
     /// A record of another kind, such as that some were lost: the counters of the events know that more exactly.
@@ -35,34 +35,34 @@ pub(super) enum Record<'a> {
 
 /// The records in `bytes`, one behind the other.
 #[derive(Debug)]
-pub(super) struct Records<'a> {
+pub(super) struct PerfRecords<'a> {
     left: &'a [u8],
 }
 
-impl<'a> Records<'a> {
-    pub(super) fn of(bytes: &'a [u8]) -> Records<'a> {
-        Records { left: bytes }
+impl<'a> PerfRecords<'a> {
+    pub(super) fn of(bytes: &'a [u8]) -> PerfRecords<'a> {
+        PerfRecords { left: bytes }
     }
 }
 
-impl<'a> Iterator for Records<'a> {
-    type Item = Record<'a>;
+impl<'a> Iterator for PerfRecords<'a> {
+    type Item = PerfRecord<'a>;
 
-    fn next(&mut self) -> Option<Record<'a>> {
+    fn next(&mut self) -> Option<PerfRecord<'a>> {
         if self.left.is_empty() {
             return None;
         }
         let all = std::mem::take(&mut self.left);
-        let Some((kind, length)) = header(all) else { return Some(Record::Torn) };
+        let Some((kind, length)) = header(all) else { return Some(PerfRecord::Torn) };
         if length < HEADER_BYTES || length > all.len() {
-            return Some(Record::Torn);
+            return Some(PerfRecord::Torn);
         }
         let (record, after) = all.split_at(length);
         self.left = after;
         if kind != SAMPLE {
-            return Some(Record::Other);
+            return Some(PerfRecord::Other);
         }
-        Some(sample(&record[HEADER_BYTES..]).map_or(Record::Torn, Record::Sample))
+        Some(sample(&record[HEADER_BYTES..]).map_or(PerfRecord::Torn, PerfRecord::Sample))
     }
 }
 

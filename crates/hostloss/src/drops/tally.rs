@@ -16,7 +16,7 @@ const PORTS_MAX: usize = 4096;
 /// The two lists show the same drops from two sides and are not to be added: a datagram that a socket did not take is
 /// in both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct DropTally {
     /// By the kernel's reason and the protocol, the most first. From `skb:kfree_skb`.
     pub by_reason: Vec<ReasonCount>,
     /// UDP datagrams that a socket did not take, by reason and port, the most first. From
@@ -30,7 +30,7 @@ pub struct Tally {
     /// The same for `by_port`.
     pub lost_ports: u64,
     /// What this watch cannot see or tell apart.
-    pub unseen: Vec<Unseen>,
+    pub unseen: Vec<BlindSpot>,
 }
 
 /// How many packets were dropped for a reason.
@@ -60,7 +60,7 @@ pub struct PortCount {
 /// What a watch cannot see or tell apart. It displays as a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Unseen {
+pub enum BlindSpot {
     /// This kernel gives no reasons.
     Reasons,
     /// This kernel does not say what its reasons are called.
@@ -81,26 +81,26 @@ pub enum Unseen {
     WithoutReason,
 }
 
-impl fmt::Display for Unseen {
+impl fmt::Display for BlindSpot {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Unseen::Reasons => {
+            BlindSpot::Reasons => {
                 "this kernel names no reasons: skb:kfree_skb has them from Linux 5.17 on, or could not be read"
             }
-            Unseen::Names => "this kernel does not say what its reasons are called: they are shown as numbers",
-            Unseen::Ports => "no ports: udp:udp_fail_queue_rcv_skb is not there, or could not be read",
-            Unseen::OtherProtocols => {
+            BlindSpot::Names => "this kernel does not say what its reasons are called: they are shown as numbers",
+            BlindSpot::Ports => "no ports: udp:udp_fail_queue_rcv_skb is not there, or could not be read",
+            BlindSpot::OtherProtocols => {
                 "most reasons are shared: TCP, ICMP and forwarded packets are counted under them as well; only full \
                  sockets by port, and reasons that begin with UDP_, are UDP alone"
             }
-            Unseen::PortsOfIpv6 => {
+            BlindSpot::PortsOfIpv6 => {
                 "datagrams of IPv6 may come without a port: this kernel is older than Linux 6.10, and before 6.6 it \
                  told the ports of IPv4 alone"
             }
-            Unseen::PortsOfOthers => "only SOCKET_RCVBUFF and PROTO_MEM come with a port",
-            Unseen::Namespaces => "the drops of all network namespaces of this host are counted together",
-            Unseen::Card => "what the card dropped never was a packet of the kernel: its own counters have it",
-            Unseen::WithoutReason => {
+            BlindSpot::PortsOfOthers => "only SOCKET_RCVBUFF and PROTO_MEM come with a port",
+            BlindSpot::Namespaces => "the drops of all network namespaces of this host are counted together",
+            BlindSpot::Card => "what the card dropped never was a packet of the kernel: its own counters have it",
+            BlindSpot::WithoutReason => {
                 "packets without a reason may be anything, lost or not; among them are datagrams that were still in a \
                  socket when it was closed, and on older kernels long ones whose checksum is found bad when a program \
                  reads them (InCsumErrors)"
@@ -109,9 +109,9 @@ impl fmt::Display for Unseen {
     }
 }
 
-/// The tables behind a [`Tally`].
+/// The tables behind a [`DropTally`].
 #[derive(Debug, Default)]
-pub(super) struct Tables {
+pub(super) struct TallyTables {
     reasons: HashMap<(u32, bool), u64>,
     ports: HashMap<(i64, u16), u64>,
     /// How many were placed in the tables, to compare with the events.
@@ -119,7 +119,7 @@ pub(super) struct Tables {
     placed_ports: u64,
 }
 
-impl Tables {
+impl TallyTables {
     /// Counts one record. An unreadable one counts nowhere, and so is among the lost.
     pub(super) fn count(&mut self, record: &[u8], tracepoints: &Tracepoints) {
         // The first field of every record is the number of its tracepoint.
@@ -151,7 +151,7 @@ impl Tables {
     }
 
     /// The tally, where the events fired so many times.
-    pub(super) fn tally(&self, fired: Fired, tracepoints: &Tracepoints) -> Tally {
+    pub(super) fn tally(&self, fired: Fired, tracepoints: &Tracepoints) -> DropTally {
         let name = |value: u32| tracepoints.name(value).map_or_else(|| format!("reason {value}"), str::to_owned);
         let mut by_reason: Vec<ReasonCount> = self
             .reasons
@@ -168,7 +168,7 @@ impl Tables {
         let mut by_port: Vec<PortCount> =
             self.ports.iter().map(|(&(error, port), &count)| PortCount { reason: name(error), port, count }).collect();
         by_port.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| (a.port, &a.reason).cmp(&(b.port, &b.reason))));
-        Tally {
+        DropTally {
             by_reason,
             by_port,
             unnamed: tracepoints.has_unnamed().then_some(fired.unnamed),
@@ -196,20 +196,20 @@ fn add<Key: Eq + std::hash::Hash>(table: &mut HashMap<Key, u64>, key: Key, keys_
     true
 }
 
-fn unseen(tracepoints: &Tracepoints) -> Vec<Unseen> {
+fn unseen(tracepoints: &Tracepoints) -> Vec<BlindSpot> {
     let mut unseen = Vec::new();
     match &tracepoints.freed {
-        None => unseen.push(Unseen::Reasons),
-        Some(freed) if freed.names.is_empty() => unseen.push(Unseen::Names),
+        None => unseen.push(BlindSpot::Reasons),
+        Some(freed) if freed.names.is_empty() => unseen.push(BlindSpot::Names),
         Some(_) => {}
     }
     if tracepoints.freed.is_some() {
-        unseen.extend([Unseen::OtherProtocols, Unseen::WithoutReason]);
+        unseen.extend([BlindSpot::OtherProtocols, BlindSpot::WithoutReason]);
     }
-    unseen.push(if tracepoints.not_queued.is_some() { Unseen::PortsOfOthers } else { Unseen::Ports });
+    unseen.push(if tracepoints.not_queued.is_some() { BlindSpot::PortsOfOthers } else { BlindSpot::Ports });
     if tracepoints.not_queued.is_some_and(|not_queued| not_queued.is_of_old_kernel) {
-        unseen.push(Unseen::PortsOfIpv6);
+        unseen.push(BlindSpot::PortsOfIpv6);
     }
-    unseen.extend([Unseen::Namespaces, Unseen::Card]);
+    unseen.extend([BlindSpot::Namespaces, BlindSpot::Card]);
     unseen
 }

@@ -22,8 +22,8 @@ pub const KFREE_SKB_FORMAT: &str = "events/skb/kfree_skb/format";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NotQueued {
     pub(super) id: u64,
-    pub(super) error: Field,
-    pub(super) port: Field,
+    pub(super) error: RecordField,
+    pub(super) port: RecordField,
     /// Before Linux 6.10 there was one port, and before 6.6 it was not called for datagrams of IPv6.
     pub(super) is_of_old_kernel: bool,
 }
@@ -32,8 +32,8 @@ pub(super) struct NotQueued {
 #[derive(Clone, Debug)]
 pub(super) struct Freed {
     pub(super) id: u64,
-    pub(super) protocol: Field,
-    pub(super) reason: Field,
+    pub(super) protocol: RecordField,
+    pub(super) reason: RecordField,
     /// The name of each reason. Empty where the kernel does not tell.
     pub(super) names: Vec<(u32, String)>,
 }
@@ -81,7 +81,7 @@ impl Tracepoints {
                 let error = io::Error::new(io::ErrorKind::InvalidData, what);
                 errors::explained(&format!("read {file}"), &error, "it is of another kind")
             };
-            text.map(|text| Format::parse(text).map_err(unknown)).transpose()
+            text.map(|text| TracepointFormat::parse(text).map_err(unknown)).transpose()
         };
         let not_queued = parsed(not_queued, UDP_FAIL_FORMAT)?.as_ref().and_then(not_queued_of);
         let freed = parsed(freed, KFREE_SKB_FORMAT)?.as_ref().and_then(freed_of);
@@ -106,7 +106,7 @@ impl Tracepoints {
 }
 
 /// From Linux 6.10 on both ports of the datagram, before that the port of the socket.
-fn not_queued_of(format: &Format) -> Option<NotQueued> {
+fn not_queued_of(format: &TracepointFormat) -> Option<NotQueued> {
     let (of_datagram, of_socket) = (format.field("dport"), format.field("lport"));
     let (error, port) = (format.field("rc")?, of_datagram.or(of_socket)?);
     let is_of_old_kernel = of_datagram.is_none();
@@ -114,20 +114,20 @@ fn not_queued_of(format: &Format) -> Option<NotQueued> {
 }
 
 /// Without a reason the record says nothing of use.
-fn freed_of(format: &Format) -> Option<Freed> {
+fn freed_of(format: &TracepointFormat) -> Option<Freed> {
     let (protocol, reason) = (format.field("protocol")?, format.field("reason")?);
     (format.name == "kfree_skb").then(|| Freed { id: format.id, protocol, reason, names: format.names("reason") })
 }
 
 /// Where a field lies in the bytes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Field {
+pub(super) struct RecordField {
     offset: usize,
     bytes: usize,
     signed: bool,
 }
 
-impl Field {
+impl RecordField {
     /// The value in `record`; `None` where the record is too short for it.
     pub(super) fn read(&self, record: &[u8]) -> Option<i64> {
         let bytes = record.get(self.offset..self.offset.checked_add(self.bytes)?)?;
@@ -147,29 +147,29 @@ impl Field {
 
 /// One parsed `format` file.
 #[derive(Debug)]
-pub(super) struct Format {
+pub(super) struct TracepointFormat {
     /// As in `name: kfree_skb`.
     pub(super) name: String,
     /// The number by which `perf_event_open` knows the tracepoint. Another one after each boot.
     pub(super) id: u64,
-    fields: Vec<(String, Field)>,
+    fields: Vec<(String, RecordField)>,
     print: String,
 }
 
-impl Format {
+impl TracepointFormat {
     /// Reads the text of a `format` file. The error says what is missing.
-    pub(super) fn parse(text: &str) -> Result<Format, String> {
+    pub(super) fn parse(text: &str) -> Result<TracepointFormat, String> {
         let after = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
         let name = after("name:").ok_or("no line `name:`")?.to_owned();
         let id = after("ID:").ok_or("no line `ID:`")?;
         let id = id.parse().map_err(|_| format!("`ID: {id}` is no number"))?;
         let fields = text.lines().filter_map(field).collect();
         let print = after("print fmt:").unwrap_or_default().to_owned();
-        Ok(Format { name, id, fields, print })
+        Ok(TracepointFormat { name, id, fields, print })
     }
 
     /// The field of this name, where the kernel has it.
-    pub(super) fn field(&self, name: &str) -> Option<Field> {
+    pub(super) fn field(&self, name: &str) -> Option<RecordField> {
         self.fields.iter().find(|(its, _)| its == name).map(|(_, field)| *field)
     }
 
@@ -194,14 +194,14 @@ impl Format {
 }
 
 /// One line such as `field:unsigned short protocol; offset:32; size:2; signed:0;`, with tabs between.
-fn field(line: &str) -> Option<(String, Field)> {
+fn field(line: &str) -> Option<(String, RecordField)> {
     let mut parts = line.trim().split(';').map(str::trim);
     let declared = parts.next()?.strip_prefix("field:")?;
     let name = declared.rsplit([' ', '*']).next()?;
     // An array has its length behind its name; none is used.
     let name = name.split('[').next()?;
     let mut value = |key: &str| parts.next()?.strip_prefix(key)?.parse::<usize>().ok();
-    let field = Field { offset: value("offset:")?, bytes: value("size:")?, signed: value("signed:")? != 0 };
+    let field = RecordField { offset: value("offset:")?, bytes: value("size:")?, signed: value("signed:")? != 0 };
     Some((name.to_owned(), field))
 }
 

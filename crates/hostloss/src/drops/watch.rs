@@ -4,10 +4,10 @@ use std::fs;
 use std::io;
 
 use super::errors;
-use super::perf::{Event, Ring, page_bytes};
+use super::perf::{PerfEvent, PerfRing, page_bytes};
 use super::reasons;
-use super::records::{Record, Records};
-use super::tally::{Fired, Tables, Tally};
+use super::records::{PerfRecord, PerfRecords};
+use super::tally::{DropTally, Fired, TallyTables};
 use super::tracepoints::Tracepoints;
 
 /// The ring of a core: four thousand records, within what the kernel lets a user lock without a right
@@ -30,8 +30,8 @@ const RINGS_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug)]
 pub struct Watch {
     tracepoints: Tracepoints,
-    cores: Vec<Core>,
-    tables: Tables,
+    cores: Vec<CoreEvents>,
+    tables: TallyTables,
     fired: Fired,
     /// A copy of what is new in a ring.
     bytes: Vec<u8>,
@@ -39,12 +39,12 @@ pub struct Watch {
 
 /// The events of one core, and their ring. The first event of the ring is its owner and lives as long as it does.
 #[derive(Debug)]
-struct Core {
+struct CoreEvents {
     number: usize,
-    ring: Ring,
-    not_queued: Option<Event>,
-    freed: Option<Event>,
-    unnamed: Option<Event>,
+    ring: PerfRing,
+    not_queued: Option<PerfEvent>,
+    freed: Option<PerfEvent>,
+    unnamed: Option<PerfEvent>,
 }
 
 impl Watch {
@@ -58,13 +58,13 @@ impl Watch {
         let mut ring_bytes = ring_bytes(possible.len(), page_bytes());
         let mut cores = Vec::new();
         for core in possible {
-            cores.extend(Core::open(core, tracepoints, &mut ring_bytes)?);
+            cores.extend(CoreEvents::open(core, tracepoints, &mut ring_bytes)?);
         }
         // All of them at the end, so that an error leaves nothing half begun.
         for core in &cores {
             core.enable().map_err(|error| errors::of_call("ioctl(PERF_EVENT_IOC_ENABLE)", core.number, &error))?;
         }
-        let (tables, fired, bytes) = (Tables::default(), Fired::default(), Vec::with_capacity(ring_bytes));
+        let (tables, fired, bytes) = (TallyTables::default(), Fired::default(), Vec::with_capacity(ring_bytes));
         Ok(Watch { tracepoints: tracepoints.clone(), cores, tables, fired, bytes })
     }
 
@@ -76,14 +76,14 @@ impl Watch {
         let mut fired = Fired::default();
         for core in &mut self.cores {
             // The counts first: what fires between the two is then taken already, and not called lost.
-            let count = |event: &Option<Event>| event.as_ref().map_or(Ok(0), Event::count);
+            let count = |event: &Option<PerfEvent>| event.as_ref().map_or(Ok(0), PerfEvent::count);
             fired.not_queued += count(&core.not_queued)?;
             fired.freed += count(&core.freed)?;
             fired.unnamed += count(&core.unnamed)?;
             self.bytes.clear();
             core.ring.take(&mut self.bytes);
-            for record in Records::of(&self.bytes) {
-                if let Record::Sample(record) = record {
+            for record in PerfRecords::of(&self.bytes) {
+                if let PerfRecord::Sample(record) = record {
                     self.tables.count(record, &self.tracepoints);
                 }
             }
@@ -93,16 +93,16 @@ impl Watch {
     }
 
     /// What was dropped from the beginning to the last [`read`](Watch::read).
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> DropTally {
         self.tables.tally(self.fired, &self.tracepoints)
     }
 }
 
-impl Core {
+impl CoreEvents {
     /// `None`: the core is not there, or is switched off.
-    fn open(core: usize, tracepoints: &Tracepoints, ring_bytes: &mut usize) -> io::Result<Option<Core>> {
+    fn open(core: usize, tracepoints: &Tracepoints, ring_bytes: &mut usize) -> io::Result<Option<CoreEvents>> {
         let failed = |operation: &'static str| move |error: io::Error| errors::of_call(operation, core, &error);
-        let open = |id, has_records| match Event::open(id, core, has_records) {
+        let open = |id, has_records| match PerfEvent::open(id, core, has_records) {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
             opened => opened.map(Some).map_err(failed("perf_event_open")),
         };
@@ -113,7 +113,7 @@ impl Core {
         }
         let (mut freed, mut unnamed) = (None, None);
         if let Some(it) = &tracepoints.freed {
-            let set_filter = |event: &Event, filter: &str| {
+            let set_filter = |event: &PerfEvent, filter: &str| {
                 event.set_filter(filter).map_err(failed("ioctl(PERF_EVENT_IOC_SET_FILTER)"))
             };
             let Some(event) = open(it.id, true)? else { return Ok(None) };
@@ -133,18 +133,18 @@ impl Core {
         if let (Some(owner), Some(other)) = (&not_queued, &freed) {
             other.write_into_ring_of(owner).map_err(failed("ioctl(PERF_EVENT_IOC_SET_OUTPUT)"))?;
         }
-        Ok(Some(Core { number: core, ring, not_queued, freed, unnamed }))
+        Ok(Some(CoreEvents { number: core, ring, not_queued, freed, unnamed }))
     }
 
     fn enable(&self) -> io::Result<()> {
-        [&self.not_queued, &self.freed, &self.unnamed].into_iter().flatten().try_for_each(Event::enable)
+        [&self.not_queued, &self.freed, &self.unnamed].into_iter().flatten().try_for_each(PerfEvent::enable)
     }
 }
 
 /// Maps the ring of a core, with less memory where the kernel does not let us lock as much.
-fn map(owner: &Event, core: usize, ring_bytes: &mut usize) -> io::Result<Ring> {
+fn map(owner: &PerfEvent, core: usize, ring_bytes: &mut usize) -> io::Result<PerfRing> {
     loop {
-        match Ring::map(owner, *ring_bytes) {
+        match PerfRing::map(owner, *ring_bytes) {
             Ok(ring) => return Ok(ring),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && *ring_bytes > page_bytes() => {
                 *ring_bytes /= 2;

@@ -55,7 +55,7 @@ fn load_with<'a>(tagged: bool, hidden: impl FnOnce(&'a Map) -> HiddenState<'a>) 
 }
 
 fn is_taken(program: &OwnedFd, frame: &[u8]) -> bool {
-    match bpf::run(program.as_fd(), &mut bpf::Run::once(frame)).expect("it runs").returned {
+    match bpf::run(program.as_fd(), &mut bpf::TestRun::once(frame)).expect("it runs").returned {
         TAKEN => true,
         PASS => false,
         other => panic!("no verdict of this program: {other}"),

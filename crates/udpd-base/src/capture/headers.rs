@@ -40,7 +40,7 @@ pub fn headers_bytes(source: SocketAddr) -> usize {
 /// Appends headers and payload. `length` is how long the payload was on the wire. The source decides the family; a
 /// destination of the other family, which no packet can have, is written as the unspecified address.
 pub fn append(packet: &mut Vec<u8>, source: SocketAddr, destination: SocketAddr, payload: &[u8], length: usize) {
-    let datagram = Datagram { ports: [source.port(), destination.port()], payload, length };
+    let datagram = CapturedDatagram { ports: [source.port(), destination.port()], payload, length };
     match (source.ip(), destination.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => append_v4(packet, from, to, &datagram),
         (IpAddr::V4(from), IpAddr::V6(to)) => {
@@ -51,7 +51,7 @@ pub fn append(packet: &mut Vec<u8>, source: SocketAddr, destination: SocketAddr,
     }
 }
 
-struct Datagram<'d> {
+struct CapturedDatagram<'d> {
     ports: [u16; 2],
     payload: &'d [u8],
     length: usize,
@@ -62,7 +62,7 @@ fn field(bytes: usize) -> [u8; 2] {
     u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes()
 }
 
-fn append_v4(packet: &mut Vec<u8>, from: Ipv4Addr, to: Ipv4Addr, datagram: &Datagram<'_>) {
+fn append_v4(packet: &mut Vec<u8>, from: Ipv4Addr, to: Ipv4Addr, datagram: &CapturedDatagram<'_>) {
     let mut header = [0; V4_BYTES];
     header[0] = 0x45;
     header[2..4].copy_from_slice(&field(V4_BYTES + UDP_BYTES + datagram.length));
@@ -77,7 +77,7 @@ fn append_v4(packet: &mut Vec<u8>, from: Ipv4Addr, to: Ipv4Addr, datagram: &Data
     append_udp(packet, sum(0, &header[12..20]), datagram);
 }
 
-fn append_v6(packet: &mut Vec<u8>, from: Ipv6Addr, to: Ipv6Addr, datagram: &Datagram<'_>) {
+fn append_v6(packet: &mut Vec<u8>, from: Ipv6Addr, to: Ipv6Addr, datagram: &CapturedDatagram<'_>) {
     let mut header = [0; V6_BYTES];
     header[0] = 0x60;
     header[4..6].copy_from_slice(&field(UDP_BYTES + datagram.length));
@@ -90,7 +90,7 @@ fn append_v6(packet: &mut Vec<u8>, from: Ipv6Addr, to: Ipv6Addr, datagram: &Data
 }
 
 /// `addresses` is the sum over both addresses, which the checksum covers with the protocol and the length.
-fn append_udp(packet: &mut Vec<u8>, addresses: u64, datagram: &Datagram<'_>) {
+fn append_udp(packet: &mut Vec<u8>, addresses: u64, datagram: &CapturedDatagram<'_>) {
     let mut header = [0; UDP_BYTES];
     header[0..2].copy_from_slice(&datagram.ports[0].to_be_bytes());
     header[2..4].copy_from_slice(&datagram.ports[1].to_be_bytes());

@@ -23,7 +23,7 @@ const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 /// Why a packet is no whole UDP datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(super) enum SkipReason {
     NotUdp,
     Fragment,
     Truncated,
@@ -32,7 +32,7 @@ pub(super) enum Reason {
 
 /// Where the payload lies in the packet, and whose it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FoundPayload {
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
     pub(super) start: usize,
@@ -40,8 +40,8 @@ pub(super) struct Found {
 }
 
 /// Finds the datagram in a packet that was `length` bytes long on a network of this kind.
-pub(super) fn datagram(link: u32, packet: &[u8], length: usize) -> Result<Found, Reason> {
-    let missing = if packet.len() < length { Reason::Truncated } else { Reason::NotUdp };
+pub(super) fn datagram(link: u32, packet: &[u8], length: usize) -> Result<FoundPayload, SkipReason> {
+    let missing = if packet.len() < length { SkipReason::Truncated } else { SkipReason::NotUdp };
     let start = match link {
         NULL | LOOP => 4,
         ETHERNET => behind_type(packet, 12).ok_or(missing)?,
@@ -52,7 +52,7 @@ pub(super) fn datagram(link: u32, packet: &[u8], length: usize) -> Result<Found,
             _ => return Err(missing),
         },
         _ if RAW.contains(&link) => 0,
-        _ => return Err(Reason::UnknownLink),
+        _ => return Err(SkipReason::UnknownLink),
     };
     let ip = packet.get(start..).ok_or(missing)?;
     let found = match ip.first().map(|byte| byte >> 4) {
@@ -60,7 +60,7 @@ pub(super) fn datagram(link: u32, packet: &[u8], length: usize) -> Result<Found,
         Some(6) => in_ipv6(ip),
         _ => Err(missing),
     };
-    found.map(|found| Found { start: found.start + start, ..found })
+    found.map(|found| FoundPayload { start: found.start + start, ..found })
 }
 
 /// Where IP begins when the type of what follows stands at `place`, perhaps behind tags.
@@ -74,15 +74,15 @@ fn behind_type(packet: &[u8], mut place: usize) -> Option<usize> {
     }
 }
 
-fn in_ipv4(ip: &[u8]) -> Result<Found, Reason> {
-    let header = ip.first_chunk::<20>().ok_or(Reason::Truncated)?;
+fn in_ipv4(ip: &[u8]) -> Result<FoundPayload, SkipReason> {
+    let header = ip.first_chunk::<20>().ok_or(SkipReason::Truncated)?;
     let header_bytes = usize::from(header[0] & 0xf) * 4;
     if header_bytes < 20 || header[9] != UDP {
-        return Err(Reason::NotUdp);
+        return Err(SkipReason::NotUdp);
     }
     // A fragment: more follow, or it is not the first.
     if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
-        return Err(Reason::Fragment);
+        return Err(SkipReason::Fragment);
     }
     let address = |place: usize| {
         let bytes: [u8; 4] = header[place..place + 4].try_into().expect("four bytes of twenty");
@@ -91,32 +91,37 @@ fn in_ipv4(ip: &[u8]) -> Result<Found, Reason> {
     in_udp(ip, header_bytes, address(12), address(16))
 }
 
-fn in_ipv6(ip: &[u8]) -> Result<Found, Reason> {
-    let header = ip.first_chunk::<40>().ok_or(Reason::Truncated)?;
+fn in_ipv6(ip: &[u8]) -> Result<FoundPayload, SkipReason> {
+    let header = ip.first_chunk::<40>().ok_or(SkipReason::Truncated)?;
     let address = |place: usize| {
         let bytes: [u8; 16] = header[place..place + 16].try_into().expect("sixteen bytes of forty");
         IpAddr::V6(Ipv6Addr::from(bytes))
     };
     let (mut next, mut place) = (header[6], 40);
     while EXTENSIONS.contains(&next) {
-        let [following, length] = two(ip, place).ok_or(Reason::Truncated)?;
+        let [following, length] = two(ip, place).ok_or(SkipReason::Truncated)?;
         next = following;
         place += (usize::from(length) + 1) * 8;
     }
     match next {
         UDP => in_udp(ip, place, address(8), address(24)),
-        FRAGMENT => Err(Reason::Fragment),
-        _ => Err(Reason::NotUdp),
+        FRAGMENT => Err(SkipReason::Fragment),
+        _ => Err(SkipReason::NotUdp),
     }
 }
 
-fn in_udp(ip: &[u8], place: usize, from: IpAddr, to: IpAddr) -> Result<Found, Reason> {
-    let header = ip.get(place..).and_then(|rest| rest.first_chunk::<8>()).ok_or(Reason::Truncated)?;
+fn in_udp(ip: &[u8], place: usize, from: IpAddr, to: IpAddr) -> Result<FoundPayload, SkipReason> {
+    let header = ip.get(place..).and_then(|rest| rest.first_chunk::<8>()).ok_or(SkipReason::Truncated)?;
     let number = |place: usize| u16::from_be_bytes([header[place], header[place + 1]]);
-    let bytes = usize::from(number(4)).checked_sub(8).ok_or(Reason::NotUdp)?;
+    let bytes = usize::from(number(4)).checked_sub(8).ok_or(SkipReason::NotUdp)?;
     let start = place + 8;
     if ip.len() - start < bytes {
-        return Err(Reason::Truncated);
+        return Err(SkipReason::Truncated);
     }
-    Ok(Found { source: SocketAddr::new(from, number(0)), destination: SocketAddr::new(to, number(2)), start, bytes })
+    Ok(FoundPayload {
+        source: SocketAddr::new(from, number(0)),
+        destination: SocketAddr::new(to, number(2)),
+        start,
+        bytes,
+    })
 }

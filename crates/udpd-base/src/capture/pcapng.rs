@@ -23,16 +23,16 @@ const FRAME_BYTES: usize = 12;
 
 /// The section in hand.
 #[derive(Debug)]
-pub(super) struct Section {
+pub(super) struct PcapngSection {
     is_little: bool,
-    interfaces: Vec<Interface>,
+    interfaces: Vec<PcapngInterface>,
     /// When the last packet came: one of the simple kind has no time of its own.
     last: Duration,
 }
 
 /// What a packet means on this interface.
 #[derive(Debug, Clone, Copy)]
-struct Interface {
+struct PcapngInterface {
     link: u32,
     /// The longest part of a packet that was captured; 0: all.
     snap_bytes: usize,
@@ -41,7 +41,7 @@ struct Interface {
     offset_seconds: i64,
 }
 
-impl Section {
+impl PcapngSection {
     /// The first section, of which the type has been read.
     pub(super) fn open<R: Read>(input: &mut Input<R>) -> io::Result<Self> {
         let mut section = Self { is_little: true, interfaces: Vec::new(), last: Duration::ZERO };
@@ -126,7 +126,7 @@ impl Section {
         let short = |bytes: [u8; 2]| if self.is_little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) };
         let link = two(body, 0).map_or(u32::MAX, |bytes| short(bytes).into());
         let snap_bytes = self.at(body, 4);
-        let mut interface = Interface { link, snap_bytes, units_per_second: 1_000_000, offset_seconds: 0 };
+        let mut interface = PcapngInterface { link, snap_bytes, units_per_second: 1_000_000, offset_seconds: 0 };
         let mut place = 8;
         while let (Some(kind), Some(length)) = (two(body, place).map(short), two(body, place + 2).map(short)) {
             let value = body.get(place + 4..place + 4 + usize::from(length)).unwrap_or_default();

@@ -60,14 +60,14 @@ impl fmt::Display for Skipped {
 #[derive(Debug)]
 pub struct Capture<R> {
     input: Input<R>,
-    format: Format,
+    format: CaptureFormat,
     skipped: Skipped,
 }
 
 #[derive(Debug)]
-enum Format {
+enum CaptureFormat {
     Pcap(pcap::File),
-    Pcapng(pcapng::Section),
+    Pcapng(pcapng::PcapngSection),
 }
 
 impl<R: Read> Capture<R> {
@@ -79,9 +79,9 @@ impl<R: Read> Capture<R> {
         }
         let magic = input.piece.first_chunk().copied().unwrap_or_default();
         let format = if magic == pcapng::SECTION_HEADER {
-            Format::Pcapng(pcapng::Section::open(&mut input)?)
+            CaptureFormat::Pcapng(pcapng::PcapngSection::open(&mut input)?)
         } else if let Some(order) = pcap::ByteOrder::of(magic) {
-            Format::Pcap(pcap::File::open(order, &mut input)?)
+            CaptureFormat::Pcap(pcap::File::open(order, &mut input)?)
         } else {
             return Err(input.damaged("neither pcapng nor pcap begins so"));
         };
@@ -92,8 +92,8 @@ impl<R: Read> Capture<R> {
     pub fn next_datagram(&mut self) -> io::Result<Option<Captured<'_>>> {
         loop {
             let packet = match &mut self.format {
-                Format::Pcap(file) => file.next(&mut self.input)?,
-                Format::Pcapng(section) => section.next(&mut self.input)?,
+                CaptureFormat::Pcap(file) => file.next(&mut self.input)?,
+                CaptureFormat::Pcapng(section) => section.next(&mut self.input)?,
             };
             let Some(packet) = packet else { return Ok(None) };
             let bytes = &self.input.piece[packet.start..packet.start + packet.bytes];
@@ -107,10 +107,10 @@ impl<R: Read> Capture<R> {
                         payload: &self.input.piece[start..start + found.bytes],
                     }));
                 }
-                Err(link::Reason::NotUdp) => self.skipped.not_udp += 1,
-                Err(link::Reason::Fragment) => self.skipped.fragments += 1,
-                Err(link::Reason::Truncated) => self.skipped.truncated += 1,
-                Err(link::Reason::UnknownLink) => self.skipped.unknown_link += 1,
+                Err(link::SkipReason::NotUdp) => self.skipped.not_udp += 1,
+                Err(link::SkipReason::Fragment) => self.skipped.fragments += 1,
+                Err(link::SkipReason::Truncated) => self.skipped.truncated += 1,
+                Err(link::SkipReason::UnknownLink) => self.skipped.unknown_link += 1,
             }
         }
     }

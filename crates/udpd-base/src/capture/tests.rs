@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::headers;
 use super::*;
 use crate::format::pcapng as writer;
-use crate::format::record::Record;
+use crate::format::record::DatagramRecord;
 
 type Sent = (Duration, SocketAddr, SocketAddr, Vec<u8>);
 
@@ -48,7 +48,7 @@ fn written_by_udpd(datagrams: &[Sent]) -> Vec<u8> {
         writer::append_interface(&mut bytes, "in/lane0", "0.0.0.0:514");
         writer::append_interface(&mut bytes, "in/lane1", "0.0.0.0:514");
         for (number, (arrival, source, destination, payload)) in half.iter().enumerate() {
-            let record = Record {
+            let record = DatagramRecord {
                 is_time_of_batch: false,
                 listener: "in",
                 lane: 0,

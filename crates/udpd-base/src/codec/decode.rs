@@ -51,13 +51,13 @@ mod tests {
     use std::io::Write;
     use std::time::{Duration, UNIX_EPOCH};
 
-    use super::super::{Encoder, Method, Recipe};
+    use super::super::{CompressingWriter, Method, Recipe};
     use super::*;
 
     fn packed(method: Method, content: &[u8]) -> Vec<u8> {
         let recipe = Recipe { method, level: method.level_default() };
         let changed = UNIX_EPOCH + Duration::from_secs(1_795_243_341);
-        let mut encoder = Encoder::new(recipe, Vec::new(), content.len() as u64, changed).expect("begun");
+        let mut encoder = CompressingWriter::new(recipe, Vec::new(), content.len() as u64, changed).expect("begun");
         encoder.write_all(content).expect("compressed");
         encoder.finish().expect("finished")
     }

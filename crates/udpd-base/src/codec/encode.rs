@@ -9,21 +9,21 @@ use flate2::{Compression, GzBuilder};
 use super::method::{Method, Recipe};
 
 /// Compresses what is written to it.
-pub struct Encoder<W: Write>(Inner<W>);
+pub struct CompressingWriter<W: Write>(AnyEncoder<W>);
 
-impl<W: Write> std::fmt::Debug for Encoder<W> {
+impl<W: Write> std::fmt::Debug for CompressingWriter<W> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Encoder").finish_non_exhaustive()
     }
 }
 
-enum Inner<W: Write> {
+enum AnyEncoder<W: Write> {
     Gzip(GzEncoder<W>),
     #[cfg(feature = "zstd")]
     Zstd(zstd::stream::write::Encoder<'static, W>),
 }
 
-impl<W: Write> Encoder<W> {
+impl<W: Write> CompressingWriter<W> {
     /// Of a file that was changed last at `changed` and is so long. Whoever reads the compressed one finds both, and a
     /// sum by which to know it is whole.
     pub fn new(recipe: Recipe, writer: W, length: u64, changed: SystemTime) -> io::Result<Self> {
@@ -34,7 +34,7 @@ impl<W: Write> Encoder<W> {
                 let builder = GzBuilder::new().mtime(u32::try_from(seconds).unwrap_or(0));
                 // Its end says the length, as far as 32 bits can.
                 let _ = length;
-                Inner::Gzip(builder.write(writer, Compression::new(recipe.level)))
+                AnyEncoder::Gzip(builder.write(writer, Compression::new(recipe.level)))
             }
             #[cfg(feature = "zstd")]
             Method::Zstd => {
@@ -42,7 +42,7 @@ impl<W: Write> Encoder<W> {
                 let mut encoder = zstd::stream::write::Encoder::new(writer, level)?;
                 encoder.include_checksum(true)?;
                 encoder.set_pledged_src_size(Some(length))?;
-                Inner::Zstd(encoder)
+                AnyEncoder::Zstd(encoder)
             }
             #[cfg(not(feature = "zstd"))]
             Method::Zstd => return Err(io::Error::other("this udpd is built without zstd")),
@@ -52,27 +52,27 @@ impl<W: Write> Encoder<W> {
     /// Writes the end.
     pub fn finish(self) -> io::Result<W> {
         match self.0 {
-            Inner::Gzip(encoder) => encoder.finish(),
+            AnyEncoder::Gzip(encoder) => encoder.finish(),
             #[cfg(feature = "zstd")]
-            Inner::Zstd(encoder) => encoder.finish(),
+            AnyEncoder::Zstd(encoder) => encoder.finish(),
         }
     }
 }
 
-impl<W: Write> Write for Encoder<W> {
+impl<W: Write> Write for CompressingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.0 {
-            Inner::Gzip(encoder) => encoder.write(bytes),
+            AnyEncoder::Gzip(encoder) => encoder.write(bytes),
             #[cfg(feature = "zstd")]
-            Inner::Zstd(encoder) => encoder.write(bytes),
+            AnyEncoder::Zstd(encoder) => encoder.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.0 {
-            Inner::Gzip(encoder) => encoder.flush(),
+            AnyEncoder::Gzip(encoder) => encoder.flush(),
             #[cfg(feature = "zstd")]
-            Inner::Zstd(encoder) => encoder.flush(),
+            AnyEncoder::Zstd(encoder) => encoder.flush(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use crate::text::advice::Advice;
+use crate::text::advice::ValueAdvice;
 
 /// How a file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,9 +77,9 @@ impl Method {
     }
 
     /// Whether this build has it.
-    pub fn available(self) -> Result<(), Advice> {
+    pub fn available(self) -> Result<(), ValueAdvice> {
         match self {
-            Self::Zstd if !cfg!(feature = "zstd") => Err(Advice::new(
+            Self::Zstd if !cfg!(feature = "zstd") => Err(ValueAdvice::new(
                 "this udpd is built without zstd",
                 "build it with `cargo build --release --features zstd`, which takes a C compiler, or write \"gzip\"",
             )),

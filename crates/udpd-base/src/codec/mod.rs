@@ -9,5 +9,5 @@ mod encode;
 mod method;
 
 pub use decode::unpacked;
-pub use encode::Encoder;
+pub use encode::CompressingWriter;
 pub use method::{Method, Recipe};

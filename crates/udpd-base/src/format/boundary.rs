@@ -15,7 +15,7 @@ pub enum Boundary {
 
 /// The whole records at the beginning of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Whole {
+pub struct WholeRecords {
     pub bytes: usize,
     pub records: u64,
 }
@@ -28,9 +28,9 @@ const BLOCK_BYTES_MIN: usize = 12;
 
 impl Boundary {
     /// How much of `bytes`, which begin with a record, is whole.
-    pub fn whole(self, bytes: &[u8]) -> Whole {
+    pub fn whole(self, bytes: &[u8]) -> WholeRecords {
         match self {
-            Boundary::Newline => Whole {
+            Boundary::Newline => WholeRecords {
                 bytes: bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1),
                 records: bytes.iter().filter(|&&byte| byte == b'\n').count() as u64,
             },
@@ -41,8 +41,8 @@ impl Boundary {
 }
 
 /// Walks from record to record; `next` says how long the one at the beginning is, and how many records it counts for.
-fn count(bytes: &[u8], next: impl Fn(&[u8]) -> Option<(usize, u64)>) -> Whole {
-    let mut whole = Whole::default();
+fn count(bytes: &[u8], next: impl Fn(&[u8]) -> Option<(usize, u64)>) -> WholeRecords {
+    let mut whole = WholeRecords::default();
     while let Some((length, records)) = next(&bytes[whole.bytes..])
         && length <= bytes.len() - whole.bytes
     {
@@ -87,7 +87,7 @@ mod tests {
         ] {
             let all = records.concat();
             for cut in 0..=all.len() {
-                let mut expected = Whole::default();
+                let mut expected = WholeRecords::default();
                 for (record, count) in records.iter().zip(counts) {
                     if expected.bytes + record.len() > cut {
                         break;
@@ -105,8 +105,8 @@ mod tests {
         let mut bytes = [block_of(PACKET, b"1234"), block_of(PACKET, b"5678")].concat();
         let last = bytes.len() - 1;
         bytes[last] = 1;
-        assert_eq!(Boundary::Block.whole(&bytes), Whole { bytes: 16, records: 1 });
-        assert_eq!(Boundary::Block.whole(&[0; 64]), Whole::default(), "a length of 0 is no block");
-        assert_eq!(Boundary::Length.whole(&[0xff; 64]), Whole::default());
+        assert_eq!(Boundary::Block.whole(&bytes), WholeRecords { bytes: 16, records: 1 });
+        assert_eq!(Boundary::Block.whole(&[0; 64]), WholeRecords::default(), "a length of 0 is no block");
+        assert_eq!(Boundary::Length.whole(&[0xff; 64]), WholeRecords::default());
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use mmsg::Datagram;
 
 use super::boundary::Boundary;
-use super::prefix::{self, Prefix};
-use super::record::Record;
+use super::prefix::{self, LinePrefix};
+use super::record::DatagramRecord;
 use super::{jsonl, lines, pcapng};
 use crate::capture::headers;
 use crate::handover::batch::LaneBatch;
@@ -89,7 +89,7 @@ impl Scene {
 pub struct Encoder {
     format: Format,
     /// In front of each line.
-    prefix: Prefix,
+    prefix: LinePrefix,
     /// By lane.
     scenes: Arc<[Scene]>,
     /// By lane, its number among the lanes that are written here: the interfaces of a capture. Empty in other formats:
@@ -107,12 +107,12 @@ impl Encoder {
         let mut numbers = 0..;
         let lanes = if format == Format::Pcapng { scenes.len() } else { 0 };
         let interfaces = (0..lanes).map(|lane| writes(lane).then(|| numbers.next()).flatten()).collect();
-        let (prefix, dropped) = (Prefix::None, vec![0; lanes]);
+        let (prefix, dropped) = (LinePrefix::None, vec![0; lanes]);
         Self { format, prefix, interfaces, dropped, scenes, now: Duration::ZERO }
     }
 
     /// The same, for lines with this in front of each.
-    pub fn with_prefix(self, prefix: Prefix) -> Self {
+    pub fn with_prefix(self, prefix: LinePrefix) -> Self {
         Self { prefix, ..self }
     }
 
@@ -149,7 +149,7 @@ impl Encoder {
     /// Appends the record of one datagram.
     pub fn append(&mut self, bytes: &mut Vec<u8>, batch: &LaneBatch, datagram: &Datagram<'_>) {
         let payload = datagram.payload();
-        if self.prefix != Prefix::None {
+        if self.prefix != LinePrefix::None {
             let arrival = || datagram.arrival_since_epoch().unwrap_or(self.now);
             let is_of_batch = self.scenes[batch.lane].has_time_of_batch;
             prefix::append(bytes, self.prefix, arrival, is_of_batch, headers::source(datagram));
@@ -173,9 +173,9 @@ impl Encoder {
         }
     }
 
-    fn record<'a>(&'a self, batch: &LaneBatch, datagram: &Datagram<'a>) -> Record<'a> {
+    fn record<'a>(&'a self, batch: &LaneBatch, datagram: &Datagram<'a>) -> DatagramRecord<'a> {
         let scene = &self.scenes[batch.lane];
-        Record {
+        DatagramRecord {
             listener: &scene.listener,
             lane: scene.lane,
             arrival: datagram.arrival_since_epoch().unwrap_or(self.now),

@@ -12,7 +12,7 @@ use std::fmt::{self, Write};
 use std::str;
 
 use super::prefix;
-use super::record::Record;
+use super::record::DatagramRecord;
 
 /// The most bytes that one byte of the payload becomes.
 pub const EXPANSION_MAX: usize = 6;
@@ -21,12 +21,12 @@ pub const EXPANSION_MAX: usize = 6;
 pub const FIXED_BYTES_MAX: usize = 512;
 
 /// Appends the line of one datagram.
-pub fn append(line: &mut Vec<u8>, record: &Record<'_>) {
+pub fn append(line: &mut Vec<u8>, record: &DatagramRecord<'_>) {
     line.extend_from_slice(b"{\"time\":\"");
     prefix::append_time(line, record.arrival);
     // Writing to a vector cannot fail.
     let _ = write!(
-        Text(line),
+        JsonText(line),
         "\",\"source\":\"{}\",\"destination\":\"{}\",\"listener\":\"{}\",\"lane\":{}",
         record.source,
         record.destination,
@@ -34,7 +34,7 @@ pub fn append(line: &mut Vec<u8>, record: &Record<'_>) {
         record.lane
     );
     if record.length > record.payload.len() {
-        let _ = write!(Text(line), ",\"truncated\":true,\"length\":{}", record.length);
+        let _ = write!(JsonText(line), ",\"truncated\":true,\"length\":{}", record.length);
     } else {
         line.extend_from_slice(b",\"truncated\":false");
     }
@@ -52,9 +52,9 @@ pub fn append(line: &mut Vec<u8>, record: &Record<'_>) {
 }
 
 /// Formats into bytes.
-struct Text<'v>(&'v mut Vec<u8>);
+struct JsonText<'v>(&'v mut Vec<u8>);
 
-impl Write for Text<'_> {
+impl Write for JsonText<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.extend_from_slice(text.as_bytes());
         Ok(())
@@ -96,7 +96,7 @@ fn append_character(line: &mut Vec<u8>, character: char) {
         | '\u{200f}'
         | '\u{2028}'..='\u{202e}'
         | '\u{2066}'..='\u{2069}' => {
-            let _ = write!(Text(line), "\\u{:04x}", u32::from(character));
+            let _ = write!(JsonText(line), "\\u{:04x}", u32::from(character));
         }
         _ => line.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
     }
@@ -120,8 +120,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn record(payload: &[u8]) -> Record<'_> {
-        Record {
+    fn record(payload: &[u8]) -> DatagramRecord<'_> {
+        DatagramRecord {
             listener: "syslog",
             lane: 3,
             arrival: Duration::new(1_795_243_341, 7),
@@ -133,14 +133,14 @@ mod tests {
         }
     }
 
-    fn line(record: &Record<'_>) -> String {
+    fn line(record: &DatagramRecord<'_>) -> String {
         let mut line = Vec::new();
         append(&mut line, record);
         assert!(line.len() <= EXPANSION_MAX * record.payload.len() + FIXED_BYTES_MAX);
         String::from_utf8(line).expect("UTF-8")
     }
 
-    fn value(record: &Record<'_>) -> serde_json::Value {
+    fn value(record: &DatagramRecord<'_>) -> serde_json::Value {
         let line = line(record);
         let text = line.strip_suffix('\n').expect("a newline at the end");
         let commands = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\
@@ -157,9 +157,9 @@ mod tests {
              \"destination\":\"[2001:db8::1]:514\",\"listener\":\"syslog\",\"lane\":3,\"truncated\":false,\
              \"payload\":\"<34>su: failed\"}\n"
         );
-        let past_the_stack = value(&Record { is_time_of_batch: true, ..record(b"begun") });
+        let past_the_stack = value(&DatagramRecord { is_time_of_batch: true, ..record(b"begun") });
         assert_eq!((&past_the_stack["time_from"], &past_the_stack["payload"]), (&"batch".into(), &"begun".into()));
-        let cut = value(&Record { length: 9000, ..record(b"begun") });
+        let cut = value(&DatagramRecord { length: 9000, ..record(b"begun") });
         assert_eq!((&cut["truncated"], &cut["length"], &cut["payload"]), (&true.into(), &9000.into(), &"begun".into()));
     }
 
@@ -167,9 +167,10 @@ mod tests {
     fn the_longest_facts_fit_their_bound() {
         let name = "x".repeat(64);
         let long = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295]:65535".parse().expect("an address");
-        let facts = Record { listener: &name, lane: usize::MAX, source: long, destination: long, ..record(b"\xff") };
-        let facts = Record { is_time_of_batch: true, ..facts };
-        line(&Record { length: usize::MAX, ..facts });
+        let facts =
+            DatagramRecord { listener: &name, lane: usize::MAX, source: long, destination: long, ..record(b"\xff") };
+        let facts = DatagramRecord { is_time_of_batch: true, ..facts };
+        line(&DatagramRecord { length: usize::MAX, ..facts });
         line(&record(&[1; 65_507]));
     }
 

@@ -80,8 +80,8 @@ fn append_some(line: &mut Vec<u8>, bytes: &[u8]) -> usize {
         let length = if rest[0].is_ascii() { 0 } else { character_length(rest) };
         match length {
             0 => begun.push(ALONE[usize::from(rest[0])]),
-            _ if is_unsafe(rest) => rest[..length].iter().for_each(|&byte| begun.push(Written::by_number(byte))),
-            _ => rest[..length].iter().for_each(|&byte| begun.push(Written::new(&[byte]))),
+            _ if is_unsafe(rest) => rest[..length].iter().for_each(|&byte| begun.push(EscapedByte::by_number(byte))),
+            _ => rest[..length].iter().for_each(|&byte| begun.push(EscapedByte::new(&[byte]))),
         }
         taken += length.max(1);
     }
@@ -142,12 +142,12 @@ fn is_unsafe(text: &[u8]) -> bool {
 
 /// What a byte becomes: the first `length` bytes of `text`.
 #[derive(Clone, Copy)]
-struct Written {
+struct EscapedByte {
     text: [u8; EXPANSION_MAX],
     length: u8,
 }
 
-impl Written {
+impl EscapedByte {
     const fn new(text: &[u8]) -> Self {
         let mut whole = [0; EXPANSION_MAX];
         let (begin, _) = whole.split_at_mut(text.len());
@@ -173,11 +173,11 @@ impl Written {
     }
 }
 
-static ALONE: [Written; 256] = {
-    let mut table = [Written::new(b""); 256];
+static ALONE: [EscapedByte; 256] = {
+    let mut table = [EscapedByte::new(b""); 256];
     let mut byte = 0;
     while byte < table.len() {
-        table[byte] = Written::alone(byte as u8);
+        table[byte] = EscapedByte::alone(byte as u8);
         byte += 1;
     }
     table
@@ -190,7 +190,7 @@ struct Begun {
 }
 
 impl Begun {
-    fn push(&mut self, written: Written) {
+    fn push(&mut self, written: EscapedByte) {
         self.text[self.length..self.length + EXPANSION_MAX].copy_from_slice(&written.text);
         self.length += usize::from(written.length);
     }

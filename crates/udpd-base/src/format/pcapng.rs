@@ -6,7 +6,7 @@
 //! socket stands in the packet before which it was dropped. All numbers are written least significant byte first, which
 //! every reader must understand.
 
-use super::record::Record;
+use super::record::DatagramRecord;
 use crate::capture::headers;
 
 /// The most bytes that a packet has besides its payload: the block, its options, padding, and the headers.
@@ -64,7 +64,7 @@ pub fn append_interface(bytes: &mut Vec<u8>, name: &str, description: &str) {
 }
 
 /// Appends a packet; `drops` datagrams were lost at this interface since the one before.
-pub fn append_packet(bytes: &mut Vec<u8>, interface: u32, record: &Record<'_>, drops: u64) {
+pub fn append_packet(bytes: &mut Vec<u8>, interface: u32, record: &DatagramRecord<'_>, drops: u64) {
     append_block(bytes, PACKET, |body| {
         // 2^64 nanoseconds end in the year 2554.
         let time = u64::try_from(record.arrival.as_nanos()).unwrap_or(u64::MAX);
@@ -118,11 +118,11 @@ fn length_field(bytes: usize) -> [u8; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::boundary::{Boundary, Whole};
+    use crate::format::boundary::{Boundary, WholeRecords};
     use std::time::Duration;
 
-    fn record(payload: &[u8]) -> Record<'_> {
-        Record {
+    fn record(payload: &[u8]) -> DatagramRecord<'_> {
+        DatagramRecord {
             listener: "in",
             lane: 0,
             arrival: Duration::new(1_795_243_341, 123_456_789),
@@ -140,20 +140,20 @@ mod tests {
         append_section_header(&mut bytes);
         append_interface(&mut bytes, "in/lane0", "127.0.0.1:514");
         let header = bytes.len();
-        assert_eq!(Boundary::Block.whole(&bytes), Whole { bytes: header, records: 0 });
+        assert_eq!(Boundary::Block.whole(&bytes), WholeRecords { bytes: header, records: 0 });
         let payload = [7; 65_507];
         for (number, length) in (0..70).chain([1_472, 65_507]).enumerate() {
             let before = bytes.len();
             append_packet(&mut bytes, 0, &record(&payload[..length]), number as u64);
             assert!(bytes.len() - before <= length + PACKET_OVERHEAD_BYTES_MAX, "{length}");
-            assert_eq!(Boundary::Block.whole(&bytes), Whole { bytes: bytes.len(), records: number as u64 + 1 });
+            assert_eq!(Boundary::Block.whole(&bytes), WholeRecords { bytes: bytes.len(), records: number as u64 + 1 });
         }
     }
 
     #[test]
     fn a_packet_holds_time_lengths_headers_and_what_was_lost_before_it() {
         let mut bytes = Vec::new();
-        append_packet(&mut bytes, 2, &Record { length: 900, ..record(b"head") }, 5);
+        append_packet(&mut bytes, 2, &DatagramRecord { length: 900, ..record(b"head") }, 5);
         let word = |place: usize| u32::from_le_bytes(bytes[place..place + 4].try_into().expect("four bytes"));
         assert_eq!((word(0), word(8)), (PACKET, 2));
         let time = u64::from(word(12)) << 32 | u64::from(word(16));

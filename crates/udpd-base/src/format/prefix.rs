@@ -10,11 +10,11 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::text::calendar::Moment;
+use crate::text::calendar::CalendarTime;
 
 /// What stands in front of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Prefix {
+pub enum LinePrefix {
     #[default]
     None,
     Time,
@@ -23,14 +23,14 @@ pub enum Prefix {
     SourceTime,
 }
 
-impl Prefix {
+impl LinePrefix {
     /// As they are written.
-    pub const WORDS: [(&'static str, Prefix); 5] = [
-        ("", Prefix::None),
-        ("time", Prefix::Time),
-        ("source", Prefix::Source),
-        ("time source", Prefix::TimeSource),
-        ("source time", Prefix::SourceTime),
+    pub const WORDS: [(&'static str, LinePrefix); 5] = [
+        ("", LinePrefix::None),
+        ("time", LinePrefix::Time),
+        ("source", LinePrefix::Source),
+        ("time source", LinePrefix::TimeSource),
+        ("source time", LinePrefix::SourceTime),
     ];
 
     /// Whether it says when a datagram came.
@@ -48,12 +48,12 @@ const BEYOND_MICROSECONDS: usize = 4;
 /// Appends the prefix of one line. Where the time `is_of_batch` it ends with the microsecond.
 pub fn append(
     line: &mut Vec<u8>,
-    prefix: Prefix,
+    prefix: LinePrefix,
     arrival: impl FnOnce() -> Duration,
     is_of_batch: bool,
     source: SocketAddr,
 ) {
-    if matches!(prefix, Prefix::Source | Prefix::SourceTime) {
+    if matches!(prefix, LinePrefix::Source | LinePrefix::SourceTime) {
         append_source(line, source);
     }
     if prefix.has_time() {
@@ -64,7 +64,7 @@ pub fn append(
         }
         line.push(b' ');
     }
-    if prefix == Prefix::TimeSource {
+    if prefix == LinePrefix::TimeSource {
         append_source(line, source);
     }
 }
@@ -76,7 +76,7 @@ fn append_source(line: &mut Vec<u8>, source: SocketAddr) {
 
 /// Appends a moment in UTC with nanoseconds, always as long.
 pub fn append_time(line: &mut Vec<u8>, since_epoch: Duration) {
-    let Moment { year, month, day, hour, minute, second } = Moment::at(since_epoch.as_secs());
+    let CalendarTime { year, month, day, hour, minute, second } = CalendarTime::at(since_epoch.as_secs());
     let mut text = *b"0000-00-00T00:00:00.000000000Z";
     put_digits(&mut text[0..4], year);
     put_digits(&mut text[5..7], month);
@@ -110,14 +110,20 @@ mod tests {
             String::from_utf8(line).expect("text")
         };
         let (time, v4) = ("2026-11-21T06:42:21.000000001Z", "192.0.2.7:40000");
-        assert_eq!(text(Prefix::None, v4), "");
-        assert_eq!(text(Prefix::Time, v4), format!("{time} "));
-        assert_eq!(text(Prefix::Source, v4), format!("{v4} "));
-        assert_eq!(text(Prefix::TimeSource, v4), format!("{time} {v4} "));
+        assert_eq!(text(LinePrefix::None, v4), "");
+        assert_eq!(text(LinePrefix::Time, v4), format!("{time} "));
+        assert_eq!(text(LinePrefix::Source, v4), format!("{v4} "));
+        assert_eq!(text(LinePrefix::TimeSource, v4), format!("{time} {v4} "));
         let v6 = "[fe80:1111:2222:3333:4444:5555:6666:7777%4294967295]:65535";
-        assert_eq!(text(Prefix::SourceTime, v6), format!("{v6} {time} "));
+        assert_eq!(text(LinePrefix::SourceTime, v6), format!("{v6} {time} "));
         let mut line = Vec::new();
-        append(&mut line, Prefix::TimeSource, || Duration::new(1_795_243_341, 1_999), true, v4.parse().expect("one"));
+        append(
+            &mut line,
+            LinePrefix::TimeSource,
+            || Duration::new(1_795_243_341, 1_999),
+            true,
+            v4.parse().expect("one"),
+        );
         assert_eq!(String::from_utf8(line).expect("text"), format!("2026-11-21T06:42:21.000001Z {v4} "));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// One datagram.
 #[derive(Debug, Clone, Copy)]
-pub struct Record<'a> {
+pub struct DatagramRecord<'a> {
     /// The name of the listener that received it.
     pub listener: &'a str,
     /// The number of the lane within the listener.

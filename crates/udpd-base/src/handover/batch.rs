@@ -10,59 +10,59 @@ use std::sync::Arc;
 
 use mmsg::{Datagram, PackedBatch, RecvBatch, Summary};
 
-use super::stamp::Stamp;
+use super::stamp::LatencyStamp;
 
 /// Datagrams in one of the two forms.
 #[derive(Debug)]
-pub enum Load {
+pub enum LaneLoad {
     /// As received.
     Received(RecvBatch),
     /// One behind the other.
     Packed(PackedBatch),
 }
 
-impl Load {
+impl LaneLoad {
     /// The datagrams, in the order they were received.
-    pub fn datagrams(&self) -> Datagrams<'_> {
+    pub fn datagrams(&self) -> LoadDatagrams<'_> {
         match self {
-            Load::Received(batch) => Datagrams::Received(batch.datagrams()),
-            Load::Packed(batch) => Datagrams::Packed(batch.datagrams()),
+            LaneLoad::Received(batch) => LoadDatagrams::Received(batch.datagrams()),
+            LaneLoad::Packed(batch) => LoadDatagrams::Packed(batch.datagrams()),
         }
     }
 
     /// Counts of these.
     pub fn summary(&self) -> &Summary {
         match self {
-            Load::Received(batch) => batch.summary(),
-            Load::Packed(batch) => batch.summary(),
+            LaneLoad::Received(batch) => batch.summary(),
+            LaneLoad::Packed(batch) => batch.summary(),
         }
     }
 }
 
 /// Iterator over the datagrams of a load.
 #[derive(Debug, Clone)]
-pub enum Datagrams<'a> {
+pub enum LoadDatagrams<'a> {
     /// Of a batch as received.
     Received(mmsg::Datagrams<'a>),
     /// Of a packed one.
     Packed(mmsg::PackedDatagrams<'a>),
 }
 
-impl<'a> Iterator for Datagrams<'a> {
+impl<'a> Iterator for LoadDatagrams<'a> {
     type Item = Datagram<'a>;
 
     #[inline]
     fn next(&mut self) -> Option<Datagram<'a>> {
         match self {
-            Datagrams::Received(datagrams) => datagrams.next(),
-            Datagrams::Packed(datagrams) => datagrams.next(),
+            LoadDatagrams::Received(datagrams) => datagrams.next(),
+            LoadDatagrams::Packed(datagrams) => datagrams.next(),
         }
     }
 }
 
 /// Where a load was born, and goes back to when it is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum LoadOrigin {
     /// In the pool of its lane.
     Lane,
     /// In the stock of the queue that it was taken for.
@@ -76,14 +76,14 @@ pub(super) enum Origin {
 /// Datagrams that know where they come from.
 pub struct LaneBatch {
     /// The datagrams.
-    pub datagrams: Load,
+    pub datagrams: LaneLoad,
     /// Index of the listener, for the ledger and for paths.
     pub listener: usize,
     /// Index of the lane over all listeners.
     pub lane: usize,
     /// When it arrived, where that is measured.
-    pub stamp: Option<Stamp>,
-    pub(super) origin: Origin,
+    pub stamp: Option<LatencyStamp>,
+    pub(super) origin: LoadOrigin,
     /// Of the memory node, for the way home.
     pub(super) node: usize,
     /// Grows from each load of a lane to the next, in the order they were begun.
@@ -93,12 +93,12 @@ pub struct LaneBatch {
 impl LaneBatch {
     /// A batch of a lane that has no pool: for measurements and tests of what sinks do with it.
     pub fn received(batch: RecvBatch, listener: usize, lane: usize) -> Self {
-        Self { listener, lane, ..Self::with(Load::Received(batch), Origin::Lane) }
+        Self { listener, lane, ..Self::with(LaneLoad::Received(batch), LoadOrigin::Lane) }
     }
 
     /// An empty packed one of a lane that has no pool: for what was put away and comes back.
     pub fn unpacked(batch: PackedBatch) -> Self {
-        Self::with(Load::Packed(batch), Origin::Lane)
+        Self::with(LaneLoad::Packed(batch), LoadOrigin::Lane)
     }
 
     /// Takes those of the datagrams that `mmsg::pack` wrote whose places `wanted` picks, of this listener and lane.
@@ -112,16 +112,16 @@ impl LaneBatch {
     ) -> bool {
         (self.listener, self.lane) = (listener, lane);
         match &mut self.datagrams {
-            Load::Packed(batch) => batch.unpack(bytes, wanted),
-            Load::Received(_) => false,
+            LaneLoad::Packed(batch) => batch.unpack(bytes, wanted),
+            LaneLoad::Received(_) => false,
         }
     }
 
-    fn with(datagrams: Load, origin: Origin) -> Self {
+    fn with(datagrams: LaneLoad, origin: LoadOrigin) -> Self {
         Self { datagrams, listener: 0, lane: 0, stamp: None, origin, node: 0, number: 0 }
     }
 
-    pub(super) fn new(datagrams: Load, origin: Origin) -> Parcel {
+    pub(super) fn new(datagrams: LaneLoad, origin: LoadOrigin) -> Parcel {
         Arc::new(Self::with(datagrams, origin))
     }
 }
@@ -149,20 +149,20 @@ pub(super) fn whole(parcel: &mut Parcel) -> &mut LaneBatch {
 /// As above, or when it is packed.
 pub fn exclusive(parcel: &mut Parcel) -> &mut RecvBatch {
     match &mut whole(parcel).datagrams {
-        Load::Received(batch) => batch,
-        Load::Packed(_) => unreachable!("a pool keeps the two forms apart"),
+        LaneLoad::Received(batch) => batch,
+        LaneLoad::Packed(_) => unreachable!("a pool keeps the two forms apart"),
     }
 }
 
 /// Lets a batch carry a stamp, under the same conditions.
-pub fn put_stamp(parcel: &mut Parcel, stamp: Option<Stamp>) {
+pub fn put_stamp(parcel: &mut Parcel, stamp: Option<LatencyStamp>) {
     whole(parcel).stamp = stamp;
 }
 
 /// The packed batch of a parcel, under the same conditions.
 pub(super) fn packed(parcel: &mut Parcel) -> &mut PackedBatch {
     match &mut whole(parcel).datagrams {
-        Load::Packed(batch) => batch,
-        Load::Received(_) => unreachable!("a pool keeps the two forms apart"),
+        LaneLoad::Packed(batch) => batch,
+        LaneLoad::Received(_) => unreachable!("a pool keeps the two forms apart"),
     }
 }

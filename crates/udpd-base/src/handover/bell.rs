@@ -10,7 +10,7 @@ use std::thread::Thread;
 
 /// Wakes one sleeping consumer.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
+pub(super) struct ConsumerWaker {
     /// The consumer sleeps until somebody rings, or is about to.
     pub(super) asleep: AtomicBool,
     /// The consumer sleeps for a fixed time and would not hear.
@@ -25,9 +25,9 @@ pub(super) struct Bell {
     pub(super) consumer: OnceLock<Thread>,
 }
 
-impl Bell {
+impl ConsumerWaker {
     /// Rings if the consumer sleeps or is about to. The fence pairs with the one in
-    /// [`Inbox::wait`](super::channel::Inbox::wait): either the consumer sees what was left before this call, or this
+    /// [`ConsumerInbox::wait`](super::channel::ConsumerInbox::wait): either the consumer sees what was left before this call, or this
     /// call sees that it is going to sleep.
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst);
@@ -42,7 +42,7 @@ impl Bell {
 
 /// A feed's hold on the bell; rings when the feed goes.
 #[derive(Debug)]
-pub(super) struct Ringer(pub(super) Arc<Bell>);
+pub(super) struct Ringer(pub(super) Arc<ConsumerWaker>);
 
 impl Drop for Ringer {
     fn drop(&mut self) {
@@ -53,7 +53,7 @@ impl Drop for Ringer {
 /// Wakes a sleeping consumer without a batch: its sink has something to do. A consumer that is awake finds that by
 /// itself.
 #[derive(Debug, Clone, Default)]
-pub struct Caller(pub(super) Arc<Bell>);
+pub struct Caller(pub(super) Arc<ConsumerWaker>);
 
 impl Caller {
     /// Calls. Costs a fence where the consumer is awake.

@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use crossbeam_utils::CachePadded;
 use mmsg::PackedBatch;
 
-use super::batch::{LaneBatch, Load, Origin, Parcel, packed};
+use super::batch::{LaneBatch, LaneLoad, LoadOrigin, Parcel, packed};
 
 /// Empty blocks, for whoever takes them first.
 #[derive(Debug, Clone)]
@@ -49,18 +49,18 @@ pub struct BlockGauge {
 impl Stock {
     /// The blocks that belong to the queue of one consumer.
     pub fn of_queue(blocks: impl ExactSizeIterator<Item = PackedBatch>) -> Self {
-        Self::new(blocks, Origin::Queue)
+        Self::new(blocks, LoadOrigin::Queue)
     }
 
     /// Those of a node that belong to nobody.
     pub fn shared(blocks: impl ExactSizeIterator<Item = PackedBatch>) -> Self {
-        Self::new(blocks, Origin::Node)
+        Self::new(blocks, LoadOrigin::Node)
     }
 
-    fn new(blocks: impl ExactSizeIterator<Item = PackedBatch>, origin: Origin) -> Self {
+    fn new(blocks: impl ExactSizeIterator<Item = PackedBatch>, origin: LoadOrigin) -> Self {
         let (home, free) = bounded(blocks.len());
         for block in blocks {
-            let sent = home.send(LaneBatch::new(Load::Packed(block), origin));
+            let sent = home.send(LaneBatch::new(LaneLoad::Packed(block), origin));
             debug_assert!(sent.is_ok(), "there is a place for each");
         }
         Self { free, home }
@@ -151,7 +151,7 @@ impl Blocks {
 
     /// Gives a block back that nobody else refers to.
     pub(super) fn put(&self, block: Parcel) {
-        if block.origin == Origin::Queue {
+        if block.origin == LoadOrigin::Queue {
             self.own.put(block);
         } else {
             // In this order, so that who waits for the block may have it.
@@ -243,7 +243,7 @@ mod tests {
         let block = blocks.take().expect("one");
         assert!(blocks.take().is_none());
         blocks.put(block);
-        assert!(matches!(&blocks.take().expect("again").datagrams, Load::Packed(batch) if batch.is_empty()));
+        assert!(matches!(&blocks.take().expect("again").datagrams, LaneLoad::Packed(batch) if batch.is_empty()));
     }
 
     #[test]

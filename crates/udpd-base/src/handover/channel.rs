@@ -1,7 +1,7 @@
 //! The channel between receivers and a consumer: a queue for each lane that feeds it, bounded, lock-free.
 //!
 //! A queue has a place for everything of its lane that can be under way, so it is never full; what is bounded is the
-//! memory of what waits, and a [`Route`](super::route::Route) says what happens when that is used up. Beside each queue
+//! memory of what waits, and a [`SinkRoute`](super::route::SinkRoute) says what happens when that is used up. Beside each queue
 //! there is a place for one open block: what a receiver has packed and not filled. It takes the block out again to go
 //! on filling it; a consumer whose queues are empty takes it as it is. So short batches are joined for as long as the
 //! consumer is behind and not longer, without a timer. The place is a queue of one and not an atomic cell: a cell keeps
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::ArrayQueue;
 
 use super::batch::Parcel;
-use super::bell::{Bell, Caller, Ringer};
-use super::marks::{Mark, Marks};
-use crate::os::crew;
+use super::bell::{Caller, ConsumerWaker, Ringer};
+use super::marks::{QueueMark, QueueMarks};
+use crate::os::threads;
 
 /// What lies between one lane and the consumer.
 #[derive(Debug)]
@@ -37,29 +37,29 @@ struct Passage {
 pub struct Feed {
     passage: Arc<Passage>,
     /// Set when this goes, so that the consumer looks and sees it.
-    mark: Mark,
+    mark: QueueMark,
     /// Declared last, so that the bell rings for a consumer that can then see that this feed is gone.
     ringer: Ringer,
 }
 
 /// The consumer's end of a channel.
 #[derive(Debug, Default)]
-pub struct Inbox {
-    sources: Vec<Source>,
+pub struct ConsumerInbox {
+    sources: Vec<SourceQueue>,
     /// Which of them may have something.
-    marks: Marks,
+    marks: QueueMarks,
     /// Where to look first: each lane has its turn.
     next: usize,
     /// How many of the first sources are known to be closed.
     closed: usize,
-    bell: Arc<Bell>,
+    bell: Arc<ConsumerWaker>,
     /// It waits for the consumer of another one, and has its bell.
     is_heir: bool,
 }
 
 /// What one lane leaves for the consumer.
 #[derive(Debug)]
-struct Source {
+struct SourceQueue {
     passage: Arc<Passage>,
     /// Taken out before its turn.
     held: Option<Parcel>,
@@ -80,7 +80,7 @@ pub enum Waited {
 /// Can end a channel, and take out what is in it.
 #[derive(Debug, Clone)]
 pub struct Closer {
-    bell: Arc<Bell>,
+    bell: Arc<ConsumerWaker>,
     passages: Vec<Arc<Passage>>,
 }
 
@@ -108,7 +108,7 @@ impl Passage {
     }
 }
 
-impl Source {
+impl SourceQueue {
     /// The oldest load of the lane. The open block is newer than what was queued before it was left, and older than
     /// what was queued after it was taken; numbers tell which is which.
     #[inline]
@@ -142,7 +142,7 @@ impl Source {
     }
 }
 
-impl Drop for Inbox {
+impl Drop for ConsumerInbox {
     fn drop(&mut self) {
         if !self.is_heir {
             self.bell.gone.store(true, Ordering::Relaxed);
@@ -150,8 +150,8 @@ impl Drop for Inbox {
     }
 }
 
-impl Inbox {
-    /// One for the same consumer, which takes nothing from it before [`Inbox::go_on_with`]. Whoever calls that consumer
+impl ConsumerInbox {
+    /// One for the same consumer, which takes nothing from it before [`ConsumerInbox::go_on_with`]. Whoever calls that consumer
     /// is heard as before.
     pub fn heir(consumer: &Caller) -> Self {
         let mut heir = Self::default();
@@ -171,7 +171,7 @@ impl Inbox {
     pub fn attach(&mut self, places: usize) -> Feed {
         let (queue, open) = (ArrayQueue::new(places), ArrayQueue::new(1));
         let passage = Arc::new(Passage { queue, open, is_closed: AtomicBool::new(false) });
-        self.sources.push(Source { passage: Arc::clone(&passage), held: None, is_closed: false });
+        self.sources.push(SourceQueue { passage: Arc::clone(&passage), held: None, is_closed: false });
         Feed { passage, mark: self.marks.add(), ringer: Ringer(Arc::clone(&self.bell)) }
     }
 
@@ -214,7 +214,7 @@ impl Inbox {
     /// Sleeps for this long, whatever comes. Receivers see it and fill their batches up meanwhile.
     pub fn nap(&self, length: Duration) {
         self.bell.napping.store(true, Ordering::Relaxed);
-        crew::at_rest(|| thread::sleep(length));
+        threads::blocking(|| thread::sleep(length));
         self.bell.napping.store(false, Ordering::Relaxed);
     }
 
@@ -261,9 +261,9 @@ impl Inbox {
                 break Waited::Deadline;
             }
             match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                None => crew::at_rest(thread::park),
+                None => threads::blocking(thread::park),
                 Some(Duration::ZERO) => break Waited::Deadline,
-                Some(left) => crew::at_rest(|| thread::park_timeout(left)),
+                Some(left) => threads::blocking(|| thread::park_timeout(left)),
             }
         };
         bell.asleep.store(false, Ordering::Relaxed);

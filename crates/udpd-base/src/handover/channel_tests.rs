@@ -34,7 +34,7 @@ fn parcels(count: usize) -> Vec<Parcel> {
     std::iter::from_fn(|| pool.take()).collect()
 }
 
-fn numbers(inbox: &mut Inbox) -> Vec<u64> {
+fn numbers(inbox: &mut ConsumerInbox) -> Vec<u64> {
     std::iter::from_fn(|| inbox.take()).map(|parcel| parcel.number).collect()
 }
 
@@ -42,7 +42,7 @@ fn numbers(inbox: &mut Inbox) -> Vec<u64> {
 fn an_open_block_is_taken_in_its_turn_whatever_is_queued_before_and_after() {
     for (before, after) in [(0, 0), (1, 0), (2, 0), (3, 2)] {
         let (mut pool, blocks, _homes) = lane(8, 1);
-        let mut inbox = Inbox::default();
+        let mut inbox = ConsumerInbox::default();
         let feed = inbox.attach(16);
         (0..before).for_each(|_| feed.send(pool.take().expect("a batch")));
         feed.leave(begun(&mut pool, &blocks).expect("a block"));
@@ -58,9 +58,9 @@ fn an_open_block_is_taken_in_its_turn_whatever_is_queued_before_and_after() {
 #[test]
 fn what_is_left_quietly_wakes_nobody_until_the_ring() {
     let (mut pool, ..) = lane(2, 1);
-    let mut inbox = Inbox::default();
+    let mut inbox = ConsumerInbox::default();
     let feed = inbox.attach(2);
-    let is_asleep = |inbox: &Inbox| inbox.bell.asleep.load(Ordering::Relaxed);
+    let is_asleep = |inbox: &ConsumerInbox| inbox.bell.asleep.load(Ordering::Relaxed);
     inbox.bell.asleep.store(true, Ordering::Relaxed);
     feed.send_quietly(pool.take().expect("a batch"));
     assert!(is_asleep(&inbox));
@@ -71,7 +71,7 @@ fn what_is_left_quietly_wakes_nobody_until_the_ring() {
 
 #[test]
 fn every_lane_has_its_turn() {
-    let mut inbox = Inbox::default();
+    let mut inbox = ConsumerInbox::default();
     let feeds = [inbox.attach(4), inbox.attach(4), inbox.attach(4)];
     let mut parcels = parcels(6).into_iter();
     for feed in [&feeds[0], &feeds[0], &feeds[0], &feeds[2], &feeds[2], &feeds[1]] {
@@ -84,7 +84,7 @@ fn every_lane_has_its_turn() {
 fn a_consumer_that_takes_open_blocks_gets_every_load_once_and_in_order() {
     const LOADS: u64 = 200_000 / SCALE as u64;
     let (mut pool, stock, homes) = lane(8, 8);
-    let mut inbox = Inbox::default();
+    let mut inbox = ConsumerInbox::default();
     let feed = inbox.attach(64);
     let receiver = std::thread::spawn(move || {
         let (mut sent, mut blocks) = (0, 0);
@@ -113,7 +113,7 @@ fn a_consumer_that_takes_open_blocks_gets_every_load_once_and_in_order() {
         assert!(parcel.number > last, "{} overtakes {last}", parcel.number);
         last = parcel.number;
         taken += 1;
-        batches += u64::from(matches!(parcel.datagrams, crate::handover::batch::Load::Received(_)));
+        batches += u64::from(matches!(parcel.datagrams, crate::handover::batch::LaneLoad::Received(_)));
         homes.send(parcel);
     }
     let (blocks, _pool) = receiver.join().expect("the receiver ends");
@@ -124,7 +124,7 @@ fn a_consumer_that_takes_open_blocks_gets_every_load_once_and_in_order() {
 fn a_sleeping_consumer_hears_of_every_load_and_of_the_end() {
     let parcels = parcels((20_000 / SCALE).max(10));
     let count = parcels.len();
-    let mut inbox = Inbox::default();
+    let mut inbox = ConsumerInbox::default();
     let feeds = [inbox.attach(count), inbox.attach(count)];
     let halves = [parcels[..count / 2].to_vec(), parcels[count / 2..].to_vec()];
     let senders: Vec<_> = feeds
@@ -143,7 +143,7 @@ fn a_sleeping_consumer_hears_of_every_load_and_of_the_end() {
 #[test]
 fn what_is_left_open_by_a_feed_that_goes_is_still_taken() {
     let (mut pool, blocks, _homes) = lane(1, 1);
-    let mut inbox = Inbox::default();
+    let mut inbox = ConsumerInbox::default();
     let feed = inbox.attach(4);
     feed.leave(begun(&mut pool, &blocks).expect("a block"));
     drop(feed);
@@ -153,14 +153,14 @@ fn what_is_left_open_by_a_feed_that_goes_is_still_taken() {
 
 #[test]
 fn a_wait_with_a_deadline_ends_at_it() {
-    let mut inbox = Inbox::default();
+    let mut inbox = ConsumerInbox::default();
     let _feed = inbox.attach(4);
     assert!(matches!(inbox.wait(Some(Instant::now() + Duration::from_millis(5))), Waited::Deadline));
 }
 
 #[test]
 fn a_sleeping_consumer_hears_every_call_and_one_before_its_sleep_too() {
-    let mut inbox = Inbox::default();
+    let mut inbox = ConsumerInbox::default();
     let _feed = inbox.attach(4);
     let caller = inbox.caller();
     let (heard, hearing) = crossbeam_channel::bounded(0);
@@ -181,7 +181,7 @@ fn a_sleeping_consumer_hears_every_call_and_one_before_its_sleep_too() {
 
 #[test]
 fn a_channel_that_is_ended_gives_what_it_has_and_no_more_although_a_feed_is_left() {
-    let mut inbox = Inbox::default();
+    let mut inbox = ConsumerInbox::default();
     let feed = inbox.attach(4);
     parcels(2).into_iter().for_each(|parcel| feed.send(parcel));
     inbox.closer().end();

@@ -18,7 +18,7 @@ type Word = Arc<CachePadded<AtomicU64>>;
 
 /// The consumer's side.
 #[derive(Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct QueueMarks {
     queues: usize,
     /// For the queues from [`UNMARKED`] on.
     words: Vec<Word>,
@@ -26,7 +26,7 @@ pub(super) struct Marks {
 
 /// The side of the receiver that feeds one queue.
 #[derive(Debug)]
-pub(super) struct Mark(Option<(Word, u64)>);
+pub(super) struct QueueMark(Option<(Word, u64)>);
 
 /// The word and the bit of a queue; `None` where it has none.
 fn place_of(queue: usize) -> Option<(usize, u64)> {
@@ -34,12 +34,12 @@ fn place_of(queue: usize) -> Option<(usize, u64)> {
     Some((number / 64, 1 << (number % 64)))
 }
 
-impl Marks {
+impl QueueMarks {
     /// One more queue.
-    pub(super) fn add(&mut self) -> Mark {
+    pub(super) fn add(&mut self) -> QueueMark {
         let place = place_of(self.queues);
         self.queues += 1;
-        Mark(place.map(|(word, bit)| {
+        QueueMark(place.map(|(word, bit)| {
             if word == self.words.len() {
                 self.words.push(Word::default());
             }
@@ -67,7 +67,7 @@ impl Marks {
     pub(super) fn clear(&self, queue: usize) -> bool {
         let Some((word, bit)) = place_of(queue) else { return false };
         self.words[word].fetch_and(!bit, Ordering::Relaxed);
-        // Pairs with the one in [`Mark::set`].
+        // Pairs with the one in [`QueueMark::set`].
         fence(Ordering::SeqCst);
         true
     }
@@ -80,7 +80,7 @@ impl Marks {
     }
 }
 
-impl Mark {
+impl QueueMark {
     /// Something has been left in the queue. Either the mark is set behind this, or the consumer, which takes it at
     /// this moment, sees what was left.
     pub(super) fn set(&self) {
@@ -93,7 +93,7 @@ impl Mark {
 }
 
 /// The queue is closed, and that is something to see as well.
-impl Drop for Mark {
+impl Drop for QueueMark {
     fn drop(&mut self) {
         self.set();
     }
@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn every_marked_queue_is_found_and_no_other_but_the_first_few() {
-        let mut marks = Marks::default();
-        let feeds: Vec<Mark> = (0..300).map(|_| marks.add()).collect();
-        let found = |marks: &Marks, range: Range<usize>| {
+        let mut marks = QueueMarks::default();
+        let feeds: Vec<QueueMark> = (0..300).map(|_| marks.add()).collect();
+        let found = |marks: &QueueMarks, range: Range<usize>| {
             let mut found = Vec::new();
             let mut start = range.start;
             while let Some(queue) = marks.next(start..range.end) {
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn nothing_that_was_left_stays_unseen() {
         const ROUNDS: u64 = if cfg!(miri) { 200 } else { 20_000 };
-        let mut marks = Marks::default();
+        let mut marks = QueueMarks::default();
         let mark = (0..=UNMARKED).map(|_| marks.add()).last().expect("one");
         let left = Arc::new(AtomicU64::new(0));
         let leaving = Arc::clone(&left);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use mmsg::RecvBatch;
 
-use super::batch::{LaneBatch, Load, Origin, Parcel, whole};
+use super::batch::{LaneBatch, LaneLoad, LoadOrigin, Parcel, whole};
 use super::blocks::Blocks;
 
 /// Whose batches these are, as everything that the lane sends on is marked.
@@ -45,7 +45,8 @@ impl Pool {
     pub fn new(batches: Vec<RecvBatch>, routes: usize, owner: Owner) -> (Self, Arc<Home>) {
         let born = batches.len();
         let home = Arc::new(ArrayQueue::new((born * routes).max(1)));
-        let empty = batches.into_iter().map(|batch| LaneBatch::new(Load::Received(batch), Origin::Lane)).collect();
+        let empty =
+            batches.into_iter().map(|batch| LaneBatch::new(LaneLoad::Received(batch), LoadOrigin::Lane)).collect();
         (Self { empty, born, home: Arc::clone(&home), owner, next_number: 0 }, home)
     }
 
@@ -113,11 +114,11 @@ impl Homes {
     /// Sends a load home.
     pub fn send(&self, parcel: Parcel) {
         match parcel.origin {
-            Origin::Lane => {
+            LoadOrigin::Lane => {
                 self.lanes[parcel.lane].push(parcel).expect("there is room for every reference");
             }
-            Origin::Queue | Origin::Node => self.blocks[parcel.node].put(parcel),
-            Origin::Nowhere => drop(parcel),
+            LoadOrigin::Queue | LoadOrigin::Node => self.blocks[parcel.node].put(parcel),
+            LoadOrigin::Nowhere => drop(parcel),
         }
     }
 }

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use mmsg::PackedBatch;
 
-use super::batch::{LaneBatch, Load, Origin, Parcel, packed, whole};
+use super::batch::{LaneBatch, LaneLoad, LoadOrigin, Parcel, packed, whole};
 use super::blocks::Blocks;
 use super::channel::Feed;
 use super::pool::Pool;
-use super::stamp::Stamp;
-use crate::os::crew;
+use super::stamp::LatencyStamp;
+use crate::os::threads;
 
 /// How often a receiver that waits for room looks whether it is told to give up.
 const GIVE_UP_POLL: Duration = Duration::from_millis(20);
@@ -39,7 +39,7 @@ pub enum FullPolicy {
 
 /// How long a receiver waits for room, as others tell it.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct RoomTimeout {
     /// No longer: what it has in hand has failed.
     pub gives_up: AtomicBool,
     /// Another receiver begins when it has ended: what it has in hand gets memory of its own.
@@ -57,7 +57,7 @@ pub enum NotTaken {
 
 /// One way out of a lane.
 #[derive(Debug)]
-pub struct Route {
+pub struct SinkRoute {
     feed: Feed,
     policy: FullPolicy,
     /// The sink, by its index in the configuration.
@@ -72,7 +72,7 @@ pub struct Route {
     owes_ring: bool,
 }
 
-impl Route {
+impl SinkRoute {
     /// The route to a sink. For as long as the consumer is behind, no more than `lend_max` batches of the lane wait for
     /// it, or half as many that are not full, and everything else in `blocks`.
     pub fn new(feed: Feed, policy: FullPolicy, sink: usize, blocks: Blocks, lend_max: usize) -> Self {
@@ -97,7 +97,7 @@ impl Route {
     }
 
     /// Hands the datagrams of a batch over: the batch itself, or their copies. `is_full` says that the batch has no
-    /// slot left, so that lending it wastes nothing. With `quietly` the consumer is woken by [`Route::ring`], which the
+    /// slot left, so that lending it wastes nothing. With `quietly` the consumer is woken by [`SinkRoute::ring`], which the
     /// caller owes before it sleeps; a consumer that would get too much at once is woken all the same. Each number of
     /// datagrams that nobody will consume goes to `dropped`.
     pub fn hand(
@@ -106,7 +106,7 @@ impl Route {
         is_full: bool,
         quietly: bool,
         pool: &mut Pool,
-        patience: &Patience,
+        patience: &RoomTimeout,
         dropped: &mut dyn FnMut(u64, NotTaken),
     ) {
         let open = if self.has_open { self.feed.take_open() } else { None };
@@ -146,7 +146,7 @@ impl Route {
         }
         let Some(oldest) = self.feed.evict() else { return false };
         dropped(oldest.datagrams.summary().datagrams, NotTaken::Full);
-        let was_lent = oldest.origin == Origin::Lane;
+        let was_lent = oldest.origin == LoadOrigin::Lane;
         self.put(oldest, pool);
         was_lent && pool.can_give()
     }
@@ -154,9 +154,9 @@ impl Route {
     /// Gives back what the consumer will not get.
     fn put(&self, parcel: Parcel, pool: &mut Pool) {
         match parcel.origin {
-            Origin::Lane => pool.put(parcel),
-            Origin::Queue | Origin::Node => self.blocks.put(parcel),
-            Origin::Nowhere => drop(parcel),
+            LoadOrigin::Lane => pool.put(parcel),
+            LoadOrigin::Queue | LoadOrigin::Node => self.blocks.put(parcel),
+            LoadOrigin::Nowhere => drop(parcel),
         }
     }
 
@@ -166,7 +166,7 @@ impl Route {
         parcel: &Parcel,
         mut open: Option<Parcel>,
         pool: &mut Pool,
-        patience: &Patience,
+        patience: &RoomTimeout,
         dropped: &mut dyn FnMut(u64, NotTaken),
     ) {
         let mut left = parcel.datagrams.summary().datagrams;
@@ -202,7 +202,7 @@ impl Route {
         &self,
         parcel: &Parcel,
         pool: &mut Pool,
-        patience: &Patience,
+        patience: &RoomTimeout,
         dropped: &mut dyn FnMut(u64, NotTaken),
     ) -> Result<Parcel, NotTaken> {
         let mut block = loop {
@@ -225,7 +225,7 @@ impl Route {
                     {
                         break block;
                     }
-                    if let Some(block) = crew::at_rest(|| self.blocks.wait(GIVE_UP_POLL)) {
+                    if let Some(block) = threads::blocking(|| self.blocks.wait(GIVE_UP_POLL)) {
                         break block;
                     }
                 }
@@ -240,21 +240,21 @@ impl Route {
     fn spare(&self, parcel: &Parcel) -> Option<Parcel> {
         let bytes = parcel.datagrams.datagrams().map(|datagram| PackedBatch::bytes_for(&datagram)).sum::<usize>();
         let (blocks, _) = PackedBatch::pool(1, bytes, false).ok().filter(|_| self.feed.has_places(SPARE_PLACES))?;
-        blocks.into_iter().next().map(|block| LaneBatch::new(Load::Packed(block), Origin::Nowhere))
+        blocks.into_iter().next().map(|block| LaneBatch::new(LaneLoad::Packed(block), LoadOrigin::Nowhere))
     }
 }
 
 /// Stamps a block for as many datagrams as it has of a batch: each block gets to the consumer at a time of its own.
 fn stamp(block: &mut Parcel, parcel: &Parcel, datagrams: u64) {
     if let Some(stamp) = parcel.stamp.filter(|_| datagrams > 0) {
-        let (block, stamp) = (whole(block), Stamp { datagrams, ..stamp });
+        let (block, stamp) = (whole(block), LatencyStamp { datagrams, ..stamp });
         block.stamp = Some(block.stamp.map_or(stamp, |earlier| earlier.join(stamp)));
     }
 }
 
 /// Whether an open block has room for all datagrams of a batch.
 fn fits(parcel: &Parcel, open: Option<&Parcel>) -> bool {
-    let Some(Load::Packed(block)) = open.map(|open| &open.datagrams) else { return false };
+    let Some(LaneLoad::Packed(block)) = open.map(|open| &open.datagrams) else { return false };
     let bytes = parcel.datagrams.datagrams().map(|datagram| PackedBatch::bytes_for(&datagram)).sum::<usize>();
     block.used_bytes() + bytes <= block.capacity_bytes()
 }

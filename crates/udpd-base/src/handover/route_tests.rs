@@ -3,14 +3,14 @@
 use super::*;
 use crate::handover::batch::{exclusive, put_stamp};
 use crate::handover::blocks::{Allowance, Stock};
-use crate::handover::channel::Inbox;
+use crate::handover::channel::ConsumerInbox;
 use crate::handover::pool::{Homes, Owner};
 use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
 use std::net::UdpSocket;
 use std::time::Instant;
 
-static NEVER: Patience = Patience { gives_up: AtomicBool::new(false), is_relieved: AtomicBool::new(false) };
-static RELIEVED: Patience = Patience { gives_up: AtomicBool::new(false), is_relieved: AtomicBool::new(true) };
+static NEVER: RoomTimeout = RoomTimeout { gives_up: AtomicBool::new(false), is_relieved: AtomicBool::new(false) };
+static RELIEVED: RoomTimeout = RoomTimeout { gives_up: AtomicBool::new(false), is_relieved: AtomicBool::new(true) };
 
 /// A lane with one sink: `batches` of four slots, `blocks` of 4 KiB, each with room for 32 datagrams of a hundred
 /// bytes.
@@ -19,12 +19,12 @@ struct Lane {
     sender: UdpSocket,
     pool: Pool,
     homes: Homes,
-    inbox: Inbox,
-    route: Route,
+    inbox: ConsumerInbox,
+    route: SinkRoute,
     sent: u32,
     /// What the next batch carries.
-    stamp: Option<Stamp>,
-    patience: &'static Patience,
+    stamp: Option<LatencyStamp>,
+    patience: &'static RoomTimeout,
     dropped: Vec<(u64, NotTaken)>,
 }
 
@@ -45,8 +45,8 @@ impl Lane {
         let nothing = Stock::shared(Vec::new().into_iter());
         let blocks = Blocks::new(Stock::of_queue(blocks.into_iter()), nothing, Allowance::new(0));
         let (pool, home) = Pool::new(batches, 1, Owner::default());
-        let mut inbox = Inbox::default();
-        let route = Route::new(inbox.attach(1024), policy, 0, blocks.clone(), LEND_MAX);
+        let mut inbox = ConsumerInbox::default();
+        let route = SinkRoute::new(inbox.attach(1024), policy, 0, blocks.clone(), LEND_MAX);
         let homes = Homes::new([home].into(), vec![blocks]);
         Self { socket, sender, pool, homes, inbox, route, sent: 0, stamp: None, patience: &NEVER, dropped: Vec::new() }
     }
@@ -100,7 +100,7 @@ fn a_consumer_that_keeps_up_gets_the_batch_itself() {
     for _ in 0..10 {
         lane.hand(1);
         let parcel = lane.inbox.take().expect("handed over");
-        assert!(matches!(parcel.datagrams, Load::Received(_)));
+        assert!(matches!(parcel.datagrams, LaneLoad::Received(_)));
         lane.homes.send(parcel);
     }
 }
@@ -142,7 +142,7 @@ fn full_batches_are_lent_as_long_as_a_quarter_is_left_and_packed_then() {
     (0..8).for_each(|_| lane.hand(SLOTS));
     let mut forms = Vec::new();
     while let Some(parcel) = lane.inbox.take() {
-        forms.push(matches!(parcel.datagrams, Load::Received(_)));
+        forms.push(matches!(parcel.datagrams, LaneLoad::Received(_)));
         lane.homes.send(parcel);
     }
     assert_eq!(forms, [true, true, true, true, true, false], "two are left to receive into, the rest is one block");
@@ -152,7 +152,8 @@ fn full_batches_are_lent_as_long_as_a_quarter_is_left_and_packed_then() {
 fn a_block_carries_the_oldest_stamp_of_what_is_packed_into_it_and_an_empty_one_none() {
     let mut lane = Lane::new(FullPolicy::DropNewest, 2, 1);
     let start = Instant::now();
-    let stamp = |milliseconds, datagrams| Stamp { arrived: start + Duration::from_millis(milliseconds), datagrams };
+    let stamp =
+        |milliseconds, datagrams| LatencyStamp { arrived: start + Duration::from_millis(milliseconds), datagrams };
     // The first is lent; what comes then is packed into one block, two of them with a stamp.
     for stamp in [Some(stamp(1, 4)), None, Some(stamp(2, 1)), None, Some(stamp(3, 1))] {
         lane.stamp = stamp;
@@ -180,7 +181,7 @@ fn each_block_counts_those_that_it_has_of_a_batch_and_the_dropped_count_nowhere(
         assert_eq!(PER_BLOCK % SLOTS, 0);
         (0..PER_BLOCK / SLOTS - 1).for_each(|_| lane.hand(SLOTS));
         lane.hand(2);
-        lane.stamp = Some(Stamp { arrived: Instant::now(), datagrams: SLOTS as u64 });
+        lane.stamp = Some(LatencyStamp { arrived: Instant::now(), datagrams: SLOTS as u64 });
         lane.hand(SLOTS);
         assert_eq!(lane.dropped_total() as usize, SLOTS - expected.iter().sum::<u64>() as usize);
         let mut stamped = Vec::new();

@@ -14,9 +14,9 @@ use mmsg::{BatchShape, Datagram, Family, PackedBatch, RecvBatch, Socket, Wait};
 
 use super::batch::exclusive;
 use super::blocks::{Allowance, Blocks, Stock};
-use super::channel::{Inbox, Waited};
+use super::channel::{ConsumerInbox, Waited};
 use super::pool::{Home, Homes, Owner, Pool};
-use super::route::{FullPolicy, Patience, Route};
+use super::route::{FullPolicy, RoomTimeout, SinkRoute};
 
 /// So many that the last ones have marks.
 const LANES: usize = 7;
@@ -83,7 +83,7 @@ impl Got {
 
 /// A consumer's ends: what it takes from, and the blocks of its queue.
 struct Far {
-    inbox: Inbox,
+    inbox: ConsumerInbox,
     blocks: Blocks,
 }
 
@@ -94,7 +94,7 @@ fn far_ends() -> [Far; CONSUMERS] {
     [(); CONSUMERS].map(|()| {
         let own = Stock::of_queue(blocks(OWN_BLOCKS));
         let blocks = Blocks::new(own, shared.clone(), Allowance::new(BORROWED_MAX));
-        Far { inbox: Inbox::default(), blocks }
+        Far { inbox: ConsumerInbox::default(), blocks }
     })
 }
 
@@ -104,7 +104,7 @@ struct Lane {
     socket: Socket,
     sender: UdpSocket,
     pool: Pool,
-    routes: Vec<Route>,
+    routes: Vec<SinkRoute>,
     sent: u32,
     /// By route.
     dropped: [u64; CONSUMERS],
@@ -119,14 +119,14 @@ impl Lane {
         let (batches, _) = RecvBatch::pool(BATCHES, &BatchShape::new(SLOTS, LENGTH_MAX)).expect("a small pool");
         let (pool, home) = Pool::new(batches, CONSUMERS, Owner { lane: number, ..Owner::default() });
         let route = |(sink, (far, policy)): (usize, (&mut Far, FullPolicy))| {
-            Route::new(far.inbox.attach(64), policy, sink, far.blocks.clone(), LEND_MAX)
+            SinkRoute::new(far.inbox.attach(64), policy, sink, far.blocks.clone(), LEND_MAX)
         };
         let routes = far.iter_mut().zip(policies).enumerate().map(route).collect();
         (Self { number, socket, sender, pool, routes, sent: 0, dropped: [0; CONSUMERS] }, home)
     }
 
     /// Receives so many new datagrams and hands them to every route.
-    fn step(&mut self, datagrams: usize, patience: &Patience) {
+    fn step(&mut self, datagrams: usize, patience: &RoomTimeout) {
         for _ in 0..datagrams {
             let mut buffer = [0; LENGTH_MAX];
             let payload = payload(self.sent, &mut buffer);
@@ -152,9 +152,9 @@ impl Lane {
         let mut dice = Dice(self.number as u64);
         for _ in 0..BATCHES_A_LANE {
             let datagrams = [1, 1, 2, 7, SLOTS][dice.below(5) as usize];
-            self.step(datagrams, &Patience::default());
+            self.step(datagrams, &RoomTimeout::default());
             if datagrams < SLOTS {
-                self.routes.iter_mut().for_each(Route::ring);
+                self.routes.iter_mut().for_each(SinkRoute::ring);
             }
             dice.pause();
         }
@@ -163,7 +163,7 @@ impl Lane {
 }
 
 /// Takes everything, with pauses, and keeps some of it for a while.
-fn consume(mut inbox: Inbox, homes: &Homes, seed: u64) -> [Got; LANES] {
+fn consume(mut inbox: ConsumerInbox, homes: &Homes, seed: u64) -> [Got; LANES] {
     let mut dice = Dice(seed);
     let mut got = [Got::default(); LANES];
     let mut kept = Vec::new();
@@ -236,7 +236,7 @@ fn whatever_the_threads_do_each_datagram_comes_out_once_and_in_order_or_is_count
 fn a_receiver_that_waits_and_is_told_to_give_up_counts_exactly_what_does_not_come_out() {
     let mut far = far_ends();
     let (mut lane, home) = Lane::new(0, &mut far, [FullPolicy::Block, FullPolicy::DropNewest]);
-    let (patience, handed_over) = (Patience::default(), AtomicU64::new(0));
+    let (patience, handed_over) = (RoomTimeout::default(), AtomicU64::new(0));
     let (mut pool, sent, dropped) = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             while !patience.gives_up.load(Ordering::Relaxed) {
@@ -268,10 +268,10 @@ fn where_a_consumer_has_ended_the_other_gets_everything_and_what_cannot_be_given
         let mut far = far_ends();
         let (mut lane, home) = Lane::new(0, &mut far, [policy, Block]);
         let [gone, other] = far;
-        lane.step(SLOTS, &Patience::default());
+        lane.step(SLOTS, &RoomTimeout::default());
         let other = thread::spawn(move || consume(other.inbox, &Homes::new([home].into(), vec![other.blocks]), 1));
         drop(gone);
-        (0..100).for_each(|_| lane.step(SLOTS, &Patience::default()));
+        (0..100).for_each(|_| lane.step(SLOTS, &RoomTimeout::default()));
         assert!(lane.dropped[0] > 0 && lane.dropped[0] < u64::from(lane.sent), "{policy:?}: {:?}", lane.dropped);
         // The pool stays until everything is home.
         drop(lane.routes);

@@ -7,17 +7,17 @@
 use std::ops::{Index, IndexMut, Range};
 use std::sync::Arc;
 
-use super::counter::Counters;
+use super::counter::CounterSet;
 use super::published::Published;
 use super::snapshot::DestinationSnapshot;
-use super::tables::{DestinationTally, Tally};
+use super::tables::{DestinationTally, SinkTally};
 
 /// What a consumer has counted, by the index of the listener.
 #[derive(Debug)]
 pub struct Tallies {
     /// The listener of the first one.
     first: usize,
-    tallies: Box<[Tally]>,
+    tallies: Box<[SinkTally]>,
     /// Those that may have changed since they were published, by their place, each once.
     changed: Vec<usize>,
     is_changed: Box<[bool]>,
@@ -31,7 +31,7 @@ impl Tallies {
         let count = listeners.len();
         Self {
             first: listeners.start,
-            tallies: vec![Tally::default(); count].into(),
+            tallies: vec![SinkTally::default(); count].into(),
             changed: Vec::with_capacity(count),
             is_changed: vec![false; count].into(),
             ledger: None,
@@ -59,23 +59,23 @@ impl Tallies {
 }
 
 #[cfg(any(test, feature = "testing"))]
-impl<const N: usize> From<[Tally; N]> for Tallies {
-    fn from(counted: [Tally; N]) -> Self {
+impl<const N: usize> From<[SinkTally; N]> for Tallies {
+    fn from(counted: [SinkTally; N]) -> Self {
         Self { tallies: counted.into(), ..Self::new(0..N) }
     }
 }
 
 impl Index<usize> for Tallies {
-    type Output = Tally;
+    type Output = SinkTally;
 
-    fn index(&self, listener: usize) -> &Tally {
+    fn index(&self, listener: usize) -> &SinkTally {
         &self.tallies[listener - self.first]
     }
 }
 
 /// Who can change it is taken to have changed it.
 impl IndexMut<usize> for Tallies {
-    fn index_mut(&mut self, listener: usize) -> &mut Tally {
+    fn index_mut(&mut self, listener: usize) -> &mut SinkTally {
         let place = listener - self.first;
         if !std::mem::replace(&mut self.is_changed[place], true) {
             self.changed.push(place);
@@ -89,7 +89,7 @@ impl IndexMut<usize> for Tallies {
 pub struct ConsumerLedger {
     /// The listener of the first one.
     first: usize,
-    counts: Box<[Published<Tally>]>,
+    counts: Box<[Published<SinkTally>]>,
 }
 
 impl ConsumerLedger {
@@ -107,12 +107,12 @@ impl ConsumerLedger {
     }
 
     /// The counts for all listeners together.
-    pub fn sum(&self) -> Tally {
-        Tally::sum(self.counts.iter().map(Published::read))
+    pub fn sum(&self) -> SinkTally {
+        SinkTally::sum(self.counts.iter().map(Published::read))
     }
 
     /// The counts for one listener as last published.
-    pub fn read(&self, listener: usize) -> Tally {
+    pub fn read(&self, listener: usize) -> SinkTally {
         let place = listener.checked_sub(self.first).and_then(|place| self.counts.get(place));
         place.map(Published::read).unwrap_or_default()
     }

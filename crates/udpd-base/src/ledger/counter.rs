@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is known of a counter beside its value. Texts may have backticks around the words of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counter {
+pub struct LedgerCounter {
     /// The key in the ledger, the reason of a drop and, with spaces, the words of `udpd stats`.
     pub name: &'static str,
     /// What is counted, or why it was dropped.
@@ -23,7 +23,7 @@ pub struct Counter {
     pub is_quiet: bool,
 }
 
-impl Counter {
+impl LedgerCounter {
     /// What the counters of a table have in common.
     pub const fn of(unit: &'static str) -> Self {
         Self { name: "", help: "", unit, metric: "", by_lane: false, layer: "", cure: "", is_quiet: false }
@@ -41,7 +41,7 @@ impl Counter {
 }
 
 /// Numbers that one thread counts and others read.
-pub trait Counters: Default {
+pub trait CounterSet: Default {
     /// Where they are published: an atomic number for each.
     type Cells: Debug + Default + Send + Sync;
     /// Visits each number beside its cell.
@@ -60,9 +60,9 @@ pub trait Counters: Default {
 }
 
 /// Where some counters are published.
-pub type Cells<C> = <C as Counters>::Cells;
+pub type Cells<C> = <C as CounterSet>::Cells;
 
-impl Counters for u64 {
+impl CounterSet for u64 {
     type Cells = AtomicU64;
 
     fn each(&self, cell: &AtomicU64, visit: &mut impl FnMut(u64, &AtomicU64)) {
@@ -78,7 +78,7 @@ impl Counters for u64 {
     }
 }
 
-impl<C: Counters, const N: usize> Counters for [C; N]
+impl<C: CounterSet, const N: usize> CounterSet for [C; N]
 where
     [C; N]: Default,
     [Cells<C>; N]: Default,
@@ -99,22 +99,22 @@ where
 }
 
 /// Counters with a declaration each.
-pub trait Table: Counters {
+pub trait CounterTable: CounterSet {
     /// The declarations.
-    const COUNTERS: &'static [Counter];
-    fn values(&self) -> impl Iterator<Item = (&'static Counter, u64)>;
+    const COUNTERS: &'static [LedgerCounter];
+    fn values(&self) -> impl Iterator<Item = (&'static LedgerCounter, u64)>;
 
     fn total(&self) -> u64 {
         self.values().map(|(_, value)| value).sum()
     }
 }
 
-/// Makes a struct of counters [`Counters`], by the names of its fields.
+/// Makes a struct of counters [`CounterSet`], by the names of its fields.
 #[macro_export]
 macro_rules! cells {
     ($table:ident { $($field:ident: $kind:ty),+ $(,)? }) => {
         const _: () = {
-            use $crate::ledger::{Cells, Counters};
+            use $crate::ledger::{Cells, CounterSet};
 
             /// Where they are published. Nobody can name it but as `Cells` of the table.
             #[allow(unreachable_pub)]
@@ -126,7 +126,7 @@ macro_rules! cells {
                 )+
             }
 
-            impl Counters for $table {
+            impl CounterSet for $table {
                 type Cells = OfTable;
 
                 fn each(
@@ -134,15 +134,15 @@ macro_rules! cells {
                     cells: &OfTable,
                     visit: &mut impl FnMut(u64, &std::sync::atomic::AtomicU64),
                 ) {
-                    $(Counters::each(&self.$field, &cells.$field, visit);)+
+                    $(CounterSet::each(&self.$field, &cells.$field, visit);)+
                 }
 
                 fn load(cells: &OfTable) -> Self {
-                    Self { $($field: Counters::load(&cells.$field)),+ }
+                    Self { $($field: CounterSet::load(&cells.$field)),+ }
                 }
 
                 fn add(&mut self, other: &Self) {
-                    $(Counters::add(&mut self.$field, &other.$field);)+
+                    $(CounterSet::add(&mut self.$field, &other.$field);)+
                 }
             }
         };
@@ -173,15 +173,15 @@ macro_rules! counters {
 
         $crate::ledger::counter::cells!($table { $($name: u64,)+ $($($field: $kind,)+)? });
 
-        impl $crate::ledger::counter::Table for $table {
-            const COUNTERS: &'static [$crate::ledger::counter::Counter] = &[$($crate::ledger::counter::Counter {
+        impl $crate::ledger::counter::CounterTable for $table {
+            const COUNTERS: &'static [$crate::ledger::counter::LedgerCounter] = &[$($crate::ledger::counter::LedgerCounter {
                 name: stringify!($name),
                 help: $help,
                 $($fact: $value,)*
                 ..$common
             }),+];
 
-            fn values(&self) -> impl Iterator<Item = (&'static $crate::ledger::counter::Counter, u64)> {
+            fn values(&self) -> impl Iterator<Item = (&'static $crate::ledger::counter::LedgerCounter, u64)> {
                 Self::COUNTERS.iter().zip([$(self.$name),+])
             }
         }

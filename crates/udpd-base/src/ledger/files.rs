@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::counter::{Cells, Counters};
+use super::counter::{Cells, CounterSet};
 use super::snapshot::FilesSnapshot;
 use super::tables::FileTally;
 

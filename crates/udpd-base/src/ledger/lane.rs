@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use mmsg::{RecvBatch, Refused, Socket, xdp};
 
-use super::counter::{Cells, Counters};
+use super::counter::{Cells, CounterSet};
 use super::echoes::{Echoes, EchoesSeen};
 use super::kernel_side::KernelSide;
 use super::published::Published;
@@ -27,7 +27,7 @@ pub struct LaneLedger {
     is_uncountable: AtomicBool,
     /// The one core where its receiver runs, or [`NO_CORE`].
     core: AtomicUsize,
-    source: Mutex<Source>,
+    source: Mutex<LaneSource>,
     /// What the kernel had dropped when arrivals were refused.
     dropped_at_end: AtomicU64,
     /// What it counted at the socket when this ledger began.
@@ -45,15 +45,15 @@ impl LaneLedger {
     /// An empty ledger for a lane that reads `socket` in a configuration with `sinks` sinks.
     pub fn new(socket: Arc<Socket>, sinks: usize) -> Self {
         let (kernel, began_at) = KernelSide::new(socket);
-        Self { began_at, ..Self::of(Source::Socket(kernel), sinks) }
+        Self { began_at, ..Self::of(LaneSource::Socket(kernel), sinks) }
     }
 
     /// The same for a lane that takes a receive queue past the kernel's stack.
     pub fn of_queue(sinks: usize) -> Self {
-        Self::of(Source::Queue(QueueSide::new()), sinks)
+        Self::of(LaneSource::Queue(QueueSide::new()), sinks)
     }
 
-    fn of(source: Source, sinks: usize) -> Self {
+    fn of(source: LaneSource, sinks: usize) -> Self {
         Self {
             counts: Published::default(),
             left_over: Cells::<LaneTally>::default(),
@@ -113,31 +113,31 @@ impl LaneLedger {
 
     /// What the kernel has dropped since this ledger began, and how much it has in hand. To be called at least once in
     /// the time that 2^32 drops at a socket take, because the kernel's own count wraps.
-    pub fn kernel(&self) -> Reading {
+    pub fn kernel(&self) -> LaneReading {
         match &mut *self.source() {
-            Source::Socket(kernel) => {
+            LaneSource::Socket(kernel) => {
                 let info = kernel.observe();
                 let used_bytes = info.map_or(0, |info| u64::from(info.receive_used_bytes));
-                Reading { dropped: info.map(|_| kernel.dropped()), denied: kernel.denied(), used_bytes }
+                LaneReading { dropped: info.map(|_| kernel.dropped()), denied: kernel.denied(), used_bytes }
             }
-            Source::Queue(queue) => Reading { dropped: queue.lost(), ..Reading::default() },
-            Source::Closed(last) => *last,
+            LaneSource::Queue(queue) => LaneReading { dropped: queue.lost(), ..LaneReading::default() },
+            LaneSource::Closed(last) => *last,
         }
     }
 
     /// Lets go of its socket, at which nothing arrives any more: what the kernel has counted there by now is the last
     /// look.
     pub fn close(&self) {
-        let last = Reading { used_bytes: 0, ..self.kernel() };
+        let last = LaneReading { used_bytes: 0, ..self.kernel() };
         let mut source = self.source();
-        if matches!(*source, Source::Socket(_)) {
-            *source = Source::Closed(last);
+        if matches!(*source, LaneSource::Socket(_)) {
+            *source = LaneSource::Closed(last);
         }
     }
 
     /// A receive queue has an engine from now on.
     pub fn begin_queue(&self, counter: xdp::Counter) {
-        if let Source::Queue(queue) = &mut *self.source() {
+        if let LaneSource::Queue(queue) = &mut *self.source() {
             queue.begin(counter);
         }
     }
@@ -145,7 +145,7 @@ impl LaneLedger {
     /// What the engine counts itself, unless somebody reads at this moment.
     pub fn note_queue(&self, tally: xdp::Tally) {
         if let Ok(mut source) = self.source.try_lock()
-            && let Source::Queue(queue) = &mut *source
+            && let LaneSource::Queue(queue) = &mut *source
         {
             queue.tally = tally;
         }
@@ -153,7 +153,7 @@ impl LaneLedger {
 
     /// Nothing comes to the engine any more, and everything was received: the last look.
     pub fn end_queue(&self, tally: xdp::Tally) {
-        if let Source::Queue(queue) = &mut *self.source() {
+        if let LaneSource::Queue(queue) = &mut *self.source() {
             queue.tally = tally;
             queue.end();
         }
@@ -161,7 +161,7 @@ impl LaneLedger {
 
     /// Why it has no engine, as long as it has none.
     pub fn note_queue_state(&self, state: QueueState) {
-        if let Source::Queue(queue) = &mut *self.source() {
+        if let LaneSource::Queue(queue) = &mut *self.source() {
             queue.without = state;
         }
     }
@@ -169,12 +169,12 @@ impl LaneLedger {
     /// What is known of a receive queue past the kernel's stack; the rest is for who knows the plan.
     pub fn queue(&self) -> Option<XdpSnapshot> {
         match &*self.source() {
-            Source::Socket(_) | Source::Closed(_) => None,
-            Source::Queue(queue) => Some(queue.read()),
+            LaneSource::Socket(_) | LaneSource::Closed(_) => None,
+            LaneSource::Queue(queue) => Some(queue.read()),
         }
     }
 
-    fn source(&self) -> MutexGuard<'_, Source> {
+    fn source(&self) -> MutexGuard<'_, LaneSource> {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,20 +196,20 @@ impl LaneLedger {
     }
 
     /// How far the kernel had counted and this ledger with it, as of one moment: the last look.
-    pub fn look(&self) -> Look {
+    pub fn look(&self) -> LaneProgress {
         match &mut *self.source() {
-            Source::Socket(kernel) => {
+            LaneSource::Socket(kernel) => {
                 let denied = kernel.denied().map_or(0, |denied| denied.datagrams);
                 if kernel.is_silent {
-                    return Look { denied, ..Look::default() };
+                    return LaneProgress { denied, ..LaneProgress::default() };
                 }
                 let seen = Some((Arc::clone(&kernel.socket), kernel.drops.last));
-                Look { seen, dropped: Some(kernel.dropped()), denied }
+                LaneProgress { seen, dropped: Some(kernel.dropped()), denied }
             }
-            Source::Queue(queue) => Look { dropped: queue.lost(), ..Look::default() },
-            Source::Closed(last) => {
+            LaneSource::Queue(queue) => LaneProgress { dropped: queue.lost(), ..LaneProgress::default() },
+            LaneSource::Closed(last) => {
                 let denied = last.denied.map_or(0, |denied| denied.datagrams);
-                Look { seen: None, dropped: last.dropped, denied }
+                LaneProgress { seen: None, dropped: last.dropped, denied }
             }
         }
     }
@@ -219,7 +219,7 @@ impl LaneLedger {
     pub fn count_elsewhere(&self, dropped: Option<u64>, unread: Option<u64>) {
         self.count_unread(unread.unwrap_or(0));
         match (&mut *self.source(), dropped, unread) {
-            (Source::Socket(kernel), Some(dropped), Some(_)) => kernel.elsewhere += dropped,
+            (LaneSource::Socket(kernel), Some(dropped), Some(_)) => kernel.elsewhere += dropped,
             (_, Some(0), Some(_)) => {}
             _ => self.note_uncountable(),
         }
@@ -228,8 +228,8 @@ impl LaneLedger {
     /// The socket and how many drops there this ledger has seen, denied ones among them, as of the last look.
     pub fn counted(&self) -> Option<(Arc<Socket>, u64)> {
         match &*self.source() {
-            Source::Socket(kernel) => Some((Arc::clone(&kernel.socket), kernel.drops.total)),
-            Source::Queue(_) | Source::Closed(_) => None,
+            LaneSource::Socket(kernel) => Some((Arc::clone(&kernel.socket), kernel.drops.total)),
+            LaneSource::Queue(_) | LaneSource::Closed(_) => None,
         }
     }
 
@@ -283,7 +283,7 @@ impl LaneLedger {
     /// Leaves the counting at its socket to somebody else, who goes on with it.
     pub fn leave(&self) {
         let mut source = self.source();
-        let Source::Socket(own) = &mut *source else { return };
+        let LaneSource::Socket(own) = &mut *source else { return };
         if !own.leave() {
             // What was dropped since the last look is counted by the other one.
             self.note_uncountable();
@@ -293,7 +293,7 @@ impl LaneLedger {
     /// Leaves it to the ledger of the lane that goes on with it. Each drop is counted by one of them.
     pub fn hand_on(&self, to: &Self) {
         self.leave();
-        if let (Source::Socket(own), Source::Socket(other)) = (&*self.source(), &mut *to.source()) {
+        if let (LaneSource::Socket(own), LaneSource::Socket(other)) = (&*self.source(), &mut *to.source()) {
             own.hand_on(other);
         }
         // These books may be open for longer than the socket is to be.
@@ -303,15 +303,15 @@ impl LaneLedger {
     /// What it reads from; `None` for a receive queue past the kernel's stack, and when its socket is closed.
     pub fn socket(&self) -> Option<Arc<Socket>> {
         match &*self.source() {
-            Source::Socket(kernel) => Some(Arc::clone(&kernel.socket)),
-            Source::Queue(_) | Source::Closed(_) => None,
+            LaneSource::Socket(kernel) => Some(Arc::clone(&kernel.socket)),
+            LaneSource::Queue(_) | LaneSource::Closed(_) => None,
         }
     }
 
     /// Counts on with another socket. Nothing may arrive at the one before any more, or its drops would not be counted.
     pub fn replace_socket(&self, socket: Arc<Socket>) -> Option<Arc<Socket>> {
         let mut source = self.source();
-        let Source::Socket(kernel) = &mut *source else { return None };
+        let LaneSource::Socket(kernel) = &mut *source else { return None };
         if kernel.observe().is_none() {
             // What it dropped since the last look is gone with it.
             self.note_uncountable();
@@ -322,7 +322,7 @@ impl LaneLedger {
 
 /// How far a lane has counted.
 #[derive(Debug, Default)]
-pub struct Look {
+pub struct LaneProgress {
     /// The socket and the kernel's count there, for the process that goes on with it.
     pub seen: Option<(Arc<Socket>, u32)>,
     /// What the ledger has of the kernel's drops; `None` when the kernel does not say.
@@ -333,7 +333,7 @@ pub struct Look {
 
 /// What the kernel says of a lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct LaneReading {
     /// Without what it has denied for us; `None` when it does not say.
     pub dropped: Option<u64>,
     /// What its filter at the socket has denied; `None` where there never was one.
@@ -343,11 +343,11 @@ pub struct Reading {
 
 /// Where a lane has its datagrams from.
 #[derive(Debug)]
-enum Source {
+enum LaneSource {
     Socket(KernelSide),
     Queue(QueueSide),
     /// The last look at a socket that is closed.
-    Closed(Reading),
+    Closed(LaneReading),
 }
 
 #[cfg(test)]

@@ -29,17 +29,17 @@ mod trains;
 
 pub use consumer::{ConsumerLedger, DestinationLedger, Tallies};
 pub use counter::cells;
-pub use counter::{Cells, Counter, Counters, Table};
+pub use counter::{Cells, CounterSet, CounterTable, LedgerCounter};
 pub use echoes::Echoes;
 pub use files::FileLedger;
 pub use keyed::Keyed;
-pub use lane::{LaneLedger, Reading};
+pub use lane::{LaneLedger, LaneReading};
 pub use published::Published;
 pub use queue::{QueueState, XdpSnapshot};
 pub use residence::{ResidenceBucket, ResidenceSnapshot, ResidenceTally};
 pub use senders::{SENDERS_SHOWN, SenderSnapshot};
 pub use snapshot::Snapshot;
-pub use tables::{DestinationTally, LaneTally, SINKS_PER_LISTENER_MAX, Tally};
+pub use tables::{DestinationTally, LaneTally, SINKS_PER_LISTENER_MAX, SinkTally};
 pub use trains::Trains;
 
 #[cfg(any(test, feature = "testing"))]

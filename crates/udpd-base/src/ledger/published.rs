@@ -9,22 +9,22 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crossbeam_utils::CachePadded;
 
-use super::counter::{Cells, Counters};
+use super::counter::{Cells, CounterSet};
 
 /// Counters with one writer, on cache lines of their own.
 #[derive(Default)]
-pub struct Published<C: Counters> {
-    inner: CachePadded<Inner<C>>,
+pub struct Published<C: CounterSet> {
+    inner: CachePadded<PublishedCells<C>>,
 }
 
 #[derive(Default)]
-struct Inner<C: Counters> {
+struct PublishedCells<C: CounterSet> {
     /// Odd while the writer is in the middle of a publication.
     version: AtomicU64,
     cells: Cells<C>,
 }
 
-impl<C: Counters> Published<C> {
+impl<C: CounterSet> Published<C> {
     /// Replaces the counters. Only ever called by the one thread that owns them.
     pub fn publish(&self, counters: &C) {
         let version = self.inner.version.load(Ordering::Relaxed);
@@ -48,7 +48,7 @@ impl<C: Counters> Published<C> {
     }
 }
 
-impl<C: Counters + Debug> Debug for Published<C> {
+impl<C: CounterSet + Debug> Debug for Published<C> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("Published").field(&self.read()).finish()
     }

@@ -154,7 +154,7 @@ impl ResidenceSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::{Counters, Published};
+    use crate::ledger::{CounterSet, Published};
 
     fn tally(stays: &[(u64, u64)]) -> ResidenceTally {
         let mut tally = ResidenceTally::default();

@@ -82,7 +82,7 @@ mod tests {
     use nix::unistd::mkfifo;
 
     use super::*;
-    use hostloss::Reading;
+    use hostloss::HostReading;
 
     fn ledger() -> Snapshot {
         Snapshot {
@@ -90,7 +90,7 @@ mod tests {
             uptime_seconds: 12.5,
             before: None,
             listeners: Vec::new(),
-            host: Reading::default(),
+            host: HostReading::default(),
             log_lines_lost: 6,
             last_reload: None,
         }

@@ -34,7 +34,7 @@ const NONE: u8 = u8::MAX;
 
 /// A sender that is remembered.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct SenderSlot {
     address: IpAddr,
     /// The port of all its datagrams since it has the place; `None` when they came from several.
     port: Option<u16>,
@@ -48,7 +48,7 @@ struct Place {
 /// The busiest senders of a lane.
 #[derive(Debug)]
 pub struct Senders<S = Keyed> {
-    places: Vec<Place>,
+    places: Vec<SenderSlot>,
     /// The first place of each hash.
     chains: [u8; CHAINS],
     hasher: S,
@@ -134,7 +134,7 @@ impl<S: BuildHasher> Senders<S> {
         }
         let (place, count) = self.vacate();
         let next = std::mem::replace(&mut self.chains[chain], place as u8);
-        let new = Place { address, port: Some(source.port()), count: count + weight, error: count, next };
+        let new = SenderSlot { address, port: Some(source.port()), count: count + weight, error: count, next };
         match self.places.get_mut(place) {
             Some(old) => *old = new,
             None => self.places.push(new),
@@ -147,7 +147,7 @@ impl<S: BuildHasher> Senders<S> {
             return (self.places.len(), 0);
         }
         let place = self.least();
-        let Place { address, count, next, .. } = self.places[place];
+        let SenderSlot { address, count, next, .. } = self.places[place];
         let chain = self.hasher.hash_one(address) as usize % CHAINS;
         if usize::from(self.chains[chain]) == place {
             self.chains[chain] = next;
@@ -177,7 +177,7 @@ impl<S: BuildHasher> Senders<S> {
     /// The busiest ones as of now, the busiest first.
     pub fn busiest(&mut self, now: Instant) -> Vec<SenderSnapshot> {
         self.fade(now);
-        let mut busiest: Vec<&Place> = self.places.iter().filter(|place| place.count >= ONE).collect();
+        let mut busiest: Vec<&SenderSlot> = self.places.iter().filter(|place| place.count >= ONE).collect();
         // Of several that may be equal the one that is certain goes first.
         busiest.sort_by_key(|place| (std::cmp::Reverse(place.count), place.error, place.address));
         let shown = busiest.into_iter().take(SENDERS_SHOWN).map(|place| SenderSnapshot {

@@ -73,7 +73,7 @@ fn of_a_hundred_thousand_senders_the_true_ten_busiest_are_named_in_constant_memo
     assert_eq!(found[0].address, source(0).ip());
     assert!(exact.len() > 50_000, "{} senders", exact.len());
     assert_eq!((senders.places.len(), senders.places.capacity()), (PLACES, memory));
-    assert!(size_of_val(&senders) + PLACES * size_of::<Place>() < 10 << 10, "ten kilobytes a lane");
+    assert!(size_of_val(&senders) + PLACES * size_of::<SenderSlot>() < 10 << 10, "ten kilobytes a lane");
 }
 
 #[test]

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use hostloss::Reading;
+use hostloss::HostReading;
 
 use super::queue::XdpSnapshot;
 use super::residence::ResidenceSnapshot;
 use super::senders::SenderSnapshot;
-use super::tables::{DestinationTally, FileTally, LaneTally, Tally, UpstreamTally};
+use super::tables::{DestinationTally, FileTally, LaneTally, SinkTally, UpstreamTally};
 
 /// The whole ledger at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct Snapshot {
     /// In the order of the configuration.
     pub listeners: Vec<ListenerSnapshot>,
     /// What the kernel and the cards counted on this host since the process started, and what of it was lost.
-    pub host: Reading,
+    pub host: HostReading,
     /// Log lines that could not be written because stderr was full or closed.
     pub log_lines_lost: u64,
     /// What became of the last wish to read the configuration again; absent while there was none.
@@ -170,7 +170,7 @@ pub struct SinkSnapshot {
     pub offered: u64,
     /// What its consumers have counted, and what the lanes could not give it.
     #[serde(flatten)]
-    pub counts: Tally,
+    pub counts: SinkTally,
     /// Datagrams in its channels and in its hands.
     pub in_flight: u64,
     /// The bytes of the pool that what waits for it takes now, whatever listener it is from.

@@ -3,7 +3,7 @@
 //! Listeners, lanes and sinks go on by their names. What is only in the books of before stays in the sum and is marked
 //! as removed, so nothing that was ever delivered or lost leaves the ledger.
 
-use super::counter::Counters;
+use super::counter::CounterSet;
 use super::snapshot::{FilesSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, UpstreamSnapshot};
 
 impl Snapshot {

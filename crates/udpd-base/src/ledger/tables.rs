@@ -3,30 +3,30 @@
 //! The structs are what the threads count in. The ledger as JSON, the metrics, `udpd stats`, the log of losses and
 //! docs/ledger.md are made from the same lines, and the residual subtracts whatever is in the tables of drops.
 
-use super::counter::{Counter, counters};
+use super::counter::{LedgerCounter, counters};
 
 /// How many sinks one listener can feed; the width of [`LaneTally::offered`].
 pub const SINKS_PER_LISTENER_MAX: usize = 16;
 
 /// What the kernel drops at a socket. It counts that itself, in the listener's `kernel_dropped_unit`.
-pub const KERNEL_DROPPED: Counter = Counter {
+pub const KERNEL_DROPPED: LedgerCounter = LedgerCounter {
     name: "socket",
     help: "The receive buffer was full, or the socket refused arrivals at the end.",
     cure: "Raise `receive_buffer` or `absorb`, or add lanes.",
-    ..Counter::dropped_by("kernel")
+    ..LedgerCounter::dropped_by("kernel")
 };
 
 /// The same of a receive queue past the kernel's stack, where the words of a socket would mislead.
-pub const QUEUE_DROPPED: Counter = Counter {
+pub const QUEUE_DROPPED: LedgerCounter = LedgerCounter {
     name: "receive queue",
     help: "With engine = \"af_xdp\" frames wait in the memory of their lane, and it was full.",
     cure: "Raise `absorb`, or give the interface more receive queues; udpd explain tells which helps.",
-    ..Counter::dropped_by("kernel")
+    ..LedgerCounter::dropped_by("kernel")
 };
 
 counters! {
     /// What a receiver counts, in its own memory; published once per batch. A listener's is the sum over its lanes.
-    pub struct LaneTally = Counter::of("datagrams") => {
+    pub struct LaneTally = LedgerCounter::of("datagrams") => {
         received: "Datagrams read from the sockets.", metric = "udpd_received_datagrams_total", by_lane = true;
         bytes: "Payload bytes read from the sockets.", unit = "bytes", metric = "udpd_received_bytes_total";
         truncated: "Datagrams longer than `max_length`, whether their head was kept or they were dropped.",
@@ -46,7 +46,7 @@ counters! {
 
 counters! {
     /// Why a received datagram was not offered to the sinks.
-    pub struct ListenerDropped = Counter::dropped_by("listener") => {
+    pub struct ListenerDropped = LedgerCounter::dropped_by("listener") => {
         truncated: "Longer than `max_length` with `on_truncate = \"drop\"`.",
             cure = "Raise `max_length`, or keep their heads with `on_truncate = \"keep\"`.";
         denied: "`allow`, `deny` or one of their files refuse its source, here or in the kernel.",
@@ -85,7 +85,7 @@ impl ListenerDropped {
 counters! {
     /// What a consumer counts for one listener, in its own memory; published once per batch. A sink's is the sum over
     /// its consumers, and over what the lanes could not give it.
-    pub struct Tally = Counter::of("datagrams") => {
+    pub struct SinkTally = LedgerCounter::of("datagrams") => {
         delivered: "Datagrams that a sink has handed on.", metric = "udpd_sink_delivered_datagrams_total";
         spilled: "Datagrams that wait in the spill of a sink, on the disk.", metric = "udpd_sink_spilled_datagrams";
         spilled_before: "Datagrams that a process before this one had left in the spill: its opening balance.",
@@ -109,7 +109,7 @@ counters! {
 
 counters! {
     /// Why an offered datagram was not delivered.
-    pub struct SinkDropped = Counter::dropped_by("sink") => {
+    pub struct SinkDropped = LedgerCounter::dropped_by("sink") => {
         queue_full: "The consumer was too slow, and `when_full` dropped.",
             cure = "Raise `queue_bytes` for bursts, set `consumers = \"per_lane\"`, or make the destination faster.";
         sink_error: "The destination refused it, or did not take it before the end.", cure = "The log has the error.";
@@ -133,7 +133,7 @@ impl SinkDropped {
 
 counters! {
     /// What a sink has written to files. Bytes of records, as the files hold them.
-    pub struct FileTally = Counter::of("files") => {
+    pub struct FileTally = LedgerCounter::of("files") => {
         written_bytes: "Bytes written to files.",
             unit = "bytes", metric = "udpd_sink_written_bytes_total";
         unsynced_bytes: "Bytes written to files that a power loss could take.",
@@ -164,7 +164,7 @@ counters! {
 
 counters! {
     /// What a relay has sent to one destination.
-    pub struct DestinationTally = Counter::of("datagrams") => {
+    pub struct DestinationTally = LedgerCounter::of("datagrams") => {
         sent: "Datagrams that the kernel took for a destination.",
             metric = "udpd_relay_sent_datagrams_total";
         failed: "Datagrams that the kernel did not take for a destination.",
@@ -178,7 +178,7 @@ counters! {
 
 counters! {
     /// What the thread that keeps the streams of a listener counts.
-    pub struct UpstreamTally = Counter::of("units") => {
+    pub struct UpstreamTally = LedgerCounter::of("units") => {
         late: "Numbers that came after they had counted as missing; as far as udpd remembers they count no more.",
             metric = "udpd_upstream_late_total";
         duplicate: "Numbers that came twice.", metric = "udpd_upstream_duplicate_total";

@@ -10,7 +10,7 @@ use super::tables::{FileTally, ListenerDropped, SinkDropped, UpstreamTally};
 use super::*;
 
 /// A table as it stands in the ledger; what is not there is 0.
-pub fn table<T: Table + DeserializeOwned>(json: Value) -> T {
+pub fn table<T: CounterTable + DeserializeOwned>(json: Value) -> T {
     serde_json::from_value(json).expect("a table")
 }
 
@@ -89,7 +89,7 @@ pub fn example() -> Snapshot {
         uptime_seconds: 12.5,
         before: Some(before),
         listeners: vec![listener],
-        host: hostloss::Reading::default(),
+        host: hostloss::HostReading::default(),
         log_lines_lost: 6,
         last_reload: None,
     }
@@ -109,18 +109,18 @@ pub fn upstream() -> UpstreamSnapshot {
 }
 
 /// Calls `visit` with the declarations of each table and with the places where its counters are in a ledger.
-pub fn each_table(mut visit: impl FnMut(&'static [Counter], &[&str])) {
+pub fn each_table(mut visit: impl FnMut(&'static [LedgerCounter], &[&str])) {
     visit(LaneTally::COUNTERS, &["/listeners/0", "/listeners/0/lanes/0"]);
     visit(ListenerDropped::COUNTERS, &["/listeners/0/dropped", "/listeners/0/lanes/0/dropped"]);
     visit(UpstreamTally::COUNTERS, &["/listeners/0/upstream"]);
-    visit(Tally::COUNTERS, &["/listeners/0/sinks/0"]);
+    visit(SinkTally::COUNTERS, &["/listeners/0/sinks/0"]);
     visit(SinkDropped::COUNTERS, &["/listeners/0/sinks/0/dropped"]);
     visit(FileTally::COUNTERS, &["/listeners/0/sinks/0/files"]);
     visit(DestinationTally::COUNTERS, &["/listeners/0/sinks/0/destinations/0"]);
 }
 
 /// A ledger of one lane and one sink in which each counter has a number of its own, and these.
-pub fn numbered() -> (Snapshot, Vec<(&'static Counter, u64)>) {
+pub fn numbered() -> (Snapshot, Vec<(&'static LedgerCounter, u64)>) {
     let mut snapshot = example();
     let listener = &mut snapshot.listeners[0];
     listener.lanes.truncate(1);

@@ -12,12 +12,12 @@ use super::testing::{each_table, example, table};
 use super::*;
 
 /// What a counting thread would have counted: a number of its own for each counter.
-fn counted<T: Table + Serialize + DeserializeOwned>() -> T {
+fn counted<T: CounterTable + Serialize + DeserializeOwned>() -> T {
     let numbers = (1..).zip(T::COUNTERS).map(|(number, counter)| (counter.name.to_owned(), Value::from(number)));
     table(Value::Object(numbers.collect()))
 }
 
-fn assert_whole<T: Table + Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>() {
+fn assert_whole<T: CounterTable + Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>() {
     let counted = counted::<T>();
     let published = Published::default();
     published.publish(&counted);
@@ -34,7 +34,7 @@ fn assert_whole<T: Table + Serialize + DeserializeOwned + PartialEq + std::fmt::
 fn what_is_published_is_read_and_summed_counter_by_counter() {
     assert_whole::<LaneTally>();
     assert_whole::<ListenerDropped>();
-    assert_whole::<Tally>();
+    assert_whole::<SinkTally>();
     assert_whole::<SinkDropped>();
     assert_whole::<FileTally>();
     assert_whole::<DestinationTally>();
@@ -96,12 +96,12 @@ fn page() -> String {
         }
         let place = places[0].trim_start_matches('/').replace("/0", "[]").replace('/', ".");
         let _ = writeln!(page, "\n## In `{place}`\n\n| key | unit | metric | what it counts |\n|---|---|---|---|");
-        for Counter { name, unit, metric, help, .. } in counters {
+        for LedgerCounter { name, unit, metric, help, .. } in counters {
             let _ = writeln!(page, "| `{name}` | {unit} | `{metric}` | {help} |");
         }
     });
     page += "\n## What was dropped\n\n| layer | reason | why | what helps |\n|---|---|---|---|\n";
-    for Counter { name, layer, help, cure, .. } in drops {
+    for LedgerCounter { name, layer, help, cure, .. } in drops {
         let _ = writeln!(page, "| {layer} | `{name}` | {help} | {cure} |");
     }
     page + &page_of_the_host()
@@ -109,18 +109,18 @@ fn page() -> String {
 
 /// The kernel's own counters, with what contains what.
 fn page_of_the_host() -> String {
-    use hostloss::{Table, tables};
+    use hostloss::{KernelTable, tables};
     let mut page = "\n## In `host`\n\nWhat is *lost* in the third column is in `host.lost` unless another counter\n\
                     contains it. Everything but UDP and sockets counts all protocols.\n"
         .to_owned();
-    let of: [(&str, &[hostloss::Counter]); 9] = [
-        ("nic.INTERFACE", tables::Link::COUNTERS),
-        ("nic.INTERFACE.queues.NUMBER", tables::Queue::COUNTERS),
+    let of: [(&str, &[hostloss::KernelCounter]); 9] = [
+        ("nic.INTERFACE", tables::LinkCounters::COUNTERS),
+        ("nic.INTERFACE.queues.NUMBER", tables::QueueCounters::COUNTERS),
         ("softnet.CPU", tables::Softnet::COUNTERS),
         ("conntrack", tables::Conntrack::COUNTERS),
         ("ip` and `host.ip6", tables::Ip::COUNTERS),
         ("udp` and `host.udp6", tables::Udp::COUNTERS),
-        ("memory", tables::Memory::COUNTERS),
+        ("memory", tables::UdpMemory::COUNTERS),
         ("sockets[]", tables::SocketCounts::COUNTERS),
         ("socket_drops", tables::SocketDrops::COUNTERS),
     ];
@@ -130,7 +130,7 @@ fn page_of_the_host() -> String {
             "\n### `host.{place}`\n\n| key | the kernel's name | unit | contained in | what it counts |\n\
              |---|---|---|---|---|"
         );
-        for hostloss::Counter { name, source, unit, is_loss, contained_in, help, .. } in counters {
+        for hostloss::KernelCounter { name, source, unit, is_loss, contained_in, help, .. } in counters {
             let containers: Vec<String> = contained_in.iter().map(|container| format!("`{container}`")).collect();
             let (unit, lost) = (unit.name(), if *is_loss { ", lost" } else { "" });
             let _ = writeln!(page, "| `{name}` | {source} | {unit}{lost} | {} | {help} |", containers.join(", "));

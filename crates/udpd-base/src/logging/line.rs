@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use log::Level;
 use serde::Serialize;
 
-use crate::text::calendar::Moment;
+use crate::text::calendar::CalendarTime;
 
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +129,7 @@ fn names_file(announced: &str, device: u64, inode: u64) -> bool {
 /// Date and time to the microsecond in the form of RFC 3339. A clock before 1970 counts as 1970.
 fn rfc3339_utc(time: SystemTime) -> String {
     let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let Moment { year, month, day, hour, minute, second } = Moment::at(since_epoch.as_secs());
+    let CalendarTime { year, month, day, hour, minute, second } = CalendarTime::at(since_epoch.as_secs());
     let microseconds = since_epoch.subsec_micros();
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{microseconds:06}Z")
 }

@@ -18,11 +18,11 @@ use log::{LevelFilter, Log, Metadata, Record};
 
 pub use self::line::LogFormat;
 use crate::exit::{ExitCode, Failure};
-use crate::os::crew::Crew;
-use crate::os::duty::Duty;
+use crate::os::role::ThreadRole;
 use crate::os::threads;
+use crate::os::threads::ThreadRegistry;
 use line::Style;
-use writer::{Message, Writer};
+use writer::{LogMessage, LogWriter};
 
 /// How many lines may wait for the writer. At the length of a usual line that is less than a megabyte.
 const QUEUE_LINES: usize = 4096;
@@ -42,9 +42,9 @@ pub fn start(
     level: LevelFilter,
     format: LogFormat,
     output: impl Write + Send + 'static,
-    crew: &Crew,
+    registry: &ThreadRegistry,
 ) -> Result<Logger, Failure> {
-    let (backend, logger) = spawn(level, Style::new(format), output, &LINES_LOST, crew)?;
+    let (backend, logger) = spawn(level, Style::new(format), output, &LINES_LOST, registry)?;
     log::set_boxed_logger(Box::new(backend)).map_err(|error| {
         Failure::new(ExitCode::Failure, format!("cannot start the log: {error}; this is a bug of udpd"))
     })?;
@@ -56,7 +56,7 @@ pub fn start(
 #[derive(Debug)]
 #[must_use = "lines still queued when the process ends are lost unless the logger is finished"]
 pub struct Logger {
-    queue: Sender<Message>,
+    queue: Sender<LogMessage>,
 }
 
 impl Logger {
@@ -64,7 +64,7 @@ impl Logger {
     pub fn finish(self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let (alive, ended) = bounded::<()>(0);
-        if self.queue.send_deadline(Message::Finish(alive), deadline).is_ok() {
+        if self.queue.send_deadline(LogMessage::Finish(alive), deadline).is_ok() {
             // Either answer ends the wait: the writer dropped its end, or the time is over.
             let _ = ended.recv_deadline(deadline);
         }
@@ -75,7 +75,7 @@ impl Logger {
 struct Backend {
     level: LevelFilter,
     style: Style,
-    queue: Sender<Message>,
+    queue: Sender<LogMessage>,
     lines_lost: &'static AtomicU64,
 }
 
@@ -86,7 +86,7 @@ impl Log for Backend {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata())
-            && self.queue.try_send(Message::Line(self.style.line(record.level(), *record.args()))).is_err()
+            && self.queue.try_send(LogMessage::Line(self.style.line(record.level(), *record.args()))).is_err()
         {
             self.lines_lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -102,11 +102,13 @@ fn spawn(
     style: Style,
     output: impl Write + Send + 'static,
     lines_lost: &'static AtomicU64,
-    crew: &Crew,
+    registry: &ThreadRegistry,
 ) -> Result<(Backend, Logger), Failure> {
-    let (queue, lines): (Sender<Message>, Receiver<Message>) = bounded(QUEUE_LINES);
-    let writer = Writer::new(output, lines, style, lines_lost);
-    crew.spawn("udpd-log", Duty::Log, move || writer.run()).map_err(|error| threads::refusal("udpd-log", &error))?;
+    let (queue, lines): (Sender<LogMessage>, Receiver<LogMessage>) = bounded(QUEUE_LINES);
+    let writer = LogWriter::new(output, lines, style, lines_lost);
+    registry
+        .spawn("udpd-log", ThreadRole::Log, move || writer.run())
+        .map_err(|error| threads::start_failure("udpd-log", &error))?;
     Ok((Backend { level, style, queue: queue.clone(), lines_lost }, Logger { queue }))
 }
 

@@ -28,7 +28,7 @@ fn lines_admitted(line: &str) -> Option<u64> {
 #[test]
 fn a_finished_log_holds_every_line_of_the_level_and_none_below() {
     let (reader, writer) = pipe().unwrap();
-    let (backend, logger) = spawn(LevelFilter::Warn, Style::Text, writer, counter(), &Crew::new().0).unwrap();
+    let (backend, logger) = spawn(LevelFilter::Warn, Style::Text, writer, counter(), &ThreadRegistry::new().0).unwrap();
     say(&backend, Level::Error, "broken");
     say(&backend, Level::Info, "chatter");
     say(&backend, Level::Warn, "careful");
@@ -40,7 +40,7 @@ fn a_finished_log_holds_every_line_of_the_level_and_none_below() {
 fn both_formats_reach_the_output() {
     for (style, start) in [(Style::Text, "info: "), (Style::Journal, "<6>"), (Style::Json, "{\"time\":\"")] {
         let (reader, writer) = pipe().unwrap();
-        let (backend, logger) = spawn(LevelFilter::Info, style, writer, counter(), &Crew::new().0).unwrap();
+        let (backend, logger) = spawn(LevelFilter::Info, style, writer, counter(), &ThreadRegistry::new().0).unwrap();
         say(&backend, Level::Info, "here");
         logger.finish(LONG_ENOUGH);
         let text = io::read_to_string(reader).unwrap();
@@ -52,7 +52,7 @@ fn both_formats_reach_the_output() {
 fn a_stopped_reader_stops_nobody_and_later_learns_how_many_lines_it_missed() {
     let (reader, writer) = pipe().unwrap();
     let lost = counter();
-    let (backend, logger) = spawn(LevelFilter::Info, Style::Text, writer, lost, &Crew::new().0).unwrap();
+    let (backend, logger) = spawn(LevelFilter::Info, Style::Text, writer, lost, &ThreadRegistry::new().0).unwrap();
     // Nobody reads yet, so these calls and the finish would hang here if they waited for the pipe.
     let sent = 3 * QUEUE_LINES;
     for number in 0..sent {
@@ -90,7 +90,7 @@ fn a_closed_pipe_costs_lines_and_nothing_else() {
     let (reader, writer) = pipe().unwrap();
     drop(reader);
     let lost = counter();
-    let (backend, logger) = spawn(LevelFilter::Info, Style::Text, writer, lost, &Crew::new().0).unwrap();
+    let (backend, logger) = spawn(LevelFilter::Info, Style::Text, writer, lost, &ThreadRegistry::new().0).unwrap();
     for _ in 0..3 {
         say(&backend, Level::Info, "is anybody there?");
     }
@@ -123,7 +123,7 @@ fn log_through(script: Vec<io::Result<usize>>, messages: &[&str]) -> (String, u6
     let (taken, pieces) = mpsc::channel();
     let lost = counter();
     let (backend, logger) =
-        spawn(LevelFilter::Info, Style::Text, Scripted { script, taken }, lost, &Crew::new().0).unwrap();
+        spawn(LevelFilter::Info, Style::Text, Scripted { script, taken }, lost, &ThreadRegistry::new().0).unwrap();
     for message in messages {
         say(&backend, Level::Info, message);
     }
@@ -160,7 +160,7 @@ fn a_full_output_that_does_not_block_is_waited_for() {
 #[test]
 fn lines_of_many_threads_never_mix() {
     let (reader, writer) = pipe().unwrap();
-    let (backend, logger) = spawn(LevelFilter::Info, Style::Text, writer, counter(), &Crew::new().0).unwrap();
+    let (backend, logger) = spawn(LevelFilter::Info, Style::Text, writer, counter(), &ThreadRegistry::new().0).unwrap();
     let message = |thread: usize, number: usize| format!("{thread}-{number}-{}", "y".repeat(number));
     let reading = thread::spawn(move || io::read_to_string(reader).unwrap());
     // 2000 lines fit the queue, so none may be missing however slow the reader is.

@@ -12,14 +12,14 @@ use crossbeam_channel::{Receiver, Sender};
 use log::Level;
 
 use super::line::Style;
-use crate::os::crew;
+use crate::os::threads;
 
 /// How long to leave a full non-blocking output alone. Stderr is non-blocking when another process that shares it made
 /// it so; the writer then waits as it would on any other full pipe.
 const FULL_OUTPUT_PAUSE: Duration = Duration::from_millis(200);
 
 /// What travels to the writer.
-pub(super) enum Message {
+pub(super) enum LogMessage {
     /// One whole line with its newline.
     Line(Vec<u8>),
     /// Write what is queued, then drop the sender and end.
@@ -27,9 +27,9 @@ pub(super) enum Message {
 }
 
 /// The state of the writing thread.
-pub(super) struct Writer<W> {
+pub(super) struct LogWriter<W> {
     output: W,
-    lines: Receiver<Message>,
+    lines: Receiver<LogMessage>,
     style: Style,
     lines_lost: &'static AtomicU64,
     /// How many of those the log has admitted to.
@@ -40,8 +40,8 @@ pub(super) struct Writer<W> {
     failing: bool,
 }
 
-impl<W: Write> Writer<W> {
-    pub(super) fn new(output: W, lines: Receiver<Message>, style: Style, lines_lost: &'static AtomicU64) -> Self {
+impl<W: Write> LogWriter<W> {
+    pub(super) fn new(output: W, lines: Receiver<LogMessage>, style: Style, lines_lost: &'static AtomicU64) -> Self {
         Self { output, lines, style, lines_lost, lines_lost_told: 0, unfinished: Vec::new(), failing: false }
     }
 
@@ -49,16 +49,16 @@ impl<W: Write> Writer<W> {
     pub(super) fn run(mut self) {
         let mut finished = None;
         while finished.is_none()
-            && let Ok(message) = crew::at_rest(|| self.lines.recv())
+            && let Ok(message) = threads::blocking(|| self.lines.recv())
         {
             match message {
-                Message::Line(line) => self.write_or_count(&line),
-                Message::Finish(alive) => finished = Some(alive),
+                LogMessage::Line(line) => self.write_or_count(&line),
+                LogMessage::Finish(alive) => finished = Some(alive),
             }
         }
         // Other threads may have logged in the meantime.
         while let Ok(message) = self.lines.try_recv() {
-            if let Message::Line(line) = message {
+            if let LogMessage::Line(line) = message {
                 self.write_or_count(&line);
             }
         }
@@ -120,19 +120,19 @@ impl<W: Write> Writer<W> {
     fn push(&mut self, bytes: &[u8]) -> usize {
         let mut written = 0;
         while written < bytes.len() {
-            match crew::at_rest(|| self.output.write(&bytes[written..])) {
+            match threads::blocking(|| self.output.write(&bytes[written..])) {
                 Ok(0) => break,
                 Ok(count) => written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    crew::at_rest(|| thread::sleep(FULL_OUTPUT_PAUSE))
+                    threads::blocking(|| thread::sleep(FULL_OUTPUT_PAUSE))
                 }
                 Err(_) => break,
             }
         }
         if written > 0 {
             // Stderr keeps nothing back; an output that does reports its failure here or at the next write.
-            let _ = crew::at_rest(|| self.output.flush());
+            let _ = threads::blocking(|| self.output.flush());
         }
         written
     }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::Signal;
 
-use super::crew::Crew;
 use super::signals;
+use super::threads::ThreadRegistry;
 use crate::exit::Failure;
 
 /// What a shell shows for a process that Ctrl-C ended.
@@ -21,7 +21,7 @@ pub fn stop_on_signal(clean_up: impl Fn() + Send + 'static) -> Result<Arc<Atomic
     let ignored = ignored();
     let stop = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&stop);
-    signals::listen(&Crew::new().0, move |number| {
+    signals::listen(&ThreadRegistry::new().0, move |number| {
         let is_asked_for = number == Signal::SIGINT as i32 || number == Signal::SIGTERM as i32;
         let is_ignored = ignored >> (number - 1) & 1 == 1 && !is_asked_for;
         if !is_ignored && raised.swap(true, Ordering::Relaxed) {

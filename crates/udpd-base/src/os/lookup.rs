@@ -10,12 +10,12 @@ use nix::sys::socket::SockaddrStorage;
 
 use crate::exit::{ExitCode, Failure};
 use crate::text::address;
-use crate::text::advice::Advice;
+use crate::text::advice::ValueAdvice;
 use crate::text::peer::host_name;
 
 /// Somebody to send to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Destination {
+pub struct LookupTarget {
     pub address: SocketAddr,
     /// What was looked up and what else it could have been, when it was a name.
     pub looked_up: Option<String>,
@@ -23,7 +23,7 @@ pub struct Destination {
 
 /// Reads what the operator has written behind `option`. A name that no resolver knows ends with
 /// [`ExitCode::Unavailable`], what is neither name nor address with [`ExitCode::Usage`].
-pub fn destination(option: &str, text: &str) -> Result<Destination, Failure> {
+pub fn destination(option: &str, text: &str) -> Result<LookupTarget, Failure> {
     destination_by(option, text, |text| text.to_socket_addrs().map(Iterator::collect))
 }
 
@@ -31,11 +31,11 @@ fn destination_by(
     option: &str,
     text: &str,
     look_up: impl Fn(&str) -> io::Result<Vec<SocketAddr>>,
-) -> Result<Destination, Failure> {
-    let usage = |advice: Advice| Failure::new(ExitCode::Usage, format!("{option}: {advice}"));
+) -> Result<LookupTarget, Failure> {
+    let usage = |advice: ValueAdvice| Failure::new(ExitCode::Usage, format!("{option}: {advice}"));
     let Some(host) = host_name(text) else {
         let address = address::parse_destination(text).map_err(usage)?;
-        return Ok(Destination { address, looked_up: None });
+        return Ok(LookupTarget { address, looked_up: None });
     };
     let unknown = |why: String| {
         let cure = "correct the name, see /etc/hosts and /etc/resolv.conf, or write the IP address";
@@ -51,7 +51,7 @@ fn destination_by(
     let others: Vec<String> = usable.map(|address| address.to_string()).collect();
     let address = first.ok_or_else(|| unknown(refused.unwrap_or_else(|| "it has none".to_owned())))?;
     let also = if others.is_empty() { String::new() } else { format!(" (also {})", others.join(", ")) };
-    Ok(Destination { address, looked_up: Some(format!("{text} is {address}{also}")) })
+    Ok(LookupTarget { address, looked_up: Some(format!("{text} is {address}{also}")) })
 }
 
 /// The addresses of this host's interfaces. One that a local route alone makes this host's is not among them.
@@ -74,7 +74,7 @@ mod tests {
         assert!(local_addresses().contains(&IpAddr::from([127, 0, 0, 1])));
     }
 
-    fn by(text: &str, found: &[&str]) -> Result<Destination, Failure> {
+    fn by(text: &str, found: &[&str]) -> Result<LookupTarget, Failure> {
         let found: Vec<SocketAddr> = found.iter().map(|one| one.parse().expect(one)).collect();
         destination_by("--to", text, |asked| {
             assert_eq!(asked, text);

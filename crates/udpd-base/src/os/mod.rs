@@ -2,8 +2,6 @@
 //! port.
 
 pub mod console;
-pub mod crew;
-pub mod duty;
 pub mod holder;
 pub mod interrupt;
 pub mod lookup;
@@ -11,6 +9,7 @@ pub mod names;
 pub mod notify;
 pub mod owned;
 pub mod paths;
+pub mod role;
 pub mod runtime;
 pub mod signals;
 pub mod threads;

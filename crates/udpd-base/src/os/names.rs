@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use super::crew::{self, Crew};
-use super::duty::Duty;
+use super::role::ThreadRole;
+use super::threads::{self, ThreadRegistry};
 use crate::text::units::print_duration;
 
 /// How soon a question that had no answer is asked again, at the latest.
@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// What a name means, as far as anybody knows.
 #[derive(Debug, Default)]
-struct Known {
+struct LookupResult {
     /// In the resolver's order; none before the first answer.
     addresses: Vec<SocketAddr>,
     /// The resolver has answered, or failed to.
@@ -32,14 +32,14 @@ struct Known {
 /// Shared by the thread that asks and by who sends.
 #[derive(Debug, Default)]
 struct Board {
-    known: Mutex<Known>,
+    known: Mutex<LookupResult>,
     asked: Condvar,
 }
 
 /// A name that is looked up for as long as this lives.
 #[derive(Debug)]
 #[cfg_attr(any(test, feature = "testing"), derive(Clone))]
-pub struct Name {
+pub struct FollowedName {
     board: Arc<Board>,
     /// Its end is heard by the thread.
     _life: Sender<Infallible>,
@@ -47,7 +47,7 @@ pub struct Name {
 
 /// What is to be looked up, how often, and for whom.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct LookupRequest {
     pub name: String,
     pub port: u16,
     pub every: Duration,
@@ -55,17 +55,17 @@ pub struct Question {
     pub whom: String,
 }
 
-impl Name {
+impl FollowedName {
     /// Starts to look it up. Answers that `is_usable` refuses are left out.
     pub fn follow(
-        crew: &Crew,
-        question: Question,
+        registry: &ThreadRegistry,
+        question: LookupRequest,
         is_usable: impl Fn(SocketAddr) -> bool + Send + 'static,
     ) -> io::Result<Self> {
         let board = Arc::new(Board::default());
         let (life, end) = bounded(0);
-        let asker = Asker { question, board: Arc::clone(&board), is_silent: false };
-        crew.spawn("lookup", Duty::Resolver, move || asker.run(&end, is_usable, look_up))?;
+        let asker = NameThread { question, board: Arc::clone(&board), is_silent: false };
+        registry.spawn("lookup", ThreadRole::Resolver, move || asker.run(&end, is_usable, look_up))?;
         Ok(Self { board, _life: life })
     }
 
@@ -80,7 +80,7 @@ impl Name {
     /// What its resolver has answered.
     #[cfg(any(test, feature = "testing"))]
     pub fn set(&self, addresses: Vec<SocketAddr>) {
-        *self.board.lock() = Known { addresses, is_asked: true };
+        *self.board.lock() = LookupResult { addresses, is_asked: true };
     }
 
     /// Its addresses now; none while nobody knows any.
@@ -98,7 +98,7 @@ impl Name {
 }
 
 impl Board {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LookupResult> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -108,14 +108,14 @@ fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 }
 
 /// The thread of one name.
-struct Asker {
-    question: Question,
+struct NameThread {
+    question: LookupRequest,
     board: Arc<Board>,
     /// A failure was said that is not over.
     is_silent: bool,
 }
 
-impl Asker {
+impl NameThread {
     fn run(
         mut self,
         end: &Receiver<Infallible>,
@@ -123,7 +123,7 @@ impl Asker {
         look_up: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>>,
     ) {
         loop {
-            let found = crew::at_rest(|| look_up(&self.question.name, self.question.port));
+            let found = threads::blocking(|| look_up(&self.question.name, self.question.port));
             let usable = found.and_then(|found| {
                 let usable: Vec<SocketAddr> = found.iter().copied().filter(|&address| is_usable(address)).collect();
                 let none = || io::Error::other(format!("none of its addresses can be sent to: {found:?}"));
@@ -133,7 +133,7 @@ impl Asker {
                 Ok(addresses) => self.note(addresses),
                 Err(error) => self.complain(&error),
             };
-            if crew::at_rest(|| end.recv_timeout(pause)) == Err(RecvTimeoutError::Disconnected) {
+            if threads::blocking(|| end.recv_timeout(pause)) == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
         }
@@ -141,7 +141,7 @@ impl Asker {
 
     /// There is an answer. How long it holds.
     fn note(&mut self, addresses: Vec<SocketAddr>) -> Duration {
-        let Question { name, every, whom, .. } = &self.question;
+        let LookupRequest { name, every, whom, .. } = &self.question;
         if std::mem::take(&mut self.is_silent) {
             log::info!("{whom}: {name} can be looked up again");
         }
@@ -155,7 +155,7 @@ impl Asker {
 
     /// There is none. How soon it is asked again.
     fn complain(&mut self, error: &io::Error) -> Duration {
-        let Question { name, every, whom, .. } = &self.question;
+        let LookupRequest { name, every, whom, .. } = &self.question;
         let pause = RETRY.min(*every);
         let mut known = self.board.lock();
         known.is_asked = true;
@@ -183,10 +183,10 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    fn asker(board: &Arc<Board>) -> Asker {
+    fn asker(board: &Arc<Board>) -> NameThread {
         let every = Duration::from_millis(1);
-        let question = Question { name: "collector".into(), port: 514, every, whom: "sink out".into() };
-        Asker { question, board: Arc::clone(board), is_silent: false }
+        let question = LookupRequest { name: "collector".into(), port: 514, every, whom: "sink out".into() };
+        NameThread { question, board: Arc::clone(board), is_silent: false }
     }
 
     fn address(text: &str) -> SocketAddr {
@@ -226,13 +226,17 @@ mod tests {
 
     #[test]
     fn whoever_waits_for_the_first_answer_gets_it_or_hears_that_there_is_none() {
-        let (crew, _events) = Crew::new();
-        let question =
-            Question { name: "localhost".into(), port: 9, every: Duration::from_secs(60), whom: "sink out".into() };
-        let name = Name::follow(&crew, question.clone(), |_| true).expect("a thread");
+        let (registry, _events) = ThreadRegistry::new();
+        let question = LookupRequest {
+            name: "localhost".into(),
+            port: 9,
+            every: Duration::from_secs(60),
+            whom: "sink out".into(),
+        };
+        let name = FollowedName::follow(&registry, question.clone(), |_| true).expect("a thread");
         name.wait(Instant::now() + Duration::from_secs(60));
         assert!(name.addresses().iter().all(|address| address.ip().is_loopback()) && !name.addresses().is_empty());
-        let none = Name::follow(&crew, question, |_| false).expect("a thread");
+        let none = FollowedName::follow(&registry, question, |_| false).expect("a thread");
         none.wait(Instant::now() + Duration::from_secs(60));
         assert_eq!(none.addresses(), []);
     }

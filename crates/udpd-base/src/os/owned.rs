@@ -27,24 +27,24 @@ const OTHERS_WRITE: u32 = 0o022;
 
 /// Why something is not believed: it says what is there, what is expected and what helps.
 #[derive(Debug)]
-struct Refusal(String);
+struct OwnershipRefusal(String);
 
-impl fmt::Display for Refusal {
+impl fmt::Display for OwnershipRefusal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
     }
 }
 
-impl Error for Refusal {}
+impl Error for OwnershipRefusal {}
 
 fn refused(path: &Path, what: &str, expected: &str, cure: &str) -> io::Error {
     let text = format!("{} {what}, and udpd takes up only {expected}; {cure}", path.display());
-    io::Error::new(ErrorKind::PermissionDenied, Refusal(text))
+    io::Error::new(ErrorKind::PermissionDenied, OwnershipRefusal(text))
 }
 
 /// Whether something was refused here, and says itself where it is and what helps.
 pub fn is_refusal(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<Refusal>())
+    error.get_ref().is_some_and(|inner| inner.is::<OwnershipRefusal>())
 }
 
 /// Whether it is believed, whatever its kind is.

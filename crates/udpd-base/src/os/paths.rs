@@ -2,39 +2,42 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::text::advice::Advice;
+use crate::text::advice::ValueAdvice;
 
 /// The longest path of a Unix socket that the kernel takes (sun_path, without its final zero byte).
 const SOCKET_PATH_MAX: usize = 107;
 
 /// An absolute path of a file that may be there or not, but is no directory.
-pub fn check_file(text: &str) -> Result<PathBuf, Advice> {
+pub fn check_file(text: &str) -> Result<PathBuf, ValueAdvice> {
     if text.is_empty() {
-        return Err(Advice::new("the path is empty", "write an absolute path, such as \"/var/log/udpd/all.log\""));
+        return Err(ValueAdvice::new("the path is empty", "write an absolute path, such as \"/var/log/udpd/all.log\""));
     }
     if text.chars().any(char::is_control) {
-        return Err(Advice::new(format!("{text:?} holds a control character"), "write a path of printable characters"));
+        return Err(ValueAdvice::new(
+            format!("{text:?} holds a control character"),
+            "write a path of printable characters",
+        ));
     }
     let path = Path::new(text);
     if !path.is_absolute() {
         let what = format!("{text:?} is relative, and the daemon has no directory of its own");
-        return Err(Advice::new(what, "write a path that starts with /"));
+        return Err(ValueAdvice::new(what, "write a path that starts with /"));
     }
     if path.components().any(|component| component == Component::ParentDir) {
-        return Err(Advice::new(format!("{text:?} climbs with .."), "write the path that it leads to"));
+        return Err(ValueAdvice::new(format!("{text:?} climbs with .."), "write the path that it leads to"));
     }
     if let Some(advice) = stream_of_this_process(path) {
         return Err(advice);
     }
     if text.ends_with('/') || path.is_dir() {
         let file = format!("{}/NAME", text.trim_end_matches('/'));
-        return Err(Advice::new(format!("{text:?} is a directory"), format!("name a file in it: {file:?}")));
+        return Err(ValueAdvice::new(format!("{text:?} is a directory"), format!("name a file in it: {file:?}")));
     }
     Ok(tidy(path))
 }
 
 /// What is under these names is a stream that this process was started with, and behind a symbolic link.
-fn stream_of_this_process(path: &Path) -> Option<Advice> {
+fn stream_of_this_process(path: &Path) -> Option<ValueAdvice> {
     let own = ["/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/"];
     let path = tidy(path);
     let text = path.to_str()?;
@@ -42,11 +45,11 @@ fn stream_of_this_process(path: &Path) -> Option<Advice> {
     match (text, number) {
         ("/dev/stdout", _) | (_, Some("1")) => {
             let what = format!("{text:?} is the standard output of udpd and no file of its own");
-            Some(Advice::new(what, "write records there with a sink of type \"stdout\", or --to stdout:"))
+            Some(ValueAdvice::new(what, "write records there with a sink of type \"stdout\", or --to stdout:"))
         }
         ("/dev/stdin" | "/dev/stderr", _) | (_, Some(_)) => {
             let what = format!("{text:?} is a stream that udpd was started with, and no file of its own");
-            Some(Advice::new(what, "write the path that it leads to"))
+            Some(ValueAdvice::new(what, "write the path that it leads to"))
         }
         _ => None,
     }
@@ -54,22 +57,22 @@ fn stream_of_this_process(path: &Path) -> Option<Advice> {
 
 /// As [`check_file`], for a file that will be replaced as a whole. Whatever else stands there, a device above all, was
 /// made by somebody else for something else.
-pub fn check_replaced(text: &str) -> Result<PathBuf, Advice> {
+pub fn check_replaced(text: &str) -> Result<PathBuf, ValueAdvice> {
     let path = check_file(text)?;
     let what = match path.symlink_metadata().map(|found| found.file_type()) {
         Ok(kind) if kind.is_symlink() => "a symbolic link, which would itself be replaced by a file",
         Ok(kind) if !kind.is_file() => "not a regular file, and would be replaced by one",
         _ => return Ok(path),
     };
-    Err(Advice::new(format!("{text:?} is {what}"), "name a regular file, or one that does not exist yet"))
+    Err(ValueAdvice::new(format!("{text:?} is {what}"), "name a regular file, or one that does not exist yet"))
 }
 
 /// As [`check_file`], for a Unix socket.
-pub fn check_socket(text: &str) -> Result<PathBuf, Advice> {
+pub fn check_socket(text: &str) -> Result<PathBuf, ValueAdvice> {
     let path = check_file(text)?;
     if text.len() > SOCKET_PATH_MAX {
         let what = format!("{text:?} is {} bytes long, and the path of a socket at most {SOCKET_PATH_MAX}", text.len());
-        return Err(Advice::new(what, "choose a shorter path, such as \"/run/udpd/control.sock\""));
+        return Err(ValueAdvice::new(what, "choose a shorter path, such as \"/run/udpd/control.sock\""));
     }
     Ok(path)
 }
@@ -89,13 +92,13 @@ pub fn resolve(path: &Path) -> PathBuf {
 }
 
 /// The path from `directory` on, as text.
-pub fn absolute(path: &Path, directory: &Path) -> Result<String, Advice> {
+pub fn absolute(path: &Path, directory: &Path) -> Result<String, ValueAdvice> {
     let slash = path.as_os_str().to_string_lossy().ends_with('/');
     let whole = tidy(&directory.join(path));
     match whole.to_str() {
         // Joining would lose the final slash, which says that a directory is meant.
         Some(text) => Ok(format!("{text}{}", if slash { "/" } else { "" })),
-        None => Err(Advice::new(format!("{whole:?} is not UTF-8"), "choose a path that is")),
+        None => Err(ValueAdvice::new(format!("{whole:?} is not UTF-8"), "choose a path that is")),
     }
 }
 

@@ -13,8 +13,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use super::crew::{self, Crew, Event};
-use super::duty::Duty;
+use super::role::ThreadRole;
+use super::threads::{self, DaemonEvent, ThreadRegistry};
 use crate::exit::{ExitCode, Failure};
 
 /// What a signal does.
@@ -99,10 +99,10 @@ pub fn name_of(number: i32) -> String {
     Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |signal| signal.as_str().to_owned())
 }
 
-/// Puts the table in force for the daemon: what is to be heard becomes an event of its crew.
-pub fn watch(crew: &Crew) -> Result<(), Failure> {
-    let reporter = crew.clone();
-    listen(crew, move |number| reporter.report(Event::Signal(number)))
+/// Puts the table in force for the daemon: what is to be heard becomes an event of its registry.
+pub fn watch(registry: &ThreadRegistry) -> Result<(), Failure> {
+    let reporter = registry.clone();
+    listen(registry, move |number| reporter.report(DaemonEvent::Signal(number)))
 }
 
 /// Puts the table in force and tells of each signal that is to be heard. To be called before there is another thread,
@@ -110,7 +110,7 @@ pub fn watch(crew: &Crew) -> Result<(), Failure> {
 ///
 /// What is heard is blocked as well, and a thread reads it from a descriptor. A handler would have to wake somebody by
 /// a system call, and where that is denied SIGTERM would end nothing.
-pub(super) fn listen(crew: &Crew, mut tell: impl FnMut(i32) + Send + 'static) -> Result<(), Failure> {
+pub(super) fn listen(registry: &ThreadRegistry, mut tell: impl FnMut(i32) + Send + 'static) -> Result<(), Failure> {
     let fail = |error: io::Error| {
         Failure::new(
             ExitCode::Failure,
@@ -122,10 +122,10 @@ pub(super) fn listen(crew: &Crew, mut tell: impl FnMut(i32) + Send + 'static) ->
     let descriptor = SignalFd::with_flags(&heard, SfdFlags::SFD_CLOEXEC).map_err(|error| fail(error.into()))?;
     let body = move || {
         loop {
-            tell(crew::at_rest(|| next(&descriptor)));
+            tell(threads::blocking(|| next(&descriptor)));
         }
     };
-    crew.spawn("udpd-signal", Duty::Signals, body).map(drop).map_err(fail)
+    registry.spawn("udpd-signal", ThreadRole::Signals, body).map(drop).map_err(fail)
 }
 
 /// Every signal, the real-time ones included, without those of which `is_out` holds.

@@ -18,7 +18,7 @@ pub const USUAL: &str = "udpd";
 
 /// Who udpd is to be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Wanted {
+pub enum WantedUser {
     /// The usual one where there is one, if root starts it.
     #[default]
     Auto,

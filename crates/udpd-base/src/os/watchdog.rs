@@ -1,14 +1,14 @@
 //! The watchdog: tells the service manager that every thread is well, and is silent while one hangs, so that the
 //! manager restarts the daemon (`WatchdogSec=`).
 //!
-//! A thread is well when its pulse has moved since the look before, or when it rests. Resting is waiting for work, for
+//! A thread is well when its heartbeat has moved since the look before, or when it rests. Resting is waiting for work, for
 //! a disk or for a peer: a disk that freezes for an hour is not our hang, and a restart would only lose what waits for
-//! it. For what the pulse does not show the kernel is asked, where /proc can be read. A thread that somebody has
+//! it. For what the heartbeat does not show the kernel is asked, where /proc can be read. A thread that somebody has
 //! stopped, with a debugger, stands in its rest and takes no work when it comes: it is not well. One that the kernel
 //! itself keeps in a sleep that no signal ends, for a page that a slow disk has yet to bring, is well, for nobody could
 //! restart it.
 //!
-//! The pulse of every thread is read at each look, which is cheap. To ask the kernel costs ten microseconds a thread,
+//! The heartbeat of every thread is read at each look, which is cheap. To ask the kernel costs ten microseconds a thread,
 //! and a daemon with a port for each customer has a thousand that rest. So of many that rest some are asked at each
 //! look, in turn, and all of them within half of the manager's limit.
 //!
@@ -25,11 +25,10 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::exit::Failure;
-use crate::os::crew;
-use crate::os::crew::{Crew, Vitals};
-use crate::os::duty::Duty;
 use crate::os::notify::Notifier;
+use crate::os::role::ThreadRole;
 use crate::os::threads;
+use crate::os::threads::{ThreadRegistry, ThreadStatus};
 
 /// The longest time between two looks. It bounds how long after a hang the last sign of life may be.
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
@@ -51,7 +50,7 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Starts the thread that will look, if the service manager asks for signs of life.
-    pub fn start(crew: &Crew, notifier: &Arc<Notifier>) -> Result<Self, Failure> {
+    pub fn start(registry: &ThreadRegistry, notifier: &Arc<Notifier>) -> Result<Self, Failure> {
         let variable = |name| std::env::var(name).ok();
         let asked =
             limit(variable("WATCHDOG_USEC").as_deref(), variable("WATCHDOG_PID").as_deref(), std::process::id());
@@ -62,14 +61,15 @@ impl Watchdog {
         let Some(limit) = limit else { return Ok(Self { looker: None }) };
         let (looker, orders) = bounded(1);
         let state = Looker {
-            crew: crew.clone(),
+            registry: registry.clone(),
             notifier: Arc::clone(notifier),
             limit,
-            seen: Seen::default(),
+            seen: PreviousLooks::default(),
             looks_in_vain: 0,
         };
-        crew.spawn("udpd-watchdog", Duty::Watchdog, move || state.run(&orders))
-            .map_err(|error| threads::refusal("udpd-watchdog", &error))?;
+        registry
+            .spawn("udpd-watchdog", ThreadRole::Watchdog, move || state.run(&orders))
+            .map_err(|error| threads::start_failure("udpd-watchdog", &error))?;
         Ok(Self { looker: Some(looker) })
     }
 
@@ -99,7 +99,7 @@ fn limit(microseconds: Option<&str>, process: Option<&str>, own_process: u32) ->
 /// A thread that is not well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hang {
-    thread: Vitals,
+    thread: ThreadStatus,
     is_stopped: bool,
 }
 
@@ -112,18 +112,18 @@ impl fmt::Display for Hang {
 
 /// The state of the thread that looks.
 struct Looker {
-    crew: Crew,
+    registry: ThreadRegistry,
     notifier: Arc<Notifier>,
     limit: Duration,
-    seen: Seen,
+    seen: PreviousLooks,
     looks_in_vain: u32,
 }
 
 /// What the looks before have seen.
 #[derive(Debug, Default)]
-struct Seen {
-    /// Every thread with its pulse, in the order of the crew.
-    pulses: Vec<(i32, u64)>,
+struct PreviousLooks {
+    /// Every thread with its heartbeat, in the order of the registry.
+    heartbeat: Vec<(i32, u64)>,
     /// Whose turn it is to be asked for.
     turn: usize,
     /// Who was not well.
@@ -133,17 +133,17 @@ struct Seen {
 impl Looker {
     fn run(mut self, orders: &Receiver<()>) {
         let interval = interval(self.limit);
-        if crew::at_rest(|| orders.recv()).is_err() {
+        if threads::blocking(|| orders.recv()).is_err() {
             return;
         }
         self.look();
-        while let Err(RecvTimeoutError::Timeout) = crew::at_rest(|| orders.recv_timeout(interval)) {
+        while let Err(RecvTimeoutError::Timeout) = threads::blocking(|| orders.recv_timeout(interval)) {
             self.look();
         }
     }
 
     fn look(&mut self) {
-        let Some(hang) = self.seen.judge(self.crew.vitals(), looks_in_half(self.limit), state) else {
+        let Some(hang) = self.seen.judge(self.registry.statuses(), looks_in_half(self.limit), state) else {
             if self.looks_in_vain >= LOOKS_UNTIL_SAID {
                 log::warn!("watchdog: every thread works or waits again");
             }
@@ -177,34 +177,42 @@ fn looks_in_half(limit: Duration) -> usize {
     usize::try_from(limit.as_micros() / interval(limit).as_micros().max(1) / 2).unwrap_or(usize::MAX).max(1)
 }
 
-impl Seen {
+impl PreviousLooks {
     /// The first thread that is not well, if there is one. Of those that rest so many are asked for that so many
     /// `looks` ask for all. `state` is what the kernel says of a thread.
-    fn judge(&mut self, crew: Vec<Vitals>, looks: usize, state: impl Fn(i32) -> Option<char>) -> Option<Hang> {
+    fn judge(
+        &mut self,
+        registry: Vec<ThreadStatus>,
+        looks: usize,
+        state: impl Fn(i32) -> Option<char>,
+    ) -> Option<Hang> {
         // One without a number has not had its first moment yet.
-        let pulses =
-            crew.iter().filter(|thread| thread.thread_id != 0).map(|thread| (thread.thread_id, thread.pulse)).collect();
-        let before = std::mem::replace(&mut self.pulses, pulses);
-        let asked = crew.len().div_ceil(looks).max(ASKED_MIN);
+        let heartbeat = registry
+            .iter()
+            .filter(|thread| thread.thread_id != 0)
+            .map(|thread| (thread.thread_id, thread.heartbeat))
+            .collect();
+        let before = std::mem::replace(&mut self.heartbeat, heartbeat);
+        let asked = registry.len().div_ceil(looks).max(ASKED_MIN);
         // There may be fewer threads than at the look before.
-        let first = self.turn % crew.len().max(1);
+        let first = self.turn % registry.len().max(1);
         self.turn = first + asked;
-        let has_turn = |place: usize| (place + crew.len() - first) % crew.len() < asked;
-        let has_not_moved = |place: usize, thread: &Vitals| {
+        let has_turn = |place: usize| (place + registry.len() - first) % registry.len() < asked;
+        let has_not_moved = |place: usize, thread: &ThreadStatus| {
             // As a rule it has its place of before.
             let there = before.get(place).filter(|(id, _)| *id == thread.thread_id);
             let known = there.or_else(|| before.iter().find(|(id, _)| *id == thread.thread_id));
-            known.is_some_and(|(_, pulse)| *pulse == thread.pulse)
+            known.is_some_and(|(_, heartbeat)| *heartbeat == thread.heartbeat)
         };
-        let in_question = |(place, thread): &(usize, &Vitals)| {
-            (!thread.is_at_rest() || has_turn(*place) || self.suspect == Some(thread.thread_id))
+        let in_question = |(place, thread): &(usize, &ThreadStatus)| {
+            (!thread.is_blocking() || has_turn(*place) || self.suspect == Some(thread.thread_id))
                 && has_not_moved(*place, thread)
         };
-        let hang = crew.iter().enumerate().filter(in_question).find_map(|(_, thread)| {
+        let hang = registry.iter().enumerate().filter(in_question).find_map(|(_, thread)| {
             let (is_well, is_stopped) = match state(thread.thread_id) {
                 Some('T' | 't') => (false, true),
                 Some('D') => (true, false),
-                _ => (thread.is_at_rest(), false),
+                _ => (thread.is_blocking(), false),
             };
             (!is_well).then(|| Hang { thread: thread.clone(), is_stopped })
         });
@@ -232,18 +240,18 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixDatagram;
 
-    fn thread(thread_id: i32, pulse: u64) -> Vitals {
-        Vitals { name: format!("thread{thread_id}").into(), thread_id, pulse }
+    fn thread(thread_id: i32, heartbeat: u64) -> ThreadStatus {
+        ThreadStatus { name: format!("thread{thread_id}").into(), thread_id, heartbeat }
     }
 
-    /// Who was found hanging at each look at threads with these pulses, where 8 sleeps in the kernel and 9 is stopped.
+    /// Who was found hanging at each look at threads with these heartbeat, where 8 sleeps in the kernel and 9 is stopped.
     fn judged(looks: &[&[(i32, u64)]]) -> Vec<Option<i32>> {
-        let mut seen = Seen::default();
+        let mut seen = PreviousLooks::default();
         let mut look = |found: &[(i32, u64)]| {
-            let crew = found.iter().map(|&(thread_id, pulse)| thread(thread_id, pulse)).collect();
+            let registry = found.iter().map(|&(thread_id, heartbeat)| thread(thread_id, heartbeat)).collect();
             let state =
                 |thread_id| [(8, 'D'), (9, 't')].into_iter().find_map(|(id, state)| (id == thread_id).then_some(state));
-            seen.judge(crew, 5, state).map(|hang| hang.thread.thread_id)
+            seen.judge(registry, 5, state).map(|hang| hang.thread.thread_id)
         };
         looks.iter().map(|found| look(found)).collect()
     }
@@ -268,15 +276,15 @@ mod tests {
         let looks = looks_in_half(Duration::from_secs(10));
         assert_eq!((looks, looks_in_half(Duration::from_secs(2))), (5, 2));
         let asked = std::cell::RefCell::new(Vec::new());
-        let mut seen = Seen::default();
+        let mut seen = PreviousLooks::default();
         let mut look = |stopped: Option<i32>| {
             asked.borrow_mut().clear();
             let state = |thread_id| {
                 asked.borrow_mut().push(thread_id);
                 Some(if stopped == Some(thread_id) { 't' } else { 'S' })
             };
-            let crew = (1..=1000).map(|thread_id| thread(thread_id, 7)).collect();
-            let found = seen.judge(crew, looks, state).map(|hang| hang.thread.thread_id);
+            let registry = (1..=1000).map(|thread_id| thread(thread_id, 7)).collect();
+            let found = seen.judge(registry, looks, state).map(|hang| hang.thread.thread_id);
             (found, asked.borrow().clone())
         };
         assert_eq!(look(None), (None, Vec::new()), "nothing is known of the look before");
@@ -340,22 +348,22 @@ mod tests {
             let length = manager.recv(&mut bytes).unwrap();
             String::from_utf8(bytes[..length].to_vec()).unwrap()
         };
-        let (crew, _events) = Crew::new();
+        let (registry, _events) = ThreadRegistry::new();
         let (go_on, going_on) = bounded::<()>(0);
         let (begun, beginning) = bounded::<()>(0);
         let body = move || {
-            crew::at_rest(|| going_on.recv().unwrap());
+            threads::blocking(|| going_on.recv().unwrap());
             begun.send(()).unwrap();
             going_on.recv().unwrap();
-            crew::step();
+            threads::step();
             begun.send(()).unwrap();
             going_on.recv().unwrap();
         };
-        let hanging = crew.spawn("sink0-archive", Duty::Free, body).unwrap();
+        let hanging = registry.spawn("sink0-archive", ThreadRole::Unconfined, body).unwrap();
         let notifier = Arc::new(Notifier::to(path.as_os_str()));
         let limit = Duration::from_secs(2);
-        let mut looker = Looker { crew, notifier, limit, seen: Seen::default(), looks_in_vain: 0 };
-        while !looker.crew.vitals()[0].is_at_rest() {
+        let mut looker = Looker { registry, notifier, limit, seen: PreviousLooks::default(), looks_in_vain: 0 };
+        while !looker.registry.statuses()[0].is_blocking() {
             std::thread::yield_now();
         }
         (0..3).for_each(|_| looker.look());

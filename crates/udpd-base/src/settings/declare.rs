@@ -39,7 +39,7 @@ macro_rules! settings {
 
         impl Default for $name {
             fn default() -> Self {
-                $crate::settings::Settings::defaults()
+                $crate::settings::TableSettings::defaults()
             }
         }
 
@@ -63,23 +63,23 @@ macro_rules! settings {
             $(.. $rest:ident = $value:expr ;)*
         }
     ) => {
-        impl $crate::settings::Settings for $name {
-            fn keys(table: &str) -> Vec<$crate::settings::Key> {
-                use $crate::settings::Kind;
+        impl $crate::settings::TableSettings for $name {
+            fn keys(table: &str) -> Vec<$crate::settings::KeyDeclaration> {
+                use $crate::settings::ValueKind;
                 let mut keys = Vec::new();
                 $({
                     let line = $crate::settings::settings!(@line $field [$($key)?] $default [$($example)?]
                         [$($help)*] [$($elsewhere)?] [$($formerly)?]);
                     let kind = $kind;
-                    keys.extend(Kind::<$type>::keys(&kind, line.key(table, Kind::<$type>::bounds(&kind))));
+                    keys.extend(ValueKind::<$type>::keys(&kind, line.key(table, ValueKind::<$type>::bounds(&kind))));
                 })*
                 keys
             }
 
-            fn read(table: &mut $crate::settings::Table<'_>, findings: &mut $crate::settings::Findings<'_>) -> Self {
-                use $crate::settings::Kind;
+            fn read(table: &mut $crate::settings::TomlTable<'_>, findings: &mut $crate::settings::Findings<'_>) -> Self {
+                use $crate::settings::ValueKind;
                 Self {
-                    $($field: Kind::<$type>::take(
+                    $($field: ValueKind::<$type>::take(
                         &$kind,
                         &$crate::settings::settings!(@line $field [$($key)?] $default [$($example)?]
                             [$($help)*] [$($elsewhere)?] [$($formerly)?]),
@@ -96,7 +96,7 @@ macro_rules! settings {
         @line $field:ident [$key:ident] $default:tt
         [$($example:tt)?] [$($help:tt)*] [$($elsewhere:tt)?] [$($formerly:tt)?]
     ) => {
-        $crate::settings::Line {
+        $crate::settings::KeyFacts {
             key: stringify!($key),
             default: stringify!($default),
             example: concat!($(stringify!($example))?),

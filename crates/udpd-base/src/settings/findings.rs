@@ -6,19 +6,19 @@ use std::ops::Range;
 
 use super::keys::{Keys, join};
 use super::problem::{Problem, Problems};
-use crate::text::advice::Advice;
+use crate::text::advice::ValueAdvice;
 
 /// Where a value stands: its byte in the text, and its key as shown to the operator.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct ValuePlace {
     pub offset: usize,
     pub key: String,
 }
 
-impl Place {
+impl ValuePlace {
     /// The place of a key that should be inside the table at this place, and is not.
-    pub fn inner(&self, key: &str) -> Place {
-        Place { offset: self.offset, key: join(&self.key, key) }
+    pub fn inner(&self, key: &str) -> ValuePlace {
+        ValuePlace { offset: self.offset, key: join(&self.key, key) }
     }
 }
 
@@ -26,7 +26,7 @@ impl Place {
 #[derive(Debug, Clone)]
 pub struct Located<T> {
     pub value: T,
-    pub place: Place,
+    pub place: ValuePlace,
 }
 
 /// The text being read, the keys that it may hold, and what is wrong with it so far.
@@ -56,12 +56,12 @@ impl<'t> Findings<'t> {
         self.problems.len() + self.omitted
     }
 
-    pub fn refuse(&mut self, place: &Place, advice: Advice) {
+    pub fn refuse(&mut self, place: &ValuePlace, advice: ValueAdvice) {
         self.add(|findings| findings.problem(place, advice));
     }
 
     /// Adds a problem of a line of another file, which the value of `key` names.
-    pub fn refuse_line(&mut self, file: &str, line: usize, key: &str, Advice { what, cure }: Advice) {
+    pub fn refuse_line(&mut self, file: &str, line: usize, key: &str, ValueAdvice { what, cure }: ValueAdvice) {
         self.add(|_| Problem { file: file.to_owned(), line, column: 1, key: key.to_owned(), what, cure });
     }
 
@@ -73,21 +73,21 @@ impl<'t> Findings<'t> {
     }
 
     /// Adds a problem, from its two halves.
-    pub fn say(&mut self, place: &Place, what: impl Into<String>, cure: impl Into<String>) {
-        self.refuse(place, Advice::new(what, cure));
+    pub fn say(&mut self, place: &ValuePlace, what: impl Into<String>, cure: impl Into<String>) {
+        self.refuse(place, ValueAdvice::new(what, cure));
     }
 
     /// The value, or `None` with the advice added to the problems.
-    pub fn accept<T>(&mut self, outcome: Result<T, Advice>, place: &Place) -> Option<T> {
+    pub fn accept<T>(&mut self, outcome: Result<T, ValueAdvice>, place: &ValuePlace) -> Option<T> {
         outcome.map_err(|advice| self.refuse(place, advice)).ok()
     }
 
     /// Adds something that is right for now.
-    pub fn warn(&mut self, place: &Place, advice: Advice) {
+    pub fn warn(&mut self, place: &ValuePlace, advice: ValueAdvice) {
         self.warnings.push(self.problem(place, advice));
     }
 
-    fn problem(&self, place: &Place, Advice { what, cure }: Advice) -> Problem {
+    fn problem(&self, place: &ValuePlace, ValueAdvice { what, cure }: ValueAdvice) -> Problem {
         let (line, column) = self.position(place.offset);
         Problem { file: self.file.to_owned(), line, column, key: place.key.clone(), what, cure }
     }
@@ -156,7 +156,7 @@ mod tests {
     fn more_problems_than_anyone_reads_are_counted() {
         let mut findings = findings("");
         for _ in 0..Problems::SHOWN_MAX + 5 {
-            findings.say(&Place { offset: 0, key: "key".into() }, "what", "cure");
+            findings.say(&ValuePlace { offset: 0, key: "key".into() }, "what", "cure");
         }
         assert_eq!(findings.count(), Problems::SHOWN_MAX + 5);
         let problems = findings.into_problems();

@@ -8,7 +8,7 @@ use crate::text::suggest::nearest;
 
 /// One key, or the header of a table.
 #[derive(Debug, Clone)]
-pub struct Key {
+pub struct KeyDeclaration {
     /// From the top of the file, such as `listener.absorb.rate`; `*` stands for a name that the operator gives.
     pub path: String,
     /// As it would be written; `None` for what has to be written.
@@ -22,7 +22,7 @@ pub struct Key {
     pub elsewhere: &'static str,
 }
 
-impl Key {
+impl KeyDeclaration {
     /// The header of a table, such as `[[listener]]` for `listener`.
     pub fn header(path: &str, example: &str, help: &str, elsewhere: &'static str) -> Self {
         let (path, example, help) = (path.to_owned(), example.to_owned(), help.to_owned());
@@ -45,15 +45,15 @@ pub fn join(table: &str, key: &str) -> String {
 
 /// All keys of a file, in the order of the documentation.
 #[derive(Debug, Default)]
-pub struct Keys(pub Vec<Key>);
+pub struct Keys(pub Vec<KeyDeclaration>);
 
 impl Keys {
-    pub fn get(&self, path: &str) -> Option<&Key> {
+    pub fn get(&self, path: &str) -> Option<&KeyDeclaration> {
         self.0.iter().find(|key| key.path == path)
     }
 
     /// The keys directly under `table`.
-    pub fn under<'k>(&'k self, table: &'k str) -> impl Iterator<Item = &'k Key> {
+    pub fn under<'k>(&'k self, table: &'k str) -> impl Iterator<Item = &'k KeyDeclaration> {
         self.0.iter().filter(move |key| match table {
             "" => !key.path.contains('.'),
             _ => key.path.rsplit_once('.').is_some_and(|(parent, _)| parent == table),
@@ -81,7 +81,7 @@ impl Keys {
             let own_text = if header { own.example.clone() } else { format!("{} = {}", own.name(), own.example) };
             return format!("what is {written} elsewhere is {} here: {own_text}", own.name());
         }
-        if let Some(near) = nearest(written, self.under(table).map(Key::name)) {
+        if let Some(near) = nearest(written, self.under(table).map(KeyDeclaration::name)) {
             return format!("did you mean {near}?");
         }
         let parent = self.0.iter().find_map(|key| {
@@ -94,7 +94,7 @@ impl Keys {
                 format!("move it under {header}, where {written} belongs")
             }
             None => {
-                let names: Vec<&str> = self.under(table).map(Key::name).collect();
+                let names: Vec<&str> = self.under(table).map(KeyDeclaration::name).collect();
                 format!("remove it; the keys here are {}", names.join(", "))
             }
         }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     fn keys() -> Keys {
-        let key = |path: &str, example: &str, elsewhere| Key::header(path, example, "", elsewhere);
+        let key = |path: &str, example: &str, elsewhere| KeyDeclaration::header(path, example, "", elsewhere);
         Keys(vec![
             key("daemon", "[daemon]", "global"),
             key("daemon.log_level", "\"info\"", ""),

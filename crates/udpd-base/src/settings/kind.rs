@@ -2,22 +2,23 @@
 
 use toml::de::DeTable;
 
-use super::findings::{Findings, Place};
-use super::keys::{Key, Keys, join};
-use super::line::Line;
-use super::table::{Field, Table};
-use crate::text::advice::Advice;
+use super::findings::{Findings, ValuePlace};
+use super::keys::{KeyDeclaration, Keys, join};
+use super::line::KeyFacts;
+use super::table::{Field, TomlTable};
+use crate::text::advice::ValueAdvice;
 
 /// A way of writing a `T`.
-pub trait Kind<T> {
+pub trait ValueKind<T> {
     /// The value of `field`, as far as it is right. What is wrong goes to `findings`.
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T>;
 
     /// As [`read`](Self::read), of a key that `older` is an older spelling of, with the one warning that it gets. What
     /// meant something else then says in the warning what it is read as.
-    fn read_older(&self, field: &Field<'_>, older: &Place, findings: &mut Findings<'_>) -> Option<T> {
+    fn read_older(&self, field: &Field<'_>, older: &ValuePlace, findings: &mut Findings<'_>) -> Option<T> {
         let key = field.name();
-        findings.warn(older, Advice::new(format!("is the older spelling of {key}"), format!("write {key} instead")));
+        findings
+            .warn(older, ValueAdvice::new(format!("is the older spelling of {key}"), format!("write {key} instead")));
         self.read(field, findings)
     }
 
@@ -32,12 +33,12 @@ pub trait Kind<T> {
     }
 
     /// The keys that one declaration makes.
-    fn keys(&self, own: Key) -> Vec<Key> {
+    fn keys(&self, own: KeyDeclaration) -> Vec<KeyDeclaration> {
         vec![own]
     }
 
     /// The value of the key that `line` declares, or its default.
-    fn take(&self, line: &Line, table: &mut Table<'_>, findings: &mut Findings<'_>) -> T {
+    fn take(&self, line: &KeyFacts, table: &mut TomlTable<'_>, findings: &mut Findings<'_>) -> T {
         let before = findings.count();
         let field = table.take_either(line.key, line.formerly, findings);
         if field.is_none() && line.is_required() {
@@ -57,10 +58,10 @@ pub trait Kind<T> {
     }
 
     /// The default, read as if it were written.
-    fn default(&self, line: &Line) -> Option<T> {
+    fn default(&self, line: &KeyFacts) -> Option<T> {
         let text = format!("{} = {}", line.key, line.default);
         let table = DeTable::parse(&text).ok()?.into_inner();
-        let mut field = Table::root(&table).take(line.key)?;
+        let mut field = TomlTable::root(&table).take(line.key)?;
         field.written = false;
         let mut findings = Findings::new("default", &text, Keys::default());
         self.read(&field, &mut findings).filter(|_| findings.count() == 0)

@@ -11,11 +11,11 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::findings::Findings;
-use super::keys::Key;
-pub use super::kind::Kind;
-use super::line::{Line, Settings};
-use super::table::{Field, Table, either};
-use crate::text::advice::Advice;
+use super::keys::KeyDeclaration;
+pub use super::kind::ValueKind;
+use super::line::{KeyFacts, TableSettings};
+use super::table::{Field, TomlTable, either};
+use crate::text::advice::ValueAdvice;
 use crate::text::suggest::nearest;
 use crate::text::units::{parse_duration, parse_size, print_duration, print_size};
 
@@ -23,7 +23,7 @@ use crate::text::units::{parse_duration, parse_size, print_duration, print_size}
 #[derive(Debug)]
 pub struct Flag;
 
-impl Kind<bool> for Flag {
+impl ValueKind<bool> for Flag {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<bool> {
         field.value.as_bool().or_else(|| field.wrong(findings, "true or false"))
     }
@@ -35,9 +35,9 @@ impl Kind<bool> for Flag {
 
 /// A whole number within bounds.
 #[derive(Debug)]
-pub struct Count(pub RangeInclusive<u64>);
+pub struct WholeNumber(pub RangeInclusive<u64>);
 
-impl<T: TryFrom<u64>> Kind<T> for Count {
+impl<T: TryFrom<u64>> ValueKind<T> for WholeNumber {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T> {
         let is_no_number = |text: &str| text.trim().parse::<u64>().is_err();
         let number = match field.value {
@@ -62,9 +62,9 @@ impl<T: TryFrom<u64>> Kind<T> for Count {
 
 /// A size in quotes, or a number of bytes.
 #[derive(Debug)]
-pub struct Size(pub RangeInclusive<u64>);
+pub struct ByteSize(pub RangeInclusive<u64>);
 
-impl<T: TryFrom<u64>> Kind<T> for Size {
+impl<T: TryFrom<u64>> ValueKind<T> for ByteSize {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T> {
         let bytes = match field.value {
             DeValue::String(text) => parsed(field, findings, parse_size(text))?,
@@ -73,7 +73,7 @@ impl<T: TryFrom<u64>> Kind<T> for Size {
         };
         let within = self.0.contains(&bytes);
         if !within {
-            let range = Kind::<u64>::bounds(self);
+            let range = ValueKind::<u64>::bounds(self);
             refuse_range(field, findings, &print_size(bytes), &range, &range);
         }
         T::try_from(bytes).ok().filter(|_| within)
@@ -91,9 +91,9 @@ impl<T: TryFrom<u64>> Kind<T> for Size {
 
 /// A duration in quotes, within bounds.
 #[derive(Debug)]
-pub struct Span(pub RangeInclusive<Duration>);
+pub struct TimeSpan(pub RangeInclusive<Duration>);
 
-impl Kind<Duration> for Span {
+impl ValueKind<Duration> for TimeSpan {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Duration> {
         let DeValue::String(text) = field.value else {
             let noun = if field.words.is_empty() { "a duration in quotes" } else { "a duration" };
@@ -114,15 +114,15 @@ impl Kind<Duration> for Span {
 
 /// One of a few words, each standing for a value.
 #[derive(Debug)]
-pub struct Words<T: 'static>(pub &'static [(&'static str, T)]);
+pub struct OneOf<T: 'static>(pub &'static [(&'static str, T)]);
 
-impl<T> Words<T> {
+impl<T> OneOf<T> {
     fn words(&self) -> Vec<&'static str> {
         self.0.iter().map(|(word, _)| *word).collect()
     }
 }
 
-impl<T: Clone> Kind<T> for Words<T> {
+impl<T: Clone> ValueKind<T> for OneOf<T> {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T> {
         let DeValue::String(text) = field.value else {
             return field.wrong(findings, &either(&self.words()));
@@ -144,28 +144,28 @@ impl<T: Clone> Kind<T> for Words<T> {
 
 /// One of a few words, or what another kind reads.
 #[derive(Debug)]
-pub struct Or<V, T: 'static, K: Kind<V>>(pub &'static [(&'static str, T)], pub K, pub fn(V) -> T);
+pub struct Or<V, T: 'static, K: ValueKind<V>>(pub &'static [(&'static str, T)], pub K, pub fn(V) -> T);
 
-impl<V, T: Clone, K: Kind<V>> Kind<T> for Or<V, T, K> {
+impl<V, T: Clone, K: ValueKind<V>> ValueKind<T> for Or<V, T, K> {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T> {
         let word = self.0.iter().find(|(word, _)| field.value.as_str() == Some(word));
         if let Some((_, value)) = word {
             return Some(value.clone());
         }
-        let field = Field { words: Words(self.0).words(), ..field.clone() };
+        let field = Field { words: OneOf(self.0).words(), ..field.clone() };
         self.1.read(&field, findings).map(self.2)
     }
 
     fn bounds(&self) -> String {
-        format!("{}, or {}", Words(self.0).bounds(), self.1.bounds())
+        format!("{}, or {}", OneOf(self.0).bounds(), self.1.bounds())
     }
 }
 
 /// A text in quotes that `0` understands.
 #[derive(Debug)]
-pub struct Text<T>(pub fn(&str) -> Result<T, Advice>);
+pub struct QuotedText<T>(pub fn(&str) -> Result<T, ValueAdvice>);
 
-impl<T: Default> Kind<T> for Text<T> {
+impl<T: Default> ValueKind<T> for QuotedText<T> {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T> {
         let text = string(field, findings)?;
         parsed(field, findings, self.0(text))
@@ -178,9 +178,9 @@ impl<T: Default> Kind<T> for Text<T> {
 
 /// A text in quotes that `0` understands; `""` is none.
 #[derive(Debug)]
-pub struct Optional<T>(pub fn(&str) -> Result<T, Advice>);
+pub struct Optional<T>(pub fn(&str) -> Result<T, ValueAdvice>);
 
-impl<T> Kind<Option<T>> for Optional<T> {
+impl<T> ValueKind<Option<T>> for Optional<T> {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Option<T>> {
         match string(field, findings)? {
             "" => Some(None),
@@ -191,9 +191,9 @@ impl<T> Kind<Option<T>> for Optional<T> {
 
 /// A list of texts that `0` understands, each value once.
 #[derive(Debug)]
-pub struct List<T>(pub fn(&str) -> Result<T, Advice>);
+pub struct List<T>(pub fn(&str) -> Result<T, ValueAdvice>);
 
-impl<T: Ord + Clone + fmt::Display> Kind<Vec<T>> for List<T> {
+impl<T: Ord + Clone + fmt::Display> ValueKind<Vec<T>> for List<T> {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<T>> {
         let DeValue::Array(items) = field.value else {
             return field.wrong(findings, "a list of strings");
@@ -218,9 +218,9 @@ impl<T: Ord + Clone + fmt::Display> Kind<Vec<T>> for List<T> {
 
 /// A text that `0` understands, or a list of them.
 #[derive(Debug)]
-pub struct OneOrMore<T>(pub fn(&str) -> Result<T, Advice>);
+pub struct OneOrMore<T>(pub fn(&str) -> Result<T, ValueAdvice>);
 
-impl<T> Kind<Vec<T>> for OneOrMore<T> {
+impl<T> ValueKind<Vec<T>> for OneOrMore<T> {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<T>> {
         let mut read = |field: &Field<'_>| {
             let text = string(field, findings)?;
@@ -240,9 +240,9 @@ impl<T> Kind<Vec<T>> for OneOrMore<T> {
 
 /// A list of names that only somebody who knows more can turn into values; until then there are none.
 #[derive(Debug)]
-pub struct Names;
+pub struct NameList;
 
-impl<T> Kind<Vec<T>> for Names {
+impl<T> ValueKind<Vec<T>> for NameList {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<T>> {
         let DeValue::Array(items) = field.value else {
             return field.wrong(findings, "a list of strings");
@@ -260,19 +260,19 @@ impl<T> Kind<Vec<T>> for Names {
 
 /// A table of settings in a key of its own. Its default is `{}`: the defaults of its keys.
 #[derive(Debug)]
-pub struct Inner;
+pub struct SubTable;
 
-impl<S: Settings> Kind<S> for Inner {
+impl<S: TableSettings> ValueKind<S> for SubTable {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<S> {
-        let mut table = Table::open(field, findings, "a table")?;
+        let mut table = TomlTable::open(field, findings, "a table")?;
         let settings = S::read(&mut table, findings);
         table.finish(findings);
         Some(settings)
     }
 
-    fn keys(&self, mut own: Key) -> Vec<Key> {
+    fn keys(&self, mut own: KeyDeclaration) -> Vec<KeyDeclaration> {
         let inner = S::keys(&own.path);
-        let table = |value: fn(&Key) -> &str| {
+        let table = |value: fn(&KeyDeclaration) -> &str| {
             let pairs: Vec<String> = inner.iter().map(|key| format!("{} = {}", key.name(), value(key))).collect();
             format!("{{ {} }}", pairs.join(", "))
         };
@@ -286,16 +286,16 @@ impl<S: Settings> Kind<S> for Inner {
 #[derive(Debug)]
 pub struct Flat;
 
-impl<S: Settings> Kind<S> for Flat {
+impl<S: TableSettings> ValueKind<S> for Flat {
     fn read(&self, _: &Field<'_>, _: &mut Findings<'_>) -> Option<S> {
         None
     }
 
-    fn keys(&self, own: Key) -> Vec<Key> {
+    fn keys(&self, own: KeyDeclaration) -> Vec<KeyDeclaration> {
         S::keys(own.path.rsplit_once('.').map_or("", |(table, _)| table))
     }
 
-    fn take(&self, _: &Line, table: &mut Table<'_>, findings: &mut Findings<'_>) -> S {
+    fn take(&self, _: &KeyFacts, table: &mut TomlTable<'_>, findings: &mut Findings<'_>) -> S {
         S::read(table, findings)
     }
 }
@@ -314,7 +314,7 @@ pub struct Chosen<T> {
 #[derive(Debug)]
 pub struct Choose<K>(pub K);
 
-impl<T, K: Kind<T>> Kind<Chosen<T>> for Choose<K> {
+impl<T, K: ValueKind<T>> ValueKind<Chosen<T>> for Choose<K> {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Chosen<T>> {
         let value = self.0.read(field, findings)?;
         Some(Chosen { value, written: field.written })
@@ -346,10 +346,10 @@ fn integer(field: &Field<'_>, findings: &mut Findings<'_>, expected: &str) -> Op
 }
 
 /// The value, or the advice with the words that would be right as well.
-fn parsed<T>(field: &Field<'_>, findings: &mut Findings<'_>, outcome: Result<T, Advice>) -> Option<T> {
-    let outcome = outcome.map_err(|Advice { what, cure }| match field.words.as_slice() {
-        [] => Advice { what, cure },
-        words => Advice::new(what, format!("{cure}, or {}", either(words))),
+fn parsed<T>(field: &Field<'_>, findings: &mut Findings<'_>, outcome: Result<T, ValueAdvice>) -> Option<T> {
+    let outcome = outcome.map_err(|ValueAdvice { what, cure }| match field.words.as_slice() {
+        [] => ValueAdvice { what, cure },
+        words => ValueAdvice::new(what, format!("{cure}, or {}", either(words))),
     });
     findings.accept(outcome, &field.place())
 }

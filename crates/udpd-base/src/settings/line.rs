@@ -3,12 +3,12 @@
 use toml::de::DeTable;
 
 use super::findings::Findings;
-use super::keys::{Key, Keys, join};
-use super::table::{Table, Written};
+use super::keys::{KeyDeclaration, Keys, join};
+use super::table::{TomlTable, WrittenKeys};
 
 /// What a declaration says of a key beside its type.
 #[derive(Debug)]
-pub struct Line {
+pub struct KeyFacts {
     pub key: &'static str,
     pub default: &'static str,
     pub example: &'static str,
@@ -17,32 +17,32 @@ pub struct Line {
     pub formerly: &'static str,
 }
 
-impl Line {
+impl KeyFacts {
     pub fn is_required(&self) -> bool {
         self.default == "required"
     }
 
     /// The key under `table`.
-    pub fn key(&self, table: &str, bounds: String) -> Key {
+    pub fn key(&self, table: &str, bounds: String) -> KeyDeclaration {
         let default = (!self.is_required()).then(|| self.default.to_owned());
         let example = if self.example.is_empty() { self.default } else { self.example };
         let (path, example) = (join(table, self.key), example.to_owned());
-        Key { path, default, example, bounds, help: self.help.trim().to_owned(), elsewhere: self.elsewhere }
+        KeyDeclaration { path, default, example, bounds, help: self.help.trim().to_owned(), elsewhere: self.elsewhere }
     }
 }
 
 /// What `settings!` implements: a value that is read from the keys of a table.
-pub trait Settings: Sized {
+pub trait TableSettings: Sized {
     /// The keys, under the path of the table.
-    fn keys(table: &str) -> Vec<Key>;
+    fn keys(table: &str) -> Vec<KeyDeclaration>;
 
     /// Reads every key; what is absent or wrong gets its default.
-    fn read(table: &mut Table<'_>, findings: &mut Findings<'_>) -> Self;
+    fn read(table: &mut TomlTable<'_>, findings: &mut Findings<'_>) -> Self;
 
     /// What an empty table means.
     fn defaults() -> Self {
         let empty = DeTable::default();
-        Self::read(&mut Table::root(&empty), &mut Findings::new("default", "", Keys::default()))
+        Self::read(&mut TomlTable::root(&empty), &mut Findings::new("default", "", Keys::default()))
     }
 }
 
@@ -50,12 +50,12 @@ pub trait Settings: Sized {
 #[derive(Debug)]
 pub struct Section<'a, S> {
     pub settings: S,
-    pub written: Written<'a>,
+    pub written: WrittenKeys<'a>,
 }
 
-impl<'a, S: Settings> Section<'a, S> {
+impl<'a, S: TableSettings> Section<'a, S> {
     /// Reads all of `table`.
-    pub fn read(mut table: Table<'a>, findings: &mut Findings<'_>) -> Self {
+    pub fn read(mut table: TomlTable<'a>, findings: &mut Findings<'_>) -> Self {
         let settings = S::read(&mut table, findings);
         Self { settings, written: table.finish(findings) }
     }

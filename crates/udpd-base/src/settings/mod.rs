@@ -17,10 +17,10 @@ pub mod table;
 mod tests;
 
 pub use declare::settings;
-pub use findings::{Findings, Located, Place};
-pub use keys::{Key, Keys};
+pub use findings::{Findings, Located, ValuePlace};
+pub use keys::{KeyDeclaration, Keys};
 pub use kinds::Chosen;
-pub use kinds::Kind;
-pub use line::{Line, Section, Settings};
+pub use kinds::ValueKind;
+pub use line::{KeyFacts, Section, TableSettings};
 pub use problem::{Problem, Problems};
-pub use table::{Field, Table, Written};
+pub use table::{Field, TomlTable, WrittenKeys};

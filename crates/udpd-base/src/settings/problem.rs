@@ -7,7 +7,7 @@
 use std::fmt;
 
 use crate::exit::{ExitCode, Failure};
-use crate::text::advice::Advice;
+use crate::text::advice::ValueAdvice;
 
 /// One problem of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,8 +55,8 @@ impl Problems {
     }
 
     /// The single problem of a file that could not even be read as text.
-    pub fn single(file: &str, line: usize, column: usize, key: &str, advice: Advice) -> Self {
-        let Advice { what, cure } = advice;
+    pub fn single(file: &str, line: usize, column: usize, key: &str, advice: ValueAdvice) -> Self {
+        let ValueAdvice { what, cure } = advice;
         Self::new(vec![Problem { file: file.to_owned(), line, column, key: key.to_owned(), what, cure }], 0)
     }
 

@@ -5,8 +5,8 @@
 
 use toml::de::{DeTable, Error};
 
-use super::findings::{Findings, Place};
-use crate::text::advice::Advice;
+use super::findings::{Findings, ValuePlace};
+use crate::text::advice::ValueAdvice;
 
 /// The tables of the file, or `None` with every finding reported.
 pub fn parse<'t>(text: &'t str, findings: &mut Findings<'_>) -> Option<DeTable<'t>> {
@@ -66,7 +66,7 @@ fn list_start(text: &str, offset: usize) -> usize {
     above.rfind("= [").or_else(|| above.rfind("=[")).and_then(|at| Some(at + above[at..].find('[')?)).unwrap_or(offset)
 }
 
-fn explain(error: &Error, text: &str) -> Advice {
+fn explain(error: &Error, text: &str) -> ValueAdvice {
     let span = error.span().unwrap_or(0..0);
     let token = text.get(span.clone()).unwrap_or_default().trim();
     let message = error.message();
@@ -123,25 +123,27 @@ fn explain(error: &Error, text: &str) -> Advice {
         ),
         () => (format!("this is not TOML: {message}"), "write KEY = VALUE on each line, under a [table] header"),
     };
-    Advice::new(what, cure)
+    ValueAdvice::new(what, cure)
 }
 
 /// A value that is no TOML, usually because its quotes are missing.
-fn explain_value(value: &str) -> Advice {
+fn explain_value(value: &str) -> ValueAdvice {
     match value {
-        "" => Advice::new("there is no value behind the =", "write one, or remove the key, which means the default"),
+        "" => {
+            ValueAdvice::new("there is no value behind the =", "write one, or remove the key, which means the default")
+        }
         "True" | "TRUE" | "yes" | "on" => {
-            Advice::new(format!("{value} is not quoted and not a boolean"), format!("write \"{value}\", or true"))
+            ValueAdvice::new(format!("{value} is not quoted and not a boolean"), format!("write \"{value}\", or true"))
         }
         "False" | "FALSE" | "no" | "off" => {
-            Advice::new(format!("{value} is not quoted and not a boolean"), format!("write \"{value}\", or false"))
+            ValueAdvice::new(format!("{value} is not quoted and not a boolean"), format!("write \"{value}\", or false"))
         }
         _ if value.contains('=') => {
-            Advice::new(format!("{value} is more than one value"), "write one KEY = VALUE on each line")
+            ValueAdvice::new(format!("{value} is more than one value"), "write one KEY = VALUE on each line")
         }
         _ => {
             let inner = value.trim_matches(|c: char| "\"'“”‘’;".contains(c));
-            Advice::new(format!("{value} is not a value: text needs quotes"), format!("write \"{inner}\""))
+            ValueAdvice::new(format!("{value} is not a value: text needs quotes"), format!("write \"{inner}\""))
         }
     }
 }
@@ -173,7 +175,7 @@ fn header_at(text: &str, offset: usize) -> bool {
 }
 
 /// The place, with the key that probably stands there.
-fn place_of(text: &str, offset: usize) -> Place {
+fn place_of(text: &str, offset: usize) -> ValuePlace {
     let name = |part: &str| -> String {
         let plain = |c: &char| c.is_ascii_alphanumeric() || "_-.".contains(*c);
         let key: String = part.trim().trim_matches(['[', ']', ' ']).chars().take_while(plain).collect();
@@ -191,7 +193,7 @@ fn place_of(text: &str, offset: usize) -> Place {
         (false, false, true) => table,
         (false, false, false) => format!("{table}.{own}"),
     };
-    Place { offset, key: if key.is_empty() { "syntax".to_owned() } else { key } }
+    ValuePlace { offset, key: if key.is_empty() { "syntax".to_owned() } else { key } }
 }
 
 #[cfg(test)]

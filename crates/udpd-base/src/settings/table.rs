@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
-use super::findings::{Findings, Located, Place};
-use super::keys::{Key, Keys, join};
+use super::findings::{Findings, Located, ValuePlace};
+use super::keys::{KeyDeclaration, Keys, join};
 
 /// A value as it stands in the text, not yet known to be of the right type.
 #[derive(Debug, Clone)]
@@ -23,14 +23,14 @@ pub struct Field<'a> {
     /// False for a default.
     pub written: bool,
     /// Where its name stands, when that is an older spelling.
-    pub older: Option<Place>,
+    pub older: Option<ValuePlace>,
     /// Words that are right as well, in quotes.
     pub words: Vec<&'static str>,
 }
 
 impl<'a> Field<'a> {
-    pub fn place(&self) -> Place {
-        Place { offset: self.span.start, key: self.key.clone() }
+    pub fn place(&self) -> ValuePlace {
+        ValuePlace { offset: self.span.start, key: self.key.clone() }
     }
 
     /// The key within its table, in the spelling of today.
@@ -44,9 +44,9 @@ impl<'a> Field<'a> {
     }
 
     /// Where the value of a key stands in the table at this place.
-    pub fn inner(&self, key: &str) -> Option<Place> {
+    pub fn inner(&self, key: &str) -> Option<ValuePlace> {
         let value = self.value.as_table()?.get(key)?;
-        Some(Place { offset: value.span().start, key: join(&self.key, key) })
+        Some(ValuePlace { offset: value.span().start, key: join(&self.key, key) })
     }
 
     /// Reports that something else was expected here.
@@ -119,22 +119,22 @@ pub fn either(words: &[&str]) -> String {
 
 /// A table, the keys of it that somebody has taken, and those of them whose values are wrong.
 #[derive(Debug)]
-pub struct Table<'a> {
-    pub place: Place,
+pub struct TomlTable<'a> {
+    pub place: ValuePlace,
     pub schema: String,
     entries: &'a DeTable<'a>,
     taken: Vec<String>,
-    written: Written<'a>,
+    written: WrittenKeys<'a>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> TomlTable<'a> {
     /// The file itself.
     pub fn root(entries: &'a DeTable<'a>) -> Self {
-        Self::new(Place { offset: 0, key: String::new() }, String::new(), entries)
+        Self::new(ValuePlace { offset: 0, key: String::new() }, String::new(), entries)
     }
 
-    fn new(place: Place, schema: String, entries: &'a DeTable<'a>) -> Self {
-        let written = Written { place: place.clone(), entries, wrong: Vec::new(), older: Vec::new() };
+    fn new(place: ValuePlace, schema: String, entries: &'a DeTable<'a>) -> Self {
+        let written = WrittenKeys { place: place.clone(), entries, wrong: Vec::new(), older: Vec::new() };
         Self { place, schema, entries, taken: Vec::new(), written }
     }
 
@@ -186,29 +186,33 @@ impl<'a> Table<'a> {
         let named = self.entries.iter().map(|(key, value)| {
             let mut field = self.field(key.get_ref(), value.span(), value.get_ref());
             field.schema = join(&self.schema, "*");
-            let place = Place { offset: key.span().start, key: field.key.clone() };
+            let place = ValuePlace { offset: key.span().start, key: field.key.clone() };
             (Located { value: key.get_ref().to_string(), place }, field)
         });
         named.collect()
     }
 
     /// Where the key stands, as opposed to its value.
-    pub fn key_place(&self, key: &str) -> Option<Place> {
+    pub fn key_place(&self, key: &str) -> Option<ValuePlace> {
         let (written, _) = self.entries.get_key_value(key)?;
-        Some(Place { offset: written.span().start, key: join(&self.place.key, key) })
+        Some(ValuePlace { offset: written.span().start, key: join(&self.place.key, key) })
     }
 
     /// Reports every key that nobody took, and says what stands where.
-    pub fn finish(self, findings: &mut Findings<'_>) -> Written<'a> {
+    pub fn finish(self, findings: &mut Findings<'_>) -> WrittenKeys<'a> {
         debug_assert!(
-            findings.keys.under(&self.schema).map(Key::name).all(|key| self.taken.iter().any(|taken| taken == key)),
+            findings
+                .keys
+                .under(&self.schema)
+                .map(KeyDeclaration::name)
+                .all(|key| self.taken.iter().any(|taken| taken == key)),
             "a key of {:?} is listed and never read",
             self.schema
         );
         for (key, _) in self.entries.iter() {
             let written: &str = key.get_ref();
             if !self.taken.iter().any(|taken| taken == written) {
-                let place = Place { offset: key.span().start, key: shown(&self.place.key, written) };
+                let place = ValuePlace { offset: key.span().start, key: shown(&self.place.key, written) };
                 findings.say(&place, "unknown key", findings.keys.cure_unknown(&self.schema, written));
             }
         }
@@ -223,36 +227,36 @@ impl<'a> Table<'a> {
 
 /// Which keys of a table the operator has written, and where: for the checks of one value against another.
 #[derive(Debug, Clone)]
-pub struct Written<'a> {
+pub struct WrittenKeys<'a> {
     /// Of the table itself.
-    pub place: Place,
+    pub place: ValuePlace,
     entries: &'a DeTable<'a>,
     wrong: Vec<&'static str>,
     older: Vec<(&'static str, &'static str)>,
 }
 
-impl Written<'_> {
+impl WrittenKeys<'_> {
     /// Whether the key is written with a wrong value, which has been reported already.
     pub fn is_wrong(&self, key: &str) -> bool {
         self.wrong.contains(&key)
     }
 
     /// Where the value of the key stands, if it is written and right.
-    pub fn place(&self, key: &str) -> Option<Place> {
+    pub fn place(&self, key: &str) -> Option<ValuePlace> {
         let value = self.value(key).filter(|_| !self.is_wrong(key))?;
-        Some(Place { offset: value.span().start, key: join(&self.place.key, key) })
+        Some(ValuePlace { offset: value.span().start, key: join(&self.place.key, key) })
     }
 
     /// Where the name of an inner key stands in the table that is written for the key.
-    pub fn inner(&self, key: &str, inner: &str) -> Option<Place> {
+    pub fn inner(&self, key: &str, inner: &str) -> Option<ValuePlace> {
         let (name, _) = self.value(key)?.get_ref().as_table()?.get_key_value(inner)?;
-        Some(Place { offset: name.span().start, key: join(&join(&self.place.key, key), inner) })
+        Some(ValuePlace { offset: name.span().start, key: join(&join(&self.place.key, key), inner) })
     }
 
     /// The texts that are written for the key, if it is right: a list of them or one, each with its place.
     pub fn texts(&self, key: &str) -> Vec<Located<String>> {
         let located = |item: &toml::Spanned<DeValue<'_>>| {
-            let place = Place { offset: item.span().start, key: join(&self.place.key, key) };
+            let place = ValuePlace { offset: item.span().start, key: join(&self.place.key, key) };
             Some(Located { value: item.get_ref().as_str()?.to_owned(), place })
         };
         let Some(value) = self.value(key).filter(|_| !self.is_wrong(key)) else { return Vec::new() };

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use super::kinds::{Count, Flat, Inner, List, Or, Size, Span, Text, Words};
-use super::{Findings, Keys, Problem, Problems, Section, Settings, Table, settings, syntax};
+use super::kinds::{ByteSize, Flat, List, OneOf, Or, QuotedText, SubTable, TimeSpan, WholeNumber};
+use super::{Findings, Keys, Problem, Problems, Section, TableSettings, TomlTable, settings, syntax};
 
 settings! {
     /// A kettle.
     #[derive(Debug, Clone, PartialEq)]
     struct Kettle {
         /// Who owns it.
-        owner: String = required like "anna", Text(|text| Ok(text.to_owned()));
+        owner: String = required like "anna", QuotedText(|text| Ok(text.to_owned()));
         /// How many cups.
-        cups: u8 = 4, Count(1..=12), elsewhere "mugs", formerly "portions";
+        cups: u8 = 4, WholeNumber(1..=12), elsewhere "mugs", formerly "portions";
         /// How much water.
-        water_bytes as water: Option<u64> = "auto", Or(&[("auto", None)], Size(1..=4096), Some);
+        water_bytes as water: Option<u64> = "auto", Or(&[("auto", None)], ByteSize(1..=4096), Some);
         /// How it boils.
-        boil: Boil = {}, Inner;
+        boil: Boil = {}, SubTable;
         /// What is in it.
         leaves: Leaves = {}, Flat;
     }
@@ -27,9 +27,9 @@ settings! {
     #[derive(Debug, Clone, PartialEq)]
     struct Boil {
         /// Until then.
-        time: Duration = "3m", Span(Duration::ZERO..=Duration::from_secs(600));
+        time: Duration = "3m", TimeSpan(Duration::ZERO..=Duration::from_secs(600));
         /// With a lid.
-        lid: bool = "on", Words(&[("on", true), ("off", false)]);
+        lid: bool = "on", OneOf(&[("on", true), ("off", false)]);
     }
 }
 
@@ -50,7 +50,7 @@ fn keys() -> Keys {
 fn read(text: &str) -> Result<(Kettle, Vec<Problem>), Problems> {
     let mut findings = Findings::new("f", text, keys());
     let table = syntax::parse(text, &mut findings).expect("TOML");
-    let section = Section::read(Table::root(&table), &mut findings);
+    let section = Section::read(TomlTable::root(&table), &mut findings);
     findings.finish(section.settings)
 }
 

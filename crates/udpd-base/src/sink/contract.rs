@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::format::encoder::Scene;
 use crate::handover::batch::LaneBatch;
-use crate::ledger::{Tallies, Tally};
+use crate::ledger::{SinkTally, Tallies};
 
 /// One destination, as its consumer uses it.
 pub trait Sink: Send + fmt::Debug {
@@ -34,7 +34,7 @@ pub trait Sink: Send + fmt::Debug {
 
     /// Goes on for other lanes, as [`SinkSettings::goes_on`](super::SinkSettings::goes_on) allows. What is pending was
     /// decided before, or its listener has the same index as before.
-    fn go_on_for(&mut self, _feeders: &Feeders) {}
+    fn go_on_for(&mut self, _feeders: &ConsumerFeeders) {}
 
     /// The last call: everything is flushed; make it last. One that takes long publishes what it knows by then, because
     /// nobody waits for it for ever.
@@ -43,7 +43,7 @@ pub trait Sink: Send + fmt::Debug {
 
 /// Who feeds a consumer.
 #[derive(Debug, Clone)]
-pub struct Feeders {
+pub struct ConsumerFeeders {
     pub sink: String,
     pub consumer: usize,
     /// Of all lanes.
@@ -53,13 +53,13 @@ pub struct Feeders {
 }
 
 /// Moves `datagrams` of a listener from pending to delivered.
-pub fn deliver(tally: &mut Tally, datagrams: u64) {
+pub fn deliver(tally: &mut SinkTally, datagrams: u64) {
     tally.pending -= datagrams;
     tally.delivered += datagrams;
 }
 
 /// Moves `datagrams` of a listener from pending to failed.
-pub fn fail(tally: &mut Tally, datagrams: u64) {
+pub fn fail(tally: &mut SinkTally, datagrams: u64) {
     tally.pending -= datagrams;
     tally.dropped.sink_error += datagrams;
 }

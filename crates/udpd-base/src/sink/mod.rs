@@ -18,7 +18,7 @@ pub mod supplied;
 pub mod testing;
 pub mod written;
 
-pub use contract::{Feeders, Sink, deliver, fail};
+pub use contract::{ConsumerFeeders, Sink, deliver, fail};
 pub use open_context::OpenContext;
 pub use settings::{AnySettings, Differs, SinkSettings};
 pub use supplied::Supplied;

@@ -14,7 +14,7 @@ use super::contract::{deliver, fail};
 use crate::format::encoder::{Encoder, Format, Scene};
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;
-use crate::os::crew;
+use crate::os::threads;
 
 /// From this fill on the buffer is written out.
 const WRITE_AT_BYTES: usize = 256 * 1024;
@@ -26,7 +26,7 @@ const PAYLOAD_BYTES_MAX: usize = 65_535;
 const RUNS_MAX: usize = 4096;
 
 /// What an outbox writes to; the seam that tests make fail.
-pub trait Destination {
+pub trait OutboxDestination {
     /// Writes a part of `bytes`, at least one byte.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
@@ -42,7 +42,7 @@ pub trait Destination {
 
 /// A stretch of the buffer that belongs to one listener.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct ListenerRun {
     listener: usize,
     datagrams: u64,
     /// Where it ends in the buffer.
@@ -54,7 +54,7 @@ struct Run {
 pub struct Outbox {
     encoder: Encoder,
     bytes: Vec<u8>,
-    runs: Vec<Run>,
+    runs: Vec<ListenerRun>,
     /// So many of the first bytes are written, and whose they are is counted.
     counted: usize,
     /// How many datagrams, and bytes of their records, have failed since the beginning.
@@ -65,7 +65,7 @@ pub struct Outbox {
 pub fn memory_bytes_max() -> usize {
     let formats = [Format::Lines, Format::Jsonl, Format::Pcapng, Format::Lengths];
     let record = formats.map(|format| format.record_bytes_max(PAYLOAD_BYTES_MAX)).into_iter().max().unwrap_or_default();
-    WRITE_AT_BYTES + record + RUNS_MAX * size_of::<Run>()
+    WRITE_AT_BYTES + record + RUNS_MAX * size_of::<ListenerRun>()
 }
 
 impl Outbox {
@@ -131,24 +131,28 @@ impl Outbox {
                 run.datagrams += 1;
                 run.end = end;
             }
-            _ => self.runs.push(Run { listener, datagrams: 1, end }),
+            _ => self.runs.push(ListenerRun { listener, datagrams: 1, end }),
         }
     }
 
     /// Writes everything, and says how many bytes are written. On an error what was written in whole records is
     /// delivered, a part of a record is taken back, the rest is failed; the box is empty afterwards in any case.
-    pub fn write_to(&mut self, destination: &mut impl Destination, tallies: &mut Tallies) -> (usize, io::Result<()>) {
+    pub fn write_to(
+        &mut self,
+        destination: &mut impl OutboxDestination,
+        tallies: &mut Tallies,
+    ) -> (usize, io::Result<()>) {
         let mut written = 0;
         let mut outcome = Ok(());
         while written < self.bytes.len() && outcome.is_ok() {
-            match crew::at_rest(|| destination.write(&self.bytes[written..])) {
+            match threads::blocking(|| destination.write(&self.bytes[written..])) {
                 Ok(0) => outcome = Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if destination.is_slow(&error) => {
                     self.count_delivered(written, tallies);
                     tallies.publish();
-                    if crew::is_given_up() {
+                    if threads::is_given_up() {
                         outcome = Err(error);
                     }
                 }
@@ -159,7 +163,7 @@ impl Outbox {
             let rest = &self.bytes[self.counted..written];
             let whole = self.counted + self.encoder.format().boundary().whole(rest).bytes;
             if whole < written
-                && let Err(error) = crew::at_rest(|| destination.take_back(written - whole))
+                && let Err(error) = threads::blocking(|| destination.take_back(written - whole))
             {
                 log::warn!("a part of a record ({} bytes) could not be taken back: {error}", written - whole);
             }
@@ -175,10 +179,10 @@ impl Outbox {
     }
 
     /// Writes as much as the destination takes, and counts nothing: whoever calls knows whose it is.
-    pub fn write_part(&mut self, destination: &mut impl Destination) -> (usize, io::Result<()>) {
+    pub fn write_part(&mut self, destination: &mut impl OutboxDestination) -> (usize, io::Result<()>) {
         let mut written = 0;
         while written < self.bytes.len() {
-            match crew::at_rest(|| destination.write(&self.bytes[written..])) {
+            match threads::blocking(|| destination.write(&self.bytes[written..])) {
                 Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -235,7 +239,7 @@ impl Outbox {
 mod tests {
     use super::*;
     use crate::format::encoder::Format;
-    use crate::ledger::Tally;
+    use crate::ledger::SinkTally;
 
     /// Takes `room` bytes, a few at a time, and then refuses.
     struct Narrow {
@@ -243,7 +247,7 @@ mod tests {
         room: usize,
     }
 
-    impl Destination for Narrow {
+    impl OutboxDestination for Narrow {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let count = bytes.len().min(7).min(self.room - self.taken.len());
             if count == 0 {
@@ -260,7 +264,7 @@ mod tests {
     }
 
     /// Records of two listeners in turn, written where there is room for so many bytes.
-    fn written(format: Format, records: &[&[u8]], room: usize) -> (Narrow, [Tally; 2], io::Result<()>) {
+    fn written(format: Format, records: &[&[u8]], room: usize) -> (Narrow, [SinkTally; 2], io::Result<()>) {
         let mut outbox = Outbox::new(Encoder::new(format, Arc::new([]), |_| true));
         let mut tallies = Tallies::new(0..2);
         for (index, record) in records.iter().enumerate() {

@@ -14,16 +14,16 @@ use crate::format::encoder::{Encoder, Scene};
 use crate::handover::Caller;
 use crate::handover::route::FullPolicy;
 use crate::ledger::{DestinationLedger, FileLedger};
-use crate::os::crew::Crew;
-use crate::os::duty::Duty;
-use crate::text::peer::Peer;
+use crate::os::role::ThreadRole;
+use crate::os::threads::ThreadRegistry;
+use crate::text::peer::PeerAddress;
 
 /// The settings of a sink of any type; cheap to clone.
 pub type AnySettings = Arc<dyn SinkSettings>;
 
 /// The settings of one type of sink.
 pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
-    fn target(&self) -> Target<'_>;
+    fn target(&self) -> SinkTarget<'_>;
 
     /// Whether it records when a datagram came and where it went to.
     fn records_arrival(&self) -> bool {
@@ -89,7 +89,7 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
     /// What it needs of the system besides what its target says, once it runs.
     fn needs(&self) -> Needs;
 
-    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure>;
+    fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure>;
 
     /// Whether what was opened for `before` can go on for these, when the pipeline is made anew: nothing is different
     /// but `what` feeds it. Otherwise the one is finished and the other opened.
@@ -116,14 +116,14 @@ impl dyn SinkSettings {
 
 /// Where a sink brings datagrams, for whoever must know that there is only one writer, or that it is not udpd itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target<'a> {
+pub enum SinkTarget<'a> {
     /// Nowhere outside of this process.
     Nowhere,
     Stdout,
     /// Files; the path holds names and codes for the time that are not filled in yet.
     Files(&'a str),
     /// Datagrams to these.
-    Peers(Vec<&'a Peer>),
+    Peers(Vec<&'a PeerAddress>),
     /// Elsewhere, in words: "the topic x of y".
     Elsewhere(String),
 }
@@ -143,7 +143,7 @@ pub struct SpillPlace<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Needs {
     /// What its consumers do.
-    pub duty: Duty,
+    pub roles: Vec<ThreadRole>,
     /// What they read besides.
     pub reads: Vec<PathBuf>,
     /// Threads beside them look up names of hosts.
@@ -152,13 +152,13 @@ pub struct Needs {
 
 impl Needs {
     /// Those of consumers that read nothing.
-    pub fn only(duty: Duty) -> Self {
-        Self { duty, reads: Vec::new(), names: false }
+    pub fn only(roles: impl Into<Vec<ThreadRole>>) -> Self {
+        Self { roles: roles.into(), reads: Vec::new(), names: false }
     }
 
     /// Whether its client library connects to hosts that others name.
     pub fn connects_to_brokers(&self) -> bool {
-        matches!(self.duty, Duty::BrokerClient | Duty::SpillingBrokerClient)
+        self.roles.contains(&ThreadRole::BrokerClient)
     }
 }
 
@@ -175,7 +175,7 @@ pub struct Opening<'a> {
     pub feeds: &'a [bool],
     pub listeners: &'a [String],
     /// Starts threads.
-    pub crew: &'a Crew,
+    pub registry: &'a ThreadRegistry,
     /// Wakes the consumer.
     pub caller: &'a Caller,
     /// What all consumers of the sink share, such as the thread that keeps their files. The first one makes it.
@@ -195,13 +195,13 @@ impl Opening<'_> {
 
 /// An open sink, and what it counts besides datagrams.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedSink {
     pub sink: Box<dyn Sink>,
     pub files: Vec<Arc<FileLedger>>,
     pub destinations: Vec<Arc<DestinationLedger>>,
 }
 
-impl Opened {
+impl OpenedSink {
     /// A sink that counts nothing besides datagrams.
     pub fn new(sink: impl Sink + 'static) -> Self {
         Self { sink: Box::new(sink), files: Vec::new(), destinations: Vec::new() }

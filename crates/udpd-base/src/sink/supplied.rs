@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::contract::Sink;
-use super::settings::{Needs, Opened, Opening, SinkSettings, Target};
+use super::settings::{Needs, OpenedSink, Opening, SinkSettings, SinkTarget};
 use crate::exit::Failure;
-use crate::os::duty::Duty;
+use crate::os::role::ThreadRole;
 
 /// Makes the sink of each consumer.
 pub struct Supplied<F>(pub F);
@@ -21,8 +21,8 @@ where
     F: Fn() -> S + Send + Sync + 'static,
     S: Sink + 'static,
 {
-    fn target(&self) -> Target<'_> {
-        Target::Nowhere
+    fn target(&self) -> SinkTarget<'_> {
+        SinkTarget::Nowhere
     }
 
     fn never_waits(&self) -> bool {
@@ -30,10 +30,10 @@ where
     }
 
     fn needs(&self) -> Needs {
-        Needs::only(Duty::Free)
+        Needs::only(ThreadRole::Unconfined)
     }
 
-    fn open(&self, _: Opening<'_>) -> Result<Opened, Failure> {
-        Ok(Opened::new(self.0()))
+    fn open(&self, _: Opening<'_>) -> Result<OpenedSink, Failure> {
+        Ok(OpenedSink::new(self.0()))
     }
 }

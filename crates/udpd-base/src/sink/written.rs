@@ -6,11 +6,11 @@ use std::path::Path;
 use super::settings::{AnySettings, SinkSettings};
 use crate::exit::{ExitCode, Failure};
 use crate::os::paths;
-use crate::settings::{Findings, Settings, Written};
-use crate::text::advice::Advice;
+use crate::settings::{Findings, TableSettings, WrittenKeys};
+use crate::text::advice::ValueAdvice;
 
-/// The settings of a sink that a file can hold. Its keys are those of [`Settings`].
-pub trait WrittenSink: Settings + SinkSettings {
+/// The settings of a sink that a file can hold. Its keys are those of [`TableSettings`].
+pub trait WrittenSink: TableSettings + SinkSettings {
     /// As `type` names it.
     const NAME: &'static str;
 
@@ -18,12 +18,12 @@ pub trait WrittenSink: Settings + SinkSettings {
     const SCHEMES: &'static [Scheme];
 
     /// Whether this build has such sinks.
-    fn available() -> Result<(), Advice> {
+    fn available() -> Result<(), ValueAdvice> {
         Ok(())
     }
 
     /// Holds one value against another.
-    fn check(&self, _written: &Written<'_>, _findings: &mut Findings<'_>) {}
+    fn check(&self, _written: &WrittenKeys<'_>, _findings: &mut Findings<'_>) {}
 
     /// For the rest of the program.
     fn finished(self) -> AnySettings {
@@ -57,7 +57,7 @@ impl Uri<'_> {
             return Ok(());
         }
         let what = format!("{:?} has something behind the colon", self.whole);
-        Err(wrong(Advice::new(what, format!("write {}:", self.scheme))))
+        Err(wrong(ValueAdvice::new(what, format!("write {}:", self.scheme))))
     }
 
     /// The path behind the scheme, made absolute.
@@ -67,22 +67,22 @@ impl Uri<'_> {
         let written = self.rest.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(self.rest);
         if written.is_empty() {
             let cure = format!("write {scheme}:PATH, such as {scheme}:/tmp/udpd.log");
-            return Err(wrong(Advice::new(format!("{scheme}: names no file"), cure)));
+            return Err(wrong(ValueAdvice::new(format!("{scheme}: names no file"), cure)));
         }
         if written == "-" {
             let what = format!("{scheme}:- would be a file called -");
             let other = if scheme == "file" { "stdout: for standard output, or " } else { "" };
-            return Err(wrong(Advice::new(what, format!("write {other}{scheme}:./- for such a file"))));
+            return Err(wrong(ValueAdvice::new(what, format!("write {other}{scheme}:./- for such a file"))));
         }
         if let Some(rest) = written.strip_prefix("//") {
             let what = format!("\"{scheme}://{rest}\" names a host");
-            return Err(wrong(Advice::new(what, format!("write {scheme}:/{rest}"))));
+            return Err(wrong(ValueAdvice::new(what, format!("write {scheme}:/{rest}"))));
         }
         paths::absolute(Path::new(written), self.directory).map_err(wrong)
     }
 }
 
 /// What is wrong with the value of `--to`.
-pub fn wrong(advice: Advice) -> Failure {
+pub fn wrong(advice: ValueAdvice) -> Failure {
     Failure::new(ExitCode::Usage, format!("--to: {advice}"))
 }

@@ -6,10 +6,10 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::text::advice::Advice;
+use crate::text::advice::ValueAdvice;
 
 /// An address that only this host reaches, where the operator names nothing better.
-pub fn parse_metrics(text: &str) -> Result<SocketAddr, Advice> {
+pub fn parse_metrics(text: &str) -> Result<SocketAddr, ValueAdvice> {
     parse(
         text,
         &Example { host: "127.0.0.1", host_noun: "for this host alone", port: "9817", instead_of_name: NOT_LOOKED_UP },
@@ -28,31 +28,31 @@ struct Example {
 const NOT_LOOKED_UP: &str = "names are not looked up: write the IP address";
 
 /// An address to bind, with a port that is not 0.
-fn parse(text: &str, example: &Example) -> Result<SocketAddr, Advice> {
+fn parse(text: &str, example: &Example) -> Result<SocketAddr, ValueAdvice> {
     let numbered = with_interface_number(text)?;
     let address: SocketAddr = numbered.parse().map_err(|_| explain(text, example))?;
     if address.port() == 0 {
         let what = format!("port 0 in {text:?} would be a different port at every start");
-        return Err(Advice::new(what, "write the port that the others expect, 1 to 65535"));
+        return Err(ValueAdvice::new(what, "write the port that the others expect, 1 to 65535"));
     }
     Ok(address)
 }
 
 /// The address with the number of the interface that it names, such as `[fe80::1%eth0]:514`.
-fn with_interface_number(text: &str) -> Result<Cow<'_, str>, Advice> {
+fn with_interface_number(text: &str) -> Result<Cow<'_, str>, ValueAdvice> {
     let parts = text.split_once('%').and_then(|(host, rest)| Some((host, rest.rsplit_once("]:")?)));
     let Some((host, (interface, port))) = parts.filter(|(_, (interface, _))| interface.parse::<u32>().is_err()) else {
         return Ok(Cow::Borrowed(text));
     };
     let index = nix::net::if_::if_nametoindex(interface).map_err(|_| {
         let what = format!("this host has no interface {interface:?}, which {text:?} names");
-        Advice::new(what, "write one that \"ip link\" shows")
+        ValueAdvice::new(what, "write one that \"ip link\" shows")
     })?;
     Ok(Cow::Owned(format!("{host}%{index}]:{port}")))
 }
 
 /// An address that datagrams can be received on by this version.
-pub fn parse_listener(text: &str) -> Result<SocketAddr, Advice> {
+pub fn parse_listener(text: &str) -> Result<SocketAddr, ValueAdvice> {
     let example =
         Example { host: "0.0.0.0", host_noun: "for every IPv4 address", port: "514", instead_of_name: NOT_LOOKED_UP };
     let address = parse(text, &example)?;
@@ -61,23 +61,23 @@ pub fn parse_listener(text: &str) -> Result<SocketAddr, Advice> {
 }
 
 /// An IPv6 address that means what it says.
-fn check_v6(text: &str, address: SocketAddr) -> Result<(), Advice> {
+fn check_v6(text: &str, address: SocketAddr) -> Result<(), ValueAdvice> {
     if let SocketAddr::V6(v6) = address {
         if let Some(v4) = v6.ip().to_ipv4_mapped() {
             let what = format!("{text:?} is an IPv4 address written as IPv6");
-            return Err(Advice::new(what, format!("write \"{v4}:{}\"", v6.port())));
+            return Err(ValueAdvice::new(what, format!("write \"{v4}:{}\"", v6.port())));
         }
         if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 {
             let what = format!("{text:?} is link-local and does not say on which interface");
             let cure = format!("write \"[{}%eth0]:{}\" with the name of the interface", v6.ip(), v6.port());
-            return Err(Advice::new(what, cure));
+            return Err(ValueAdvice::new(what, cure));
         }
     }
     Ok(())
 }
 
 /// An address that datagrams can be sent to.
-pub fn parse_destination(text: &str) -> Result<SocketAddr, Advice> {
+pub fn parse_destination(text: &str) -> Result<SocketAddr, ValueAdvice> {
     let example = Example {
         host: "10.0.0.9",
         host_noun: "with the address of the destination",
@@ -88,56 +88,56 @@ pub fn parse_destination(text: &str) -> Result<SocketAddr, Advice> {
     check_v6(text, address)?;
     if address.ip() == Ipv4Addr::BROADCAST {
         let what = format!("{text:?} is every host of the network at once");
-        return Err(Advice::new(what, "name the hosts, or a multicast group that they join"));
+        return Err(ValueAdvice::new(what, "name the hosts, or a multicast group that they join"));
     }
     Ok(address)
 }
 
 /// Why `text` is no address with a port.
-fn explain(text: &str, example: &Example) -> Advice {
+fn explain(text: &str, example: &Example) -> ValueAdvice {
     let Example { host: own, host_noun, port: own_port, instead_of_name } = example;
     let right = format!("such as \"{own}:{own_port}\"");
     if text.is_empty() {
-        return Advice::new("the address is empty", format!("write an address and a port, {right}"));
+        return ValueAdvice::new("the address is empty", format!("write an address and a port, {right}"));
     }
     if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
         let shown = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
-        return Advice::new(
+        return ValueAdvice::new(
             format!("{text:?} has no port"),
             format!("write \"{shown}:{own_port}\" with the port you want"),
         );
     }
     let digits = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if digits(text) {
-        return Advice::new(format!("{text:?} has no address"), format!("write \"{own}:{text}\" {host_noun}"));
+        return ValueAdvice::new(format!("{text:?} has no address"), format!("write \"{own}:{text}\" {host_noun}"));
     }
     let Some((host, port)) = text.rsplit_once(':') else {
-        return Advice::new(format!("{text:?} is not an address and a port"), format!("write both, {right}"));
+        return ValueAdvice::new(format!("{text:?} is not an address and a port"), format!("write both, {right}"));
     };
     if digits(port) && port.parse::<u16>().is_err() {
-        return Advice::new(format!("port {port} in {text:?} does not exist"), "write a port from 1 to 65535");
+        return ValueAdvice::new(format!("port {port} in {text:?} does not exist"), "write a port from 1 to 65535");
     }
     if !digits(port) {
-        return Advice::new(
+        return ValueAdvice::new(
             format!("{port:?} in {text:?} is not a port"),
             format!("write an address and a port, {right}"),
         );
     }
     if host.is_empty() || host == "*" {
         let cure = format!("write \"{own}:{port}\" {host_noun}, or \"[::]:{port}\" for every address of both families");
-        return Advice::new(format!("{text:?} names no address"), cure);
+        return ValueAdvice::new(format!("{text:?} names no address"), cure);
     }
     if host.contains(':') && !host.starts_with('[') {
-        return Advice::new(
+        return ValueAdvice::new(
             format!("{text:?} needs brackets around the IPv6 address"),
             format!("write \"[{host}]:{port}\""),
         );
     }
     if host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || host.starts_with('[') {
-        return Advice::new(format!("{host:?} in {text:?} is not an IP address"), format!("write one {right}"));
+        return ValueAdvice::new(format!("{host:?} in {text:?} is not an IP address"), format!("write one {right}"));
     }
     let cure = format!("{instead_of_name}, {right}");
-    Advice::new(format!("{host:?} in {text:?} is not an IP address"), cure)
+    ValueAdvice::new(format!("{host:?} in {text:?} is not an IP address"), cure)
 }
 
 /// Whether what is sent to `destination` arrives at a socket of this host that is bound to `listener`; `local` are the

@@ -4,20 +4,20 @@ use std::fmt;
 
 /// What is wrong with one value and what would be right, before it is known where the value stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Advice {
+pub struct ValueAdvice {
     /// What is wrong, with the value.
     pub what: String,
     pub cure: String,
 }
 
-impl Advice {
+impl ValueAdvice {
     /// An advice from its two halves.
     pub fn new(what: impl Into<String>, cure: impl Into<String>) -> Self {
         Self { what: what.into(), cure: cure.into() }
     }
 }
 
-impl fmt::Display for Advice {
+impl fmt::Display for ValueAdvice {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}; {}", self.what, self.cure)
     }

@@ -2,7 +2,7 @@
 
 /// A second, as people write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
+pub struct CalendarTime {
     /// From 1970 on.
     pub year: u64,
     pub month: u64,
@@ -13,7 +13,7 @@ pub struct Moment {
     pub second: u64,
 }
 
-impl Moment {
+impl CalendarTime {
     /// The moment so many seconds after 1970 began.
     pub fn at(seconds: u64) -> Self {
         let (year, month, day) = date(seconds / 86_400);
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_moment_is_taken_apart() {
-        let moment = Moment { year: 2026, month: 1, day: 2, hour: 3, minute: 4, second: 5 };
-        assert_eq!(Moment::at(1_767_323_045), moment);
+        let moment = CalendarTime { year: 2026, month: 1, day: 2, hour: 3, minute: 4, second: 5 };
+        assert_eq!(CalendarTime::at(1_767_323_045), moment);
     }
 }

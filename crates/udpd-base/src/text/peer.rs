@@ -8,11 +8,11 @@ use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr};
 
 use super::address;
-use super::advice::Advice;
+use super::advice::ValueAdvice;
 
 /// Somebody to send to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Peer {
+pub enum PeerAddress {
     Address(SocketAddr),
     /// An address that means something on one interface only, which is named.
     OnInterface {
@@ -27,20 +27,20 @@ pub enum Peer {
     },
 }
 
-impl Peer {
+impl PeerAddress {
     /// Its address, where that is always the same.
     pub fn fixed(&self) -> Option<SocketAddr> {
         if let Self::Address(address) = self { Some(*address) } else { None }
     }
 }
 
-impl From<SocketAddr> for Peer {
+impl From<SocketAddr> for PeerAddress {
     fn from(address: SocketAddr) -> Self {
         Self::Address(address)
     }
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for PeerAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => write!(formatter, "{address}"),
@@ -51,25 +51,25 @@ impl fmt::Display for Peer {
 }
 
 /// Reads a destination as an operator writes it.
-pub fn parse_peer(text: &str) -> Result<Peer, Advice> {
+pub fn parse_peer(text: &str) -> Result<PeerAddress, ValueAdvice> {
     if let Some(name) = host_name(text) {
         let port = text[name.len() + 1..].parse();
         if name.len() > 253 || name.split('.').any(|label| label.len() > 63) {
             let what = format!("{name:?} is longer than a name can be");
-            return Err(Advice::new(what, "write at most 63 letters between two dots, and 253 in all"));
+            return Err(ValueAdvice::new(what, "write at most 63 letters between two dots, and 253 in all"));
         }
         // Names are the same in either case, and with or without the dot at the end.
         let name = name.to_ascii_lowercase();
-        return Ok(Peer::Host { name, port: port.expect("`host_name` has read it") });
+        return Ok(PeerAddress::Host { name, port: port.expect("`host_name` has read it") });
     }
     match on_interface(text) {
         Some(peer) => peer,
-        None => address::parse_destination(text).map(Peer::Address),
+        None => address::parse_destination(text).map(PeerAddress::Address),
     }
 }
 
 /// An address on an interface that is named, and not numbered.
-fn on_interface(text: &str) -> Option<Result<Peer, Advice>> {
+fn on_interface(text: &str) -> Option<Result<PeerAddress, ValueAdvice>> {
     let (ip, rest) = text.strip_prefix('[')?.split_once('%')?;
     let (interface, port) = rest.rsplit_once("]:")?;
     let (Ok(ip), Ok(port @ 1..)) = (ip.parse::<Ipv6Addr>(), port.parse::<u16>()) else { return None };
@@ -79,14 +79,14 @@ fn on_interface(text: &str) -> Option<Result<Peer, Advice>> {
     // The kernel takes no longer one.
     if interface.is_empty() || interface.len() > 15 || interface.contains(['/', ' ', ':']) {
         let what = format!("{interface:?} in {text:?} is not the name of an interface");
-        return Some(Err(Advice::new(what, "write one that \"ip link\" shows")));
+        return Some(Err(ValueAdvice::new(what, "write one that \"ip link\" shows")));
     }
     let is_local = ip.is_unicast_link_local() || ip.is_multicast();
     Some(if is_local {
-        Ok(Peer::OnInterface { ip, interface: interface.to_owned(), port })
+        Ok(PeerAddress::OnInterface { ip, interface: interface.to_owned(), port })
     } else {
         let what = format!("{ip} is the same on every interface");
-        Err(Advice::new(what, format!("write \"[{ip}]:{port}\"; routes decide which way datagrams leave")))
+        Err(ValueAdvice::new(what, format!("write \"[{ip}]:{port}\"; routes decide which way datagrams leave")))
     })
 }
 
@@ -105,14 +105,18 @@ mod tests {
 
     #[test]
     fn a_destination_is_an_address_an_address_on_an_interface_or_a_name() {
-        let host = |name: &str| Peer::Host { name: name.to_owned(), port: 514 };
+        let host = |name: &str| PeerAddress::Host { name: name.to_owned(), port: 514 };
         for (text, peer) in [
-            ("10.0.0.9:514", Peer::Address("10.0.0.9:514".parse().expect("valid"))),
-            ("[2001:db8::9]:514", Peer::Address("[2001:db8::9]:514".parse().expect("valid"))),
-            ("[fe80::9%7]:514", Peer::Address("[fe80::9%7]:514".parse().expect("valid"))),
+            ("10.0.0.9:514", PeerAddress::Address("10.0.0.9:514".parse().expect("valid"))),
+            ("[2001:db8::9]:514", PeerAddress::Address("[2001:db8::9]:514".parse().expect("valid"))),
+            ("[fe80::9%7]:514", PeerAddress::Address("[fe80::9%7]:514".parse().expect("valid"))),
             (
                 "[fe80::9%nosuch0]:514",
-                Peer::OnInterface { ip: "fe80::9".parse().expect("valid"), interface: "nosuch0".into(), port: 514 },
+                PeerAddress::OnInterface {
+                    ip: "fe80::9".parse().expect("valid"),
+                    interface: "nosuch0".into(),
+                    port: 514,
+                },
             ),
             ("collector:514", host("collector")),
             ("collector.example.:514", host("collector.example.")),

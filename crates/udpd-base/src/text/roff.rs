@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 
 /// A page while it is written.
 #[derive(Debug)]
-pub struct Page(String);
+pub struct ManPage(String);
 
-impl Page {
+impl ManPage {
     /// Begins the page called `name` in `section`, with one line that says what it is about.
     pub fn new(name: &str, section: u8, about: &str) -> Self {
         let version = env!("CARGO_PKG_VERSION");
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn no_text_becomes_a_request_and_what_is_typed_is_bold() {
-        let mut page = Page::new("udpd.toml", 5, "keys");
+        let mut page = ManPage::new("udpd.toml", 5, "keys");
         page.heading("A \"B\"");
         page.text(".so /etc/passwd\n'br\n\nwrite `-c FILE` or \\fI");
         let page = page.finish();

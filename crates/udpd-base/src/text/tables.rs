@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 /// Rows of text under headings. Numbers stand to the right, as does everything but the first column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct TextTable {
     headings: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     pub fn new<H: Into<String>>(headings: impl IntoIterator<Item = H>) -> Self {
         Self { headings: headings.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
@@ -89,8 +89,8 @@ pub fn or_dash(number: Option<u64>) -> String {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
-        let mut table = Table::new(["layer", "lost"]);
+    fn table() -> TextTable {
+        let mut table = TextTable::new(["layer", "lost"]);
         table.row(["kernel, lane 0", "1,234"]);
         table.row(["a \"b\""]);
         table

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::text::advice::Advice;
+use crate::text::advice::ValueAdvice;
 
 const SIZE_UNITS: [(&str, u64); 5] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1), ("", 1)];
 const DURATION_UNITS: [(&str, u64); 5] =
@@ -39,7 +39,7 @@ const SPELLINGS: [(&str, &str); 22] = [
 ];
 
 /// Bytes from `"32MiB"`, `"2KiB"`, `"1GiB"`, `"512B"` or `"1500"`.
-pub fn parse_size(text: &str) -> Result<u64, Advice> {
+pub fn parse_size(text: &str) -> Result<u64, ValueAdvice> {
     parse_amount(
         text,
         "size",
@@ -54,7 +54,7 @@ pub fn print_size(bytes: u64) -> String {
 }
 
 /// A duration from `"250ms"`, `"0us"`, `"1s"`, `"1m"` or `"1h"`.
-pub fn parse_duration(text: &str) -> Result<Duration, Advice> {
+pub fn parse_duration(text: &str) -> Result<Duration, ValueAdvice> {
     parse_amount(text, "duration", &DURATION_UNITS, "a whole number with us, ms, s, m or h, such as \"250ms\"")
         .map(Duration::from_micros)
 }
@@ -81,10 +81,10 @@ pub fn print_seconds(seconds: f64) -> String {
     format!("{:.digits$} {unit}", tenths / 10.0)
 }
 
-fn parse_amount(text: &str, noun: &str, units: &[(&str, u64)], right: &str) -> Result<u64, Advice> {
+fn parse_amount(text: &str, noun: &str, units: &[(&str, u64)], right: &str) -> Result<u64, ValueAdvice> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
-    let refuse = |what: &str| Err(Advice::new(format!("{text:?} {what}"), format!("write {right}")));
+    let refuse = |what: &str| Err(ValueAdvice::new(format!("{text:?} {what}"), format!("write {right}")));
     if text.starts_with('-') {
         return refuse("is negative");
     }
@@ -97,7 +97,7 @@ fn parse_amount(text: &str, noun: &str, units: &[(&str, u64)], right: &str) -> R
     let Some((_, scale)) = units.iter().find(|(name, _)| *name == unit) else {
         let meant = meant_unit(unit, units);
         return match meant {
-            Some(name) => Err(Advice::new(
+            Some(name) => Err(ValueAdvice::new(
                 format!("{:?} in {text:?} is not a unit here", unit.trim()),
                 format!("write \"{number}{name}\" if you mean that"),
             )),
@@ -129,11 +129,13 @@ fn print_amount(amount: u64, units: &[(&str, u64)]) -> Option<String> {
 }
 
 /// Cores from `"0-3,8"`: sorted, each once.
-pub fn parse_cpus(text: &str) -> Result<Vec<usize>, Advice> {
+pub fn parse_cpus(text: &str) -> Result<Vec<usize>, ValueAdvice> {
     match steer::parse_core_list(text) {
-        Ok(cpus) if cpus.is_empty() => Err(Advice::new("\"\" is not a core number", "write some, such as \"0-3,8\"")),
+        Ok(cpus) if cpus.is_empty() => {
+            Err(ValueAdvice::new("\"\" is not a core number", "write some, such as \"0-3,8\""))
+        }
         Ok(cpus) => Ok(cpus),
-        Err(error) => Err(Advice::new(error.what, error.cure)),
+        Err(error) => Err(ValueAdvice::new(error.what, error.cure)),
     }
 }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::net::Ipv4Addr;
 
 use framegen::Mix;
-use netlink::{Protocol, Request, Socket, attribute};
+use netlink::{NetlinkProtocol, NetlinkRequest, NetlinkSocket, attribute};
 use nix::errno::Errno;
 use nix::libc;
 use nix::mount::{MsFlags, mount};
@@ -68,8 +68,8 @@ fn enter_a_namespace() -> Result<(), (&'static str, Errno)> {
 
 /// Lays it, and returns the hardware address of its end.
 fn lay() -> Result<[u8; 6], (&'static str, io::Error)> {
-    let mut kernel =
-        Socket::open(Protocol::Route).map_err(|error| ("ask the kernel for interfaces", io::Error::from(error)))?;
+    let mut kernel = NetlinkSocket::open(NetlinkProtocol::Route)
+        .map_err(|error| ("ask the kernel for interfaces", io::Error::from(error)))?;
     let index = |name: &str| nix::net::if_::if_nametoindex(name).map_err(io::Error::from);
     let mut make = || -> io::Result<()> {
         kernel.ask(new_pair(RECEIVER, SENDER), |_| {})?;
@@ -90,23 +90,23 @@ const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
 const VETH_INFO_PEER: u16 = 1; // linux/veth.h
 
 /// Two virtual interfaces, each of which gets what the other sends.
-fn new_pair(one: &str, other: &str) -> Request {
+fn new_pair(one: &str, other: &str) -> NetlinkRequest {
     let name = |name: &str| attribute(libc::IFLA_IFNAME, &[name.as_bytes(), &[0]].concat());
     let peer = attribute(VETH_INFO_PEER, &[link(0, 0), name(other)].concat());
     let info = [attribute(libc::IFLA_INFO_KIND, b"veth"), attribute(libc::IFLA_INFO_DATA, &peer)].concat();
-    let request = Request::new(libc::RTM_NEWLINK).flags(CREATE).bytes(&link(0, 0)).bytes(&name(one));
+    let request = NetlinkRequest::new(libc::RTM_NEWLINK).flags(CREATE).bytes(&link(0, 0)).bytes(&name(one));
     request.attribute(libc::IFLA_LINKINFO, &info)
 }
 
-fn new_address(index: u32, address: Ipv4Addr, prefix: u8) -> Request {
+fn new_address(index: u32, address: Ipv4Addr, prefix: u8) -> NetlinkRequest {
     // struct ifaddrmsg: family, prefix, flags, scope, interface
-    let request = Request::new(libc::RTM_NEWADDR).flags(CREATE).bytes(&[libc::AF_INET as u8, prefix, 0, 0]);
+    let request = NetlinkRequest::new(libc::RTM_NEWADDR).flags(CREATE).bytes(&[libc::AF_INET as u8, prefix, 0, 0]);
     let address = address.octets();
     request.bytes(&index.to_ne_bytes()).attribute(libc::IFA_LOCAL, &address).attribute(libc::IFA_ADDRESS, &address)
 }
 
-fn link_up(index: u32) -> Request {
-    Request::new(libc::RTM_NEWLINK).bytes(&link(index, libc::IFF_UP as u32))
+fn link_up(index: u32) -> NetlinkRequest {
+    NetlinkRequest::new(libc::RTM_NEWLINK).bytes(&link(index, libc::IFF_UP as u32))
 }
 
 /// `struct ifinfomsg`, which asks for the flags that are set in it to be set.

@@ -5,7 +5,7 @@ use super::wire::Cable;
 use crate::options::usage;
 use crate::send::parse_mix;
 use udpd_base::exit::Failure;
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 
 /// What `--interface` has for a name where none is written.
 const OWN: &str = "";
@@ -51,13 +51,14 @@ impl Options {
         let cable = match (receiver, self.from.as_deref()) {
             (OWN, None) => lay::own(mix)?,
             (OWN, Some(_)) => {
-                let advice = Advice::new("it is one end of a cable", "write --interface IF, which is the other end");
+                let advice =
+                    ValueAdvice::new("it is one end of a cable", "write --interface IF, which is the other end");
                 return Err(usage("--from", &advice));
             }
             (receiver, None) => {
                 let what = format!("nothing sends to {receiver}");
                 let cure = "write --from IF, an interface that is wired to it; without a name there is a virtual pair";
-                return Err(usage("--interface", &Advice::new(what, cure)));
+                return Err(usage("--interface", &ValueAdvice::new(what, cure)));
             }
             (receiver, Some(sender)) => Cable::between(receiver, sender, mix, self.despite_default_route)?,
         };

@@ -18,7 +18,7 @@ use crate::rate;
 use udpd_base::exit::Failure;
 use udpd_base::os::console;
 use udpd_base::os::interrupt::stop_on_signal;
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 
 /// How long the machine is looked at before anything is measured.
 const LOOK: Duration = Duration::from_millis(300);
@@ -74,7 +74,7 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn task(&self) -> Result<Task, Failure> {
-        let refuse = |option: &str, what: String, cure: &str| Err(usage(option, &Advice::new(what, cure)));
+        let refuse = |option: &str, what: String, cure: &str| Err(usage(option, &ValueAdvice::new(what, cure)));
         let rate = self.rate.as_deref().map(rate::parse_number).transpose();
         if !(1..=ROUNDS_MAX).contains(&self.rounds) {
             return refuse("--rounds", format!("{} is outside 1 to {ROUNDS_MAX}", self.rounds), "3 is the default");
@@ -97,7 +97,10 @@ impl Arguments {
         let step = |name: &String| {
             Step::ALL.into_iter().find(|step| step.name() == name).ok_or_else(|| {
                 let names = Step::ALL.map(Step::name).join(",");
-                usage("--steps", &Advice::new(format!("there is no step {name:?}"), format!("write some of {names}")))
+                usage(
+                    "--steps",
+                    &ValueAdvice::new(format!("there is no step {name:?}"), format!("write some of {names}")),
+                )
             })
         };
         let steps: Vec<Step> = self.steps.iter().map(step).collect::<Result<_, _>>()?;

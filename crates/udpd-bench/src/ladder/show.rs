@@ -6,7 +6,7 @@ use super::row::Row;
 use crate::chart;
 use crate::chart::{Bar, Words};
 use crate::machine::Machine;
-use udpd_base::text::tables::{Table, grouped, or_dash};
+use udpd_base::text::tables::{TextTable, grouped, or_dash};
 
 /// Everything, for a terminal.
 pub(super) fn text(task: &Task, report: &Report, machine: &Machine, warnings: &[String]) -> String {
@@ -96,24 +96,24 @@ fn figures(row: &Row) -> [String; 8] {
     ]
 }
 
-fn steps(report: &Report) -> Table {
-    let mut table = Table::new(HEADINGS);
+fn steps(report: &Report) -> TextTable {
+    let mut table = TextTable::new(HEADINGS);
     for row in &report.steps {
         table.row(std::iter::once(row.step.name().to_owned()).chain(figures(row)));
     }
     table
 }
 
-fn sizes(report: &Report) -> Table {
-    let mut table = Table::new(["bytes"].into_iter().chain(HEADINGS.into_iter().skip(1)));
+fn sizes(report: &Report) -> TextTable {
+    let mut table = TextTable::new(["bytes"].into_iter().chain(HEADINGS.into_iter().skip(1)));
     for size in &report.sizes {
         table.row(std::iter::once(grouped(size.bytes as u64)).chain(figures(&size.row)));
     }
     table
 }
 
-fn placements(report: &Report) -> Table {
-    let mut table = Table::new(["placement"].into_iter().chain(HEADINGS.into_iter().skip(1)));
+fn placements(report: &Report) -> TextTable {
+    let mut table = TextTable::new(["placement"].into_iter().chain(HEADINGS.into_iter().skip(1)));
     for placement in &report.placements {
         let name = match placement.cores {
             Some((sender, receiver)) => format!("{} ({sender}, {receiver})", placement.distance.name()),
@@ -153,7 +153,7 @@ fn advice(report: &Report) -> String {
 
 /// Steps, sizes and placements below each other, with what a spreadsheet would want to plot.
 pub(super) fn csv(report: &Report) -> String {
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "part",
         "name",
         "offered_per_second",

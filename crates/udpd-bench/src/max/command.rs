@@ -32,9 +32,9 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging;
 use udpd_base::logging::LogFormat;
 use udpd_base::os::console;
-use udpd_base::os::crew::Crew;
 use udpd_base::os::interrupt::stop_on_signal;
-use udpd_base::text::advice::Advice;
+use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::units;
 use udpd_engine::config::{ENGINES, EngineKind};
 
@@ -125,7 +125,7 @@ impl Arguments {
         let flows = rate::parse_count(&self.flows).ok().and_then(|flows| usize::try_from(flows).ok());
         let flows = flows.ok_or_else(|| {
             let what = format!("{:?} is not a number of flows", self.flows);
-            usage("--flows", &Advice::new(what, "write one such as 16 or 1M"))
+            usage("--flows", &ValueAdvice::new(what, "write one such as 16 or 1M"))
         })?;
         let cpus = self.cpu.as_deref().map(units::parse_cpus).transpose().map_err(|advice| usage("--cpu", &advice))?;
         let task = Task {
@@ -151,7 +151,7 @@ impl Arguments {
         if options.is_own() && self.real_sinks {
             let what = "a cable in a namespace of its own leads to no destination";
             let cure = "write --interface IF --from IF, or leave out --real-sinks";
-            return Err(usage("--real-sinks", &Advice::new(what, cure)));
+            return Err(usage("--real-sinks", &ValueAdvice::new(what, cure)));
         }
         Ok(Task { cable: options.cable()?, ..task })
     }
@@ -176,13 +176,18 @@ impl Arguments {
             Ok(Some(Rate::Ramp(lowest, highest))) if lowest < highest => (lowest, highest),
             Ok(Some(other)) => {
                 let what = format!("{other} is not a range");
-                return Err(usage("--rate", &Advice::new(what, "write where to begin and to end, such as 10k..1M")));
+                return Err(usage(
+                    "--rate",
+                    &ValueAdvice::new(what, "write where to begin and to end, such as 10k..1M"),
+                ));
             }
         };
         let precision = percent("--precision", &self.precision)? / 100.0;
         if precision < 0.001 {
-            let advice =
-                Advice::new(format!("{:?} is finer than a trial can measure", self.precision), "write 0.1% or more");
+            let advice = ValueAdvice::new(
+                format!("{:?} is finer than a trial can measure", self.precision),
+                "write 0.1% or more",
+            );
             return Err(usage("--precision", &advice));
         }
         Ok(Bounds { lowest, highest, precision })
@@ -209,7 +214,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
     let scratches = Scratches::default();
     let own = scratches.clone();
     let stop = stop_on_signal(move || own.remove())?;
-    let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr(), &Crew::new().0)?;
+    let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr(), &ThreadRegistry::new().0)?;
     let outcome = measure(arguments, &task, expect, &subject, &scratches, &stop, out);
     logger.finish(LOOK);
     outcome
@@ -234,7 +239,7 @@ fn measure(
             let _ = writeln!(io::stderr(), "{}", show::progress(number, trial));
         }
     };
-    let stage = Stage::set(subject, arguments.real_sinks, &Crew::new().0, scratches)?;
+    let stage = Stage::set(subject, arguments.real_sinks, &ThreadRegistry::new().0, scratches)?;
     if arguments.real_sinks {
         say_what_is_touched(&stage);
     }

@@ -15,8 +15,8 @@ use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
 use nix::fcntl::OFlag;
 use nix::unistd::{dup2_stdout, pipe2};
 
-use udpd_base::os::crew::{Crew, at_rest};
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads::{ThreadRegistry, blocking};
 
 /// How the threads of all peers begin, so that their time is not taken for the pipeline's.
 pub(super) const THREADS: &str = "bench-";
@@ -44,15 +44,19 @@ enum Bell {
 }
 
 impl Peer {
-    fn start(bell: Bell, crew: &Crew, body: impl FnOnce(&AtomicBool) + Send + 'static) -> io::Result<Self> {
+    fn start(
+        bell: Bell,
+        registry: &ThreadRegistry,
+        body: impl FnOnce(&AtomicBool) + Send + 'static,
+    ) -> io::Result<Self> {
         let ending = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&ending);
-        let thread = crew.spawn(format!("{THREADS}peer"), Duty::Free, move || body(&seen))?;
+        let thread = registry.spawn(format!("{THREADS}peer"), ThreadRole::Unconfined, move || body(&seen))?;
         Ok(Self { ending, bell, thread: Some(thread) })
     }
 
     /// On a free port of loopback, of IPv6 where that is wished and there is any.
-    pub(super) fn udp(ipv6: bool, crew: &Crew) -> io::Result<(Self, SocketAddr)> {
+    pub(super) fn udp(ipv6: bool, registry: &ThreadRegistry) -> io::Result<(Self, SocketAddr)> {
         let open = |family, address: SocketAddr| {
             let socket = Socket::new(family)?;
             socket.set_receive_buffer(RECEIVE_BUFFER_BYTES)?;
@@ -72,38 +76,39 @@ impl Peer {
         let body = move |ending: &AtomicBool| {
             while !ending.load(Ordering::Relaxed) {
                 // What goes wrong with one datagram is no concern of whoever throws them all away.
-                let _ = at_rest(|| batch.receive(&own, Wait::Block));
+                let _ = blocking(|| batch.receive(&own, Wait::Block));
             }
         };
-        Ok((Self::start(Bell::Udp(socket), crew, body)?, address))
+        Ok((Self::start(Bell::Udp(socket), registry, body)?, address))
     }
 
     /// On a Unix socket that takes messages.
-    pub(super) fn unix_datagram(path: &Path, crew: &Crew) -> io::Result<Self> {
+    pub(super) fn unix_datagram(path: &Path, registry: &ThreadRegistry) -> io::Result<Self> {
         let socket = UnixDatagram::bind(path)?;
         let body = move |ending: &AtomicBool| {
             while !ending.load(Ordering::Relaxed) {
-                let _ = at_rest(|| socket.recv(&mut [0; 1]));
+                let _ = blocking(|| socket.recv(&mut [0; 1]));
             }
         };
-        Self::start(Bell::Datagram(path.to_owned()), crew, body)
+        Self::start(Bell::Datagram(path.to_owned()), registry, body)
     }
 
     /// On a Unix socket that accepts streams, each of which has a reader that ends with it.
-    pub(super) fn unix_stream(path: &Path, crew: &Crew) -> io::Result<Self> {
+    pub(super) fn unix_stream(path: &Path, registry: &ThreadRegistry) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
-        let readers = crew.clone();
+        let readers = registry.clone();
         let body = move |ending: &AtomicBool| {
-            while let Ok((stream, _)) = at_rest(|| listener.accept()) {
+            while let Ok((stream, _)) = blocking(|| listener.accept()) {
                 if ending.load(Ordering::Relaxed) {
                     return;
                 }
-                if let Err(error) = readers.spawn(format!("{THREADS}reader"), Duty::Free, || drain(stream)) {
+                if let Err(error) = readers.spawn(format!("{THREADS}reader"), ThreadRole::Unconfined, || drain(stream))
+                {
                     log::error!("cannot start a reader for a stream: {error}");
                 }
             }
         };
-        Self::start(Bell::Stream(path.to_owned()), crew, body)
+        Self::start(Bell::Stream(path.to_owned()), registry, body)
     }
 }
 
@@ -123,7 +128,7 @@ impl Drop for Peer {
 
 fn drain(mut stream: impl Read) {
     let mut buffer = vec![0; READ_BYTES];
-    while at_rest(|| stream.read(&mut buffer)).is_ok_and(|bytes| bytes > 0) {}
+    while blocking(|| stream.read(&mut buffer)).is_ok_and(|bytes| bytes > 0) {}
 }
 
 /// Standard output led into a pipe that is read and thrown away, until this is dropped.
@@ -133,11 +138,12 @@ pub(super) struct Diverted {
 }
 
 impl Diverted {
-    pub(super) fn start(crew: &Crew) -> io::Result<Self> {
+    pub(super) fn start(registry: &ThreadRegistry) -> io::Result<Self> {
         let original = io::stdout().as_fd().try_clone_to_owned()?;
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
         // It ends with the last who could write.
-        crew.spawn(format!("{THREADS}reader"), Duty::Free, move || drain(std::fs::File::from(reader)))?;
+        registry
+            .spawn(format!("{THREADS}reader"), ThreadRole::Unconfined, move || drain(std::fs::File::from(reader)))?;
         dup2_stdout(&writer)?;
         Ok(Self { original })
     }
@@ -159,17 +165,17 @@ mod tests {
 
     #[test]
     fn peers_take_what_is_sent_and_end_when_they_are_dropped() {
-        let crew = Crew::new().0;
+        let registry = ThreadRegistry::new().0;
         let directory = tempfile::tempdir().expect("a directory");
         for ipv6 in [false, true] {
-            let (peer, address) = Peer::udp(ipv6, &crew).expect("a port of loopback");
+            let (peer, address) = Peer::udp(ipv6, &registry).expect("a port of loopback");
             assert!(address.ip().is_loopback());
             let socket = UdpSocket::bind((address.ip(), 0)).expect("bound");
             socket.send_to(&[7; 9000], address).expect("sent");
             drop(peer);
         }
         let path = directory.path().join("messages");
-        let peer = Peer::unix_datagram(&path, &crew).expect("bound");
+        let peer = Peer::unix_datagram(&path, &registry).expect("bound");
         let socket = UnixDatagram::unbound().expect("a socket");
         // Far more than the queue of a socket that nobody reads would take.
         for _ in 0..10_000 {
@@ -177,7 +183,7 @@ mod tests {
         }
         drop(peer);
         let path = directory.path().join("stream");
-        let peer = Peer::unix_stream(&path, &crew).expect("bound");
+        let peer = Peer::unix_stream(&path, &registry).expect("bound");
         let mut streams: Vec<UnixStream> = (0..3).map(|_| UnixStream::connect(&path).expect("accepted")).collect();
         for stream in &mut streams {
             stream.write_all(&vec![7; 4 << 20]).expect("taken");

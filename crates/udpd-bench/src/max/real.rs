@@ -3,7 +3,7 @@
 
 use super::files::{self, Disk, FREE_MIN_BYTES};
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::sink::settings::Target;
+use udpd_base::sink::settings::SinkTarget;
 use udpd_engine::config::{Config, SinkConfig};
 use udpd_engine::plan::PipelinePlan;
 use udpd_file::{FileSettings, Keep};
@@ -13,8 +13,8 @@ pub(super) fn touched(config: &Config, plan: &PipelinePlan) -> Result<(Vec<Strin
     let (mut lines, mut disks) = (Vec::new(), Vec::new());
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
         let what = match sink.settings.target() {
-            Target::Nowhere => continue,
-            Target::Files(path) => {
+            SinkTarget::Nowhere => continue,
+            SinkTarget::Files(path) => {
                 let paths = planned.files(&config.listeners, &sink.name, path);
                 disks.push(check(sink, path, paths.iter())?);
                 format!(
@@ -22,12 +22,12 @@ pub(super) fn touched(config: &Config, plan: &PipelinePlan) -> Result<(Vec<Strin
                     paths.into_iter().collect::<Vec<_>>().join(", ")
                 )
             }
-            Target::Peers(peers) => {
+            SinkTarget::Peers(peers) => {
                 let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
                 format!("sends all trials to {}", peers.join(", "))
             }
-            Target::Elsewhere(place) => format!("sends all trials to {place}"),
-            Target::Stdout => {
+            SinkTarget::Elsewhere(place) => format!("sends all trials to {place}"),
+            SinkTarget::Stdout => {
                 let text = "the report goes to standard output; measure without --real-sinks, which writes to a pipe";
                 return Err(refuse(sink, text));
             }

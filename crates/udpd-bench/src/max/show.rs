@@ -4,7 +4,7 @@
 use super::measure::Report;
 use super::search::Limit;
 use super::trial::Trial;
-use udpd_base::text::tables::{Table, grouped, or_dash};
+use udpd_base::text::tables::{TextTable, grouped, or_dash};
 
 fn outcome(trial: &Trial) -> &'static str {
     match (trial.kept, trial.offered) {
@@ -25,8 +25,8 @@ pub(super) fn progress(number: usize, trial: &Trial) -> String {
     )
 }
 
-pub(super) fn table(report: &Report) -> Table {
-    let mut table = Table::new([
+pub(super) fn table(report: &Report) -> TextTable {
+    let mut table = TextTable::new([
         "trial",
         "asked/s",
         "sent/s",

@@ -21,8 +21,8 @@ use super::real;
 use super::scratch::Scratches;
 use super::subject::Subject;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::crew::Crew;
-use udpd_base::sink::settings::{AnySettings, Target};
+use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::sink::settings::{AnySettings, SinkTarget};
 use udpd_endpoint::control::Neighbours;
 use udpd_engine::config::{Config, SinkConfig};
 use udpd_engine::plan;
@@ -70,7 +70,12 @@ struct Room {
 
 impl Stage {
     /// Replaces the sinks of a subject, or with `real` only looks whether they may be used.
-    pub(super) fn set(subject: &Subject, real: bool, crew: &Crew, scratches: &Scratches) -> Result<Self, Failure> {
+    pub(super) fn set(
+        subject: &Subject,
+        real: bool,
+        registry: &ThreadRegistry,
+        scratches: &Scratches,
+    ) -> Result<Self, Failure> {
         let mut stage = Self {
             config: subject.config.clone(),
             notes: subject.changed.clone(),
@@ -89,7 +94,7 @@ impl Stage {
             stage.notes.extend(touched);
             stage.disks = disks;
         } else {
-            stage.replace(&plan, crew)?;
+            stage.replace(&plan, registry)?;
         }
         Ok(stage)
     }
@@ -119,11 +124,11 @@ impl Stage {
         })
     }
 
-    fn replace(&mut self, plan: &PipelinePlan, crew: &Crew) -> Result<(), Failure> {
+    fn replace(&mut self, plan: &PipelinePlan, registry: &ThreadRegistry) -> Result<(), Failure> {
         let mut sinks = self.config.sinks.clone();
         self.make_rooms(plan)?;
         for sink in &mut sinks {
-            if let Some(stand_in) = self.stand_in(sink, crew)? {
+            if let Some(stand_in) = self.stand_in(sink, registry)? {
                 sink.settings = stand_in;
             }
         }
@@ -132,7 +137,7 @@ impl Stage {
     }
 
     /// What the trials have instead of these settings; `None` where they can have the settings themselves.
-    fn stand_in(&mut self, sink: &SinkConfig, crew: &Crew) -> Result<Option<AnySettings>, Failure> {
+    fn stand_in(&mut self, sink: &SinkConfig, registry: &ThreadRegistry) -> Result<Option<AnySettings>, Failure> {
         let (name, settings) = (&sink.name, &sink.settings);
         let failed = |error: io::Error| {
             let text = format!("sink {name}: cannot make a peer for it on this host: {error}");
@@ -142,10 +147,10 @@ impl Stage {
             return Ok(Some(Arc::new(self.file(name, file)?)));
         }
         if let Some(relay) = settings.of_type() {
-            return Ok(Some(Arc::new(self.relay(name, relay, crew).map_err(failed)?)));
+            return Ok(Some(Arc::new(self.relay(name, relay, registry).map_err(failed)?)));
         }
         if let Some(unix) = settings.of_type() {
-            return Ok(Some(Arc::new(self.unix(name, unix, crew).map_err(failed)?)));
+            return Ok(Some(Arc::new(self.unix(name, unix, registry).map_err(failed)?)));
         }
         #[cfg(feature = "kafka")]
         {
@@ -154,10 +159,10 @@ impl Stage {
             }
         }
         match settings.target() {
-            Target::Nowhere => Ok(None),
-            Target::Stdout => {
+            SinkTarget::Nowhere => Ok(None),
+            SinkTarget::Stdout => {
                 if self.diverted.is_none() {
-                    self.diverted = Some(Diverted::start(crew).map_err(failed)?);
+                    self.diverted = Some(Diverted::start(registry).map_err(failed)?);
                 }
                 self.notes.push(format!("sink {name}: writes to a pipe of the bench instead of standard output"));
                 Ok(None)
@@ -173,7 +178,7 @@ impl Stage {
     /// One directory for all the files that would be in the same one.
     fn make_rooms(&mut self, plan: &PipelinePlan) -> Result<(), Failure> {
         for (sink, planned) in self.config.sinks.iter().zip(&plan.sinks) {
-            let Target::Files(pattern) = sink.settings.target() else { continue };
+            let SinkTarget::Files(pattern) = sink.settings.target() else { continue };
             let (directory, _) = files::split(pattern);
             let room = match self.rooms.entry(directory) {
                 std::collections::btree_map::Entry::Occupied(room) => room.into_mut(),
@@ -219,7 +224,7 @@ impl Stage {
         Ok(file)
     }
 
-    fn relay(&mut self, name: &str, written: &RelaySettings, crew: &Crew) -> io::Result<RelaySettings> {
+    fn relay(&mut self, name: &str, written: &RelaySettings, registry: &ThreadRegistry) -> io::Result<RelaySettings> {
         let mut relay = written.clone();
         if !std::mem::take(&mut relay.routes).is_empty() {
             self.notes.push(format!("sink {name}: has no routes, because the bench is one source"));
@@ -227,7 +232,7 @@ impl Stage {
         for destination in &mut relay.destinations {
             let is_v6 = destination.fixed().is_some_and(|address| address.is_ipv6());
             // A source that is kept is that of the bench's sender, and a packet has one family.
-            let (peer, address) = Peer::udp(is_v6 && relay.keep_source != KeepSource::Address, crew)?;
+            let (peer, address) = Peer::udp(is_v6 && relay.keep_source != KeepSource::Address, registry)?;
             self.peers.push(peer);
             self.notes
                 .push(format!("sink {name}: sends to {address} instead of {destination}; the bench throws it away"));
@@ -236,7 +241,7 @@ impl Stage {
         Ok(relay)
     }
 
-    fn unix(&mut self, name: &str, unix: &UnixSettings, crew: &Crew) -> io::Result<UnixSettings> {
+    fn unix(&mut self, name: &str, unix: &UnixSettings, registry: &ThreadRegistry) -> io::Result<UnixSettings> {
         // Not beside the socket that is named: paths of sockets are short, and the disk under them costs nothing.
         if self.sockets.is_none() {
             self.sockets = Some(self.scratches.make(&temporary())?);
@@ -244,8 +249,8 @@ impl Stage {
         let directory = self.sockets.clone().unwrap_or_default();
         let path = directory.join(self.peers.len().to_string());
         self.peers.push(match unix.socket {
-            UnixSocket::Datagram => Peer::unix_datagram(&path, crew)?,
-            UnixSocket::Stream => Peer::unix_stream(&path, crew)?,
+            UnixSocket::Datagram => Peer::unix_datagram(&path, registry)?,
+            UnixSocket::Stream => Peer::unix_stream(&path, registry)?,
         });
         let (named, own) = (unix.path.display(), path.display());
         self.notes.push(format!("sink {name}: sends to {own} instead of {named}; the bench throws it away"));
@@ -343,7 +348,7 @@ mod tests {
         let config = Config::parse(&text, "test.toml", &HostView::default()).expect("a good file");
         let scratches = Scratches::default();
         let subject = Subject { config, changed: Vec::new() };
-        (Stage::set(&subject, false, &Crew::new().0, &scratches).expect("a stage"), scratches)
+        (Stage::set(&subject, false, &ThreadRegistry::new().0, &scratches).expect("a stage"), scratches)
     }
 
     #[test]

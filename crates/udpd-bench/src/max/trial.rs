@@ -18,7 +18,7 @@ use crate::send;
 use crate::send::Load;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::snapshot::Snapshot;
-use udpd_base::os::crew::{Crew, Event};
+use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
 use udpd_endpoint::control::Neighbours;
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::plan;
@@ -73,8 +73,8 @@ pub struct Trial {
 pub(super) fn run(task: &Task, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
     stage.clear()?;
     let plan = plan::make(stage.config(), &Neighbours::default())?;
-    let (crew, events) = Crew::new();
-    let pipeline = Pipeline::start(stage.config(), &plan, Instant::now(), &crew)?;
+    let (registry, events) = ThreadRegistry::new();
+    let pipeline = Pipeline::start(stage.config(), &plan, Instant::now(), &registry)?;
     let address = pipeline.lanes()[0].address;
     let cores: Vec<usize> = match &task.cpus {
         Some(cores) => cores.clone(),
@@ -113,12 +113,19 @@ pub(super) fn run(task: &Task, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>)
         return Err(Failure::new(ExitCode::Disk, why));
     }
     match events.try_recv() {
-        Ok(Event::SinkClosed(why)) => return Err(Failure::new(ExitCode::Failure, why)),
-        Ok(Event::ThreadPanicked(name)) => {
+        Ok(DaemonEvent::SinkClosed(why)) => return Err(Failure::new(ExitCode::Failure, why)),
+        Ok(DaemonEvent::ThreadPanicked(name)) => {
             let text = format!("the thread {name} has panicked, which is a bug of udpd: please report it");
             return Err(Failure::new(ExitCode::Failure, text));
         }
-        Ok(Event::Signal(_) | Event::Reload | Event::TakeOver | Event::TakenOver(_) | Event::Stranded(_)) | Err(_) => {}
+        Ok(
+            DaemonEvent::Signal(_)
+            | DaemonEvent::Reload
+            | DaemonEvent::TakeOver
+            | DaemonEvent::TakenOver(_)
+            | DaemonEvent::Stranded(_),
+        )
+        | Err(_) => {}
     }
     let report = report?;
     // The sender's threads have ended, and what they used is in the sum of the process but in none of its threads.

@@ -21,9 +21,9 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging;
 use udpd_base::logging::LogFormat;
 use udpd_base::os::console;
-use udpd_base::os::crew::Crew;
 use udpd_base::os::interrupt::stop_on_signal;
-use udpd_base::text::advice::Advice;
+use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::units;
 use udpd_engine::config::{ENGINES, EngineKind};
 
@@ -109,7 +109,7 @@ impl Arguments {
             gather: units::parse_duration(&self.gather).map_err(|advice| usage("--gather", &advice))?,
             max_length_bytes: max_length_bytes.ok_or_else(|| {
                 let what = format!("{:?} is outside 1 to 65535 bytes", self.max_length);
-                usage("--max-length", &Advice::new(what, "leave it out for 2KiB"))
+                usage("--max-length", &ValueAdvice::new(what, "leave it out for 2KiB"))
             })?,
             duration: self.seconds.as_deref().map(|text| seconds("--seconds", text)).transpose()?,
             expect: expect.map_err(|advice| usage("--expect", &advice))?,
@@ -123,7 +123,7 @@ impl Arguments {
         let flows = rate::parse_count(text).ok().filter(|flows| *flows <= FLOWS_LIMIT);
         flows.and_then(|flows| usize::try_from(flows).ok()).ok_or_else(|| {
             let what = format!("{text:?} is outside 1 to {FLOWS_LIMIT}");
-            usage("--flows", &Advice::new(what, format!("leave it out for {FLOWS_MAX}, or write one such as 1M")))
+            usage("--flows", &ValueAdvice::new(what, format!("leave it out for {FLOWS_MAX}, or write one such as 1M")))
         })
     }
 
@@ -137,7 +137,7 @@ impl Arguments {
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     let (task, limit) = (arguments.task()?, arguments.loss_limit()?);
     let stop = stop_on_signal(|| ())?;
-    let logger = logging::start(log::LevelFilter::Warn, LogFormat::Text, io::stderr(), &Crew::new().0)?;
+    let logger = logging::start(log::LevelFilter::Warn, LogFormat::Text, io::stderr(), &ThreadRegistry::new().0)?;
     let outcome = receive(arguments, &task, limit, &stop, out);
     logger.finish(LOG_LIMIT);
     outcome

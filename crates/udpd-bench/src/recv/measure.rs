@@ -15,7 +15,7 @@ use super::timeline;
 use super::tracker::{Shared, Tracker, TrackerSink};
 use crate::machine::Usage;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::crew::{Crew, Event};
+use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
 use udpd_base::sink::Supplied;
 use udpd_endpoint::control::Neighbours;
 use udpd_engine::config::{Config, ConsumerCount, EngineKind, Gro, RunArguments, SinkConfig, Timestamps};
@@ -117,11 +117,11 @@ pub fn run_with(
 ) -> Result<Report, Failure> {
     let plan = plan::make(config, &Neighbours::default())?;
     let tracker = Shared::new(Tracker::new(task.flows_max, task.kept_ms()));
-    let (crew, events) = Crew::new();
+    let (registry, events) = ThreadRegistry::new();
     let own = tracker.clone();
     let mut config = config.clone();
     config.sinks[0].settings = Arc::new(Supplied(move || TrackerSink { tracker: own.clone() }));
-    let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew)?;
+    let pipeline = Pipeline::start(&config, &plan, Instant::now(), &registry)?;
     let usage = Usage::read();
     let mut collector = Collector::new(tracker.clone(), task.expect);
     tell(Progress::Ready(pipeline.lanes()));
@@ -140,7 +140,7 @@ pub fn run_with(
 fn wait_for_end(
     task: &Task,
     stop: &AtomicBool,
-    events: &Receiver<Event>,
+    events: &Receiver<DaemonEvent>,
     collector: &mut Collector,
     tell: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(), Failure> {
@@ -149,13 +149,13 @@ fn wait_for_end(
     let mut arrived = 0;
     while !stop.load(Ordering::Relaxed) {
         match events.recv_timeout(LOOK) {
-            Ok(Event::SinkClosed(why)) => return Err(Failure::new(ExitCode::Failure, why)),
-            Ok(Event::ThreadPanicked(name)) => {
+            Ok(DaemonEvent::SinkClosed(why)) => return Err(Failure::new(ExitCode::Failure, why)),
+            Ok(DaemonEvent::ThreadPanicked(name)) => {
                 let text = format!("thread {name} has panicked, which is a bug of udpd: please report it");
                 return Err(Failure::new(ExitCode::Failure, text));
             }
-            Ok(Event::Signal(_)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Ok(Event::Reload | Event::TakeOver | Event::TakenOver(_) | Event::Stranded(_))
+            Ok(DaemonEvent::Signal(_)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Ok(DaemonEvent::Reload | DaemonEvent::TakeOver | DaemonEvent::TakenOver(_) | DaemonEvent::Stranded(_))
             | Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(second) = collector.sample_when_due(Instant::now()) {

@@ -12,7 +12,7 @@ use super::tracker::{Counts, Interval, Shared};
 use crate::clock;
 use crate::machine::Used;
 use udpd_base::ledger::snapshot::ListenerSnapshot;
-use udpd_base::ledger::{Snapshot, Table as _};
+use udpd_base::ledger::{CounterTable as _, Snapshot};
 use udpd_engine::pipeline::Lane;
 
 /// A report lists no more flows.

@@ -7,7 +7,7 @@ use super::timeline;
 use crate::chart;
 use crate::chart::Words;
 use crate::machine::Machine;
-use udpd_base::text::tables::{Table, grouped};
+use udpd_base::text::tables::{TextTable, grouped};
 use udpd_engine::pipeline::Lane;
 
 /// More flows than this are summed up.
@@ -28,8 +28,8 @@ pub(super) fn progress(second: &Second) -> String {
     format!("{number:>4} s: received {}, lost {lost}, residence p99 {p99}", grouped(counts.received))
 }
 
-pub(super) fn seconds_table(report: &Report) -> Table {
-    let mut table = Table::new([
+pub(super) fn seconds_table(report: &Report) -> TextTable {
+    let mut table = TextTable::new([
         "second",
         "received",
         "lost",
@@ -106,9 +106,9 @@ fn totals(report: &Report) -> String {
     )
 }
 
-fn layers(report: &Report) -> Table {
+fn layers(report: &Report) -> TextTable {
     let layers = &report.layers;
-    let mut table = Table::new(["layer", "lost"]);
+    let mut table = TextTable::new(["layer", "lost"]);
     for lane in &layers.kernel {
         let cpu = lane.cpu.map_or_else(String::new, |cpu| format!(" (core {cpu})"));
         let unit =
@@ -131,8 +131,8 @@ fn layers(report: &Report) -> Table {
     table
 }
 
-fn flows(report: &Report) -> Table {
-    let mut table = Table::new(["flow", "received", "lost", "duplicated", "reordered", "late"]);
+fn flows(report: &Report) -> TextTable {
+    let mut table = TextTable::new(["flow", "received", "lost", "duplicated", "reordered", "late"]);
     for flow in report.flows.iter().take(FLOWS_SHOWN) {
         table.row([
             format!("{:04x}/{}", flow.run, flow.flow),
@@ -146,8 +146,8 @@ fn flows(report: &Report) -> Table {
     table
 }
 
-fn latencies(report: &Report) -> Table {
-    let mut table = Table::new(["us", "p50", "p90", "p99", "p99.9", "p99.99", "max", "timed", "behind"]);
+fn latencies(report: &Report) -> TextTable {
+    let mut table = TextTable::new(["us", "p50", "p90", "p99", "p99.9", "p99.99", "max", "timed", "behind"]);
     let parts = [
         ("sender to kernel", &report.network),
         ("residence: kernel to consumer", &report.residence),

@@ -15,7 +15,7 @@ use super::timeline::Timeline;
 use crate::clock;
 use crate::payload;
 use crate::payload::{Header, Reading};
-use udpd_base::handover::batch::{LaneBatch, Load};
+use udpd_base::handover::batch::{LaneBatch, LaneLoad};
 use udpd_base::ledger::Tallies;
 use udpd_base::sink::{Sink, deliver};
 
@@ -122,7 +122,7 @@ impl Tracker {
     }
 
     /// Takes account of a batch that a consumer has in its hands at `now_ns` on CLOCK_REALTIME.
-    pub fn take(&mut self, batch: &Load, now_ns: u64) {
+    pub fn take(&mut self, batch: &LaneLoad, now_ns: u64) {
         for datagram in batch.datagrams() {
             self.take_one(datagram.payload(), datagram.length(), datagram.arrival_since_epoch(), now_ns);
         }

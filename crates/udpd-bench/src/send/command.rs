@@ -25,8 +25,8 @@ use udpd_base::exit::Failure;
 use udpd_base::os::console;
 use udpd_base::os::interrupt::stop_on_signal;
 use udpd_base::os::lookup;
-use udpd_base::text::advice::Advice;
-use udpd_base::text::tables::{Table, grouped, or_dash};
+use udpd_base::text::advice::ValueAdvice;
+use udpd_base::text::tables::{TextTable, grouped, or_dash};
 use udpd_base::text::units;
 
 /// How long is sent when nobody says for how long: a sender that was forgotten floods nobody for a night.
@@ -112,7 +112,8 @@ impl Arguments {
         let mut load = self.load()?;
         let Some(interface) = self.interface.as_ref().filter(|_| self.engine != Engine::Socket) else {
             if self.interface.is_some() {
-                let advice = Advice::new("sockets send by the route", "add --engine xdp or packet, or leave it out");
+                let advice =
+                    ValueAdvice::new("sockets send by the route", "add --engine xdp or packet, or leave it out");
                 return Err(usage("--interface", &advice));
             }
             load.sources = self.sources.iter().map(|text| source(text)).collect::<Result<_, _>>()?;
@@ -123,7 +124,7 @@ impl Arguments {
             [] => None,
             [one] => Some(parse_network(one).map_err(|advice| usage("--sources", &advice))?),
             _ => {
-                let advice = Advice::new("several addresses", "write one network such as 198.18.0.0/15");
+                let advice = ValueAdvice::new("several addresses", "write one network such as 198.18.0.0/15");
                 return Err(usage("--sources", &advice));
             }
         };
@@ -156,7 +157,7 @@ impl Arguments {
         let flows = rate::parse_count(&self.flows).ok().and_then(|flows| usize::try_from(flows).ok());
         let flows = flows.ok_or_else(|| {
             let what = format!("{:?} is not a number of flows", self.flows);
-            usage("--flows", &Advice::new(what, "write one such as 16 or 1M"))
+            usage("--flows", &ValueAdvice::new(what, "write one such as 16 or 1M"))
         })?;
         Ok(Load {
             sizes: Sizes::parse(&self.size).map_err(|advice| usage("--size", &advice))?,
@@ -177,7 +178,7 @@ impl Arguments {
             "smooth" => Ok(None),
             text => text.parse().map(Some).map_err(|_| {
                 let what = format!("{text:?} is not a number of datagrams");
-                usage("--burst", &Advice::new(what, "write one such as 32, or smooth"))
+                usage("--burst", &ValueAdvice::new(what, "write one such as 32, or smooth"))
             }),
         }
     }
@@ -188,7 +189,7 @@ fn source(text: &str) -> Result<IpAddr, Failure> {
         let what = format!("{text:?} is not an IP address");
         usage(
             "--sources",
-            &Advice::new(what, "write addresses of this host without ports, such as 127.0.0.2,127.0.0.3"),
+            &ValueAdvice::new(what, "write addresses of this host without ports, such as 127.0.0.2,127.0.0.3"),
         )
     })
 }
@@ -249,7 +250,7 @@ fn json_text(
 }
 
 fn text(load: &Load, warnings: &[String], report: &Report) -> String {
-    let mut seconds = Table::new(["second", "asked", "sent", "refused", "calls"]);
+    let mut seconds = TextTable::new(["second", "asked", "sent", "refused", "calls"]);
     for second in &report.each_second {
         seconds.row([
             second.second.to_string(),

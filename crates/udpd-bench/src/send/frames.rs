@@ -18,7 +18,7 @@ use crate::payload;
 use crate::rate::Rate;
 use crate::sizes::Sizes;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 
 /// Flows that one address has ports for.
 const FLOWS_PER_ADDRESS: usize = 32_768;
@@ -64,7 +64,7 @@ impl FrameLoad {
     /// Whether this can be done at all, as far as that can be said without looking.
     pub fn check(&self) -> Result<(), Failure> {
         let Load { to, rate, amount, flows, threads, gso, .. } = &self.load;
-        let refuse = |option: &str, what: String, cure: &str| Err(usage(option, &Advice::new(what, cure)));
+        let refuse = |option: &str, what: String, cure: &str| Err(usage(option, &ValueAdvice::new(what, cure)));
         if to.port() == 0 {
             return refuse("--to", format!("{to} has port 0"), "write the receiver's port");
         }
@@ -100,7 +100,7 @@ impl FrameLoad {
         let most = (link.mtu as usize).min(FRAME_BYTES_MAX - 14) - header_bytes;
         if sizes.max() > most {
             let what = format!("payloads of {} bytes do not fit into frames of {}", sizes.max(), self.interface);
-            return Err(usage("--size", &Advice::new(what, format!("write {most} or less"))));
+            return Err(usage("--size", &ValueAdvice::new(what, format!("write {most} or less"))));
         }
         let network = self.sources_of(link)?;
         let flows = self.load.flows as u32;
@@ -174,7 +174,7 @@ impl FrameLoad {
             if (addresses_of(network) as usize) < needed {
                 let what = format!("{network} has too few addresses for {flows} flows");
                 let cure = format!("write a network with {needed} or more: {FLOWS_PER_ADDRESS} flows share one");
-                return Err(usage("--sources", &Advice::new(what, cure)));
+                return Err(usage("--sources", &ValueAdvice::new(what, cure)));
             }
             return Ok(network);
         }
@@ -197,10 +197,10 @@ fn addresses_of(network: IpNet) -> u32 {
 }
 
 /// Reads `uniform`, `round-robin`, `hot:20%` or `zipf:1.1`.
-pub(crate) fn parse_mix(text: &str) -> Result<Mix, Advice> {
+pub(crate) fn parse_mix(text: &str) -> Result<Mix, ValueAdvice> {
     let wrong = || {
         let what = format!("{text:?} is no mix of flows");
-        Advice::new(what, "write uniform, round-robin, hot:20% for a flow with that share, or zipf:1.1")
+        ValueAdvice::new(what, "write uniform, round-robin, hot:20% for a flow with that share, or zipf:1.1")
     };
     match text.split_once(':') {
         None if text == "uniform" => Ok(Mix::Uniform),
@@ -220,19 +220,19 @@ pub(crate) fn parse_mix(text: &str) -> Result<Mix, Advice> {
 }
 
 /// Reads `02:00:00:00:00:01`.
-pub(super) fn parse_mac(text: &str) -> Result<Mac, Advice> {
+pub(super) fn parse_mac(text: &str) -> Result<Mac, ValueAdvice> {
     let byte = |part: &str| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten();
     let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
-    bytes
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| Advice::new(format!("{text:?} is no hardware address"), "write one such as 02:00:00:00:00:01"))
+    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
+        ValueAdvice::new(format!("{text:?} is no hardware address"), "write one such as 02:00:00:00:00:01")
+    })
 }
 
 /// Reads `198.18.0.0/15` or one address.
-pub(super) fn parse_network(text: &str) -> Result<IpNet, Advice> {
+pub(super) fn parse_network(text: &str) -> Result<IpNet, ValueAdvice> {
     let read = text.parse::<IpAddr>().map(IpNet::from).ok().or_else(|| text.parse::<IpNet>().ok());
     read.map(|network| network.trunc()).ok_or_else(|| {
-        Advice::new(format!("{text:?} is no network"), "write one such as 198.18.0.0/15, or one address")
+        ValueAdvice::new(format!("{text:?} is no network"), "write one such as 198.18.0.0/15, or one address")
     })
 }
 

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
-use netlink::{Attributes, Protocol, Request, Socket, field};
+use netlink::{Attributes, NetlinkProtocol, NetlinkRequest, NetlinkSocket, field};
 use nix::libc;
 
 /// Where the addresses begin that hosts of the world have.
@@ -39,10 +39,10 @@ impl Link {
     /// Asks for the interface of this index.
     pub(crate) fn read(index: u32) -> netlink::Result<Self> {
         let mut link = Self { index, ..Self::default() };
-        let mut socket = Socket::open(Protocol::Route)?;
+        let mut socket = NetlinkSocket::open(NetlinkProtocol::Route)?;
         // What is of another interface, or not as it should be, is none of ours.
         let mut dump = |kind: u16, structure_bytes: usize, take: fn(&mut Self, &[u8]) -> Option<()>| {
-            let request = Request::new(kind).bytes(&vec![0; structure_bytes]);
+            let request = NetlinkRequest::new(kind).bytes(&vec![0; structure_bytes]);
             socket.dump(request, |message| take(&mut link, message.payload).unwrap_or_default())
         };
         dump(libc::RTM_GETLINK, 16, Self::take_link)?;

@@ -16,7 +16,7 @@ pub use self::unit::execute as execute_unit;
 use crate::run;
 use crate::run::{Standing, look_ahead};
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::os::{console, threads, user};
 use udpd_base::text::units::print_size;
 use udpd_endpoint::metrics::TokenFile;
@@ -329,9 +329,9 @@ fn sum_of_pool(config: &Config, pool: &PoolPlan) -> String {
 /// Tries to break out of the sandbox that a daemon with this configuration would be in, and prints what came of it.
 pub fn try_sandbox(config: &Config, out: &mut dyn Write) -> Result<(), Failure> {
     let plan = plan::make(config, &plan::neighbours(config.daemon.control_socket.value.as_deref()))?;
-    let (crew, _events) = Crew::new();
-    let tried = udpd_sandbox::attempts(run::reaches(config, &plan, None), &run::duties(config), &crew);
-    let (attempts, missing) = tried.map_err(|error| threads::refusal("udpd-trial", &error))?;
+    let (registry, _events) = ThreadRegistry::new();
+    let tried = udpd_sandbox::attempts(run::path_rules(config, &plan, None), &run::roles(config), &registry);
+    let (attempts, missing) = tried.map_err(|error| threads::start_failure("udpd-trial", &error))?;
     let mut text = String::new();
     for attempt in &attempts {
         let outcome = match (attempt.is_refused, attempt.is_granted()) {
@@ -339,7 +339,7 @@ pub fn try_sandbox(config: &Config, out: &mut dyn Write) -> Result<(), Failure> 
             (false, true) => "granted",
             (false, false) => "LET THROUGH",
         };
-        text += &format!("{:<28}  {:<30}  {outcome}\n", attempt.duty, attempt.what);
+        text += &format!("{:<28}  {:<30}  {outcome}\n", attempt.role, attempt.what);
     }
     missing.iter().for_each(|what| text += &format!("missing: {what}\n"));
     console::print(out, &text)?;

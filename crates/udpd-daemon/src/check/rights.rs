@@ -14,10 +14,10 @@ use serde::Serialize;
 
 use super::identity;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
 use udpd_base::os::user;
-use udpd_base::sink::settings::Target;
-use udpd_engine::config::Config;
+use udpd_base::sink::settings::SinkTarget;
+use udpd_engine::config::{Config, SinkConfig};
 use udpd_engine::plan::PipelinePlan;
 use udpd_engine::plan::descriptors;
 use udpd_engine::plan::limits::MemoryLimits;
@@ -91,7 +91,7 @@ impl Rights {
             if let Some(spill) = sink.settings.spill() {
                 self.try_directory(&format!("sink {}: spill", sink.name), Some(spill.path));
             }
-            let Target::Files(path) = sink.settings.target() else { continue };
+            let SinkTarget::Files(path) = sink.settings.target() else { continue };
             let key = format!("sink {}", sink.name);
             for file in planned.files(&config.listeners, &sink.name, path) {
                 let fixed = &file[..file.find(['%', '{']).unwrap_or(file.len())];
@@ -155,8 +155,8 @@ impl Rights {
         if let Some(address) = metrics.value.filter(|_| metrics.written) {
             self.try_address("metrics_address", address, TcpListener::bind(with_any_port(address)).map(drop));
         }
-        let keeps_sources = |duty: Duty| matches!(duty, Duty::SourceKeepingRelay | Duty::SpillingSourceKeepingRelay);
-        for sink in config.sinks.iter().filter(|sink| keeps_sources(sink.settings.needs().duty)) {
+        let keeps_sources = |sink: &&SinkConfig| sink.settings.needs().roles.contains(&ThreadRole::SourceKeeper);
+        for sink in config.sinks.iter().filter(keeps_sources) {
             if !has(CapabilitySet::NET_RAW) {
                 let message = format!(
                     "sink {}: keep_source as user {} takes CAP_NET_RAW; in the unit file: \

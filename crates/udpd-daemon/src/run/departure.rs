@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use udpd_base::os::crew::{Crew, Event};
+use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
 use udpd_endpoint::control::{Asked, Newcomer};
 
 /// How long a sink that takes nothing holds up the end.
@@ -15,7 +15,7 @@ pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Departure {
     pub(super) asked: Receiver<Asked>,
     asking: Sender<Asked>,
-    crew: Crew,
+    registry: ThreadRegistry,
     /// The inodes of the sockets that were offered last.
     pub(super) offered: Vec<u64>,
     /// Who has. The connection closes with the end of this process.
@@ -23,18 +23,18 @@ pub(super) struct Departure {
 }
 
 impl Departure {
-    pub(super) fn new(crew: &Crew) -> Self {
+    pub(super) fn new(registry: &ThreadRegistry) -> Self {
         let (asking, asked) = unbounded();
-        Self { asked, asking, crew: crew.clone(), offered: Vec::new(), newcomer: None }
+        Self { asked, asking, registry: registry.clone(), offered: Vec::new(), newcomer: None }
     }
 
     /// How others ask.
     pub(super) fn asker(&self) -> impl Fn(Asked) + Send + Sync + 'static {
-        let (asking, crew) = (self.asking.clone(), self.crew.clone());
+        let (asking, registry) = (self.asking.clone(), self.registry.clone());
         move |asked| {
             // Nobody hears it any more when the process ends, and who asks finds that out.
             let _ = asking.send(asked);
-            crew.report(Event::TakeOver);
+            registry.report(DaemonEvent::TakeOver);
         }
     }
 }

@@ -5,22 +5,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use udpd_base::os::crew::Crew;
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_engine::pipeline::Files;
 
 /// Goes over to new files as often as it has to.
 #[derive(Debug)]
 pub(super) struct Hangup {
-    crew: Crew,
+    registry: ThreadRegistry,
     files: Files,
     /// Signals that no finished round has answered. The thread lives while there are any.
     open: Arc<AtomicU32>,
 }
 
 impl Hangup {
-    pub(super) fn new(crew: &Crew, files: Files) -> Self {
-        Self { crew: crew.clone(), files, open: Arc::default() }
+    pub(super) fn new(registry: &ThreadRegistry, files: Files) -> Self {
+        Self { registry: registry.clone(), files, open: Arc::default() }
     }
 
     pub(super) fn heard(&self) {
@@ -28,8 +28,9 @@ impl Hangup {
             return;
         }
         let (files, open) = (self.files.clone(), Arc::clone(&self.open));
-        if let Err(error) =
-            self.crew.spawn("udpd-reopen", Duty::Errand, move || answer_all(&open, || say(files.reopen())))
+        if let Err(error) = self
+            .registry
+            .spawn("udpd-reopen", ThreadRole::ShortLived, move || answer_all(&open, || say(files.reopen())))
         {
             self.open.store(0, Ordering::Release);
             log::error!(

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use super::standing;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::crew::Crew;
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::os::user;
 use udpd_base::os::user::Account;
 use udpd_base::os::{owned, threads};
-use udpd_base::sink::settings::{Needs, Target};
+use udpd_base::sink::settings::{Needs, SinkTarget};
 use udpd_endpoint::control::ControlSocket;
 use udpd_engine::config::{Config, EngineKind, ListenerConfig};
 use udpd_engine::plan::PipelinePlan;
@@ -20,7 +20,7 @@ use udpd_file::make_directory;
 use udpd_inspect::policy::KernelFilter;
 use udpd_sandbox::warden;
 use udpd_sandbox::warden::Makes;
-use udpd_sandbox::{Connects, Mode, Reach, Reaches, Sandbox};
+use udpd_sandbox::{AllowedPaths, Connects, Mode, PathRules, Sandbox};
 
 /// Where the kernel tells of itself, its sockets and its cards.
 const OF_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
@@ -42,16 +42,16 @@ pub(super) struct Inside {
 
 impl Inside {
     /// Finds out what can be had, before anything is opened.
-    pub(super) fn prepare(mode: Mode, crew: Crew) -> Result<(Self, Crew), Failure> {
+    pub(super) fn prepare(mode: Mode, registry: ThreadRegistry) -> Result<(Self, ThreadRegistry), Failure> {
         if mode == Mode::Off {
-            return Ok((Self { mode, sandbox: None, missing: Vec::new() }, crew));
+            return Ok((Self { mode, sandbox: None, missing: Vec::new() }, registry));
         }
-        let fail = |error| threads::refusal("udpd-trial", &error);
-        let (sandbox, missing) = Sandbox::prepare(&crew).map_err(fail)?;
+        let fail = |error| threads::start_failure("udpd-trial", &error);
+        let (sandbox, missing) = Sandbox::prepare(&registry).map_err(fail)?;
         let inside = Self { mode, sandbox: Some(Arc::new(sandbox)), missing };
         inside.judge(&inside.missing)?;
-        let crew = crew.confined_by(inside.sandbox.clone().expect("just made"));
-        Ok((inside, crew))
+        let registry = registry.with_sandbox(inside.sandbox.clone().expect("just made"));
+        Ok((inside, registry))
     }
 
     /// What is missing is a reason to end, where all is required.
@@ -69,8 +69,8 @@ impl Inside {
 
     /// Says what threads may open, and gives up what only root may, before the first file is opened.
     pub(super) fn begin(&self, config: &Config, plan: &PipelinePlan, file: Option<&Path>) -> Result<(), Failure> {
-        let reaches = reaches(config, plan, file);
-        let directories = reaches.keepers.write.clone();
+        let path_rules = path_rules(config, plan, file);
+        let directories = path_rules.keepers.write.clone();
         // Where that fails, the sink says why it cannot begin.
         let make_directories = || directories.iter().for_each(|path| make_directory(path).unwrap_or_default());
         if user::become_by_now().is_some() {
@@ -89,7 +89,7 @@ impl Inside {
         };
         // A rule holds for a directory that is there.
         user::with_hands_of_root(|| make_spills(config))?;
-        sandbox.open_only(reaches);
+        sandbox.open_only(path_rules);
         udpd_sandbox::give_up_files_of_others().or_else(|why| self.judge(&[why]))?;
         make_directories();
         Ok(())
@@ -111,13 +111,13 @@ impl Inside {
     pub(super) fn refuse_beyond(&self, config: &Config, plan: &PipelinePlan, before: &Config) -> Result<(), Failure> {
         let Some(sandbox) = &self.sandbox else { return Ok(()) };
         let config = Config { daemon: before.daemon.clone(), ..config.clone() };
-        let wanted = reaches(&config, plan, None).maker;
+        let wanted = path_rules(&config, plan, None).maker;
         if wanted.connects > sandbox.may_connect() {
             let message = "cannot look up a name or connect to a broker: Permission denied, udpd was started without a \
                            sink that does and has given up what one needs";
             return Err(Failure::new(ExitCode::Permission, message));
         }
-        let Some(open) = sandbox.reach_of_maker() else { return Ok(()) };
+        let Some(open) = sandbox.paths_of_reloader() else { return Ok(()) };
         let is_below = |path: &PathBuf, open: &[PathBuf]| open.iter().any(|open| path.starts_with(open));
         let beyond = wanted.write.iter().find(|path| !is_below(path, &open.write));
         let beyond = beyond.or_else(|| wanted.read.iter().find(|path| !is_below(path, &open.read)));
@@ -131,9 +131,9 @@ impl Inside {
     }
 
     /// Takes the main thread inside, after all others.
-    pub(super) fn complete(&self, crew: &Crew) -> Result<(), Failure> {
+    pub(super) fn complete(&self, registry: &ThreadRegistry) -> Result<(), Failure> {
         let Some(sandbox) = &self.sandbox else { return Ok(()) };
-        crew.confine_the_rest();
+        registry.close_sandbox();
         let missing: Vec<String> = self.missing.iter().cloned().chain(sandbox.refused()).collect();
         self.judge(&missing)?;
         if !missing.is_empty() {
@@ -188,13 +188,13 @@ fn make_spills(config: &Config) -> Result<(), Failure> {
 
 /// Starts the process that keeps the rights of this one, where there are any to keep, and tells it what it may make.
 pub(super) fn start_warden(config: &Config, account: Option<&Account>) -> io::Result<()> {
-    let Some(duty) = duty_of_warden(config).filter(|_| config.daemon.sandbox != Mode::Off) else { return Ok(()) };
+    let Some(role) = role_of_helper(config).filter(|_| config.daemon.sandbox != Mode::Off) else { return Ok(()) };
     let queues = config.listeners.iter().any(ListenerConfig::is_past_the_stack);
-    warden::start(Makes { filters: duty == Duty::FilterWarden, queues }, account)
+    warden::start(Makes { filters: role == ThreadRole::FilterHelper, queues }, account)
 }
 
 /// What the threads of this daemon may open.
-pub(crate) fn reaches(config: &Config, plan: &PipelinePlan, file: Option<&Path>) -> Reaches {
+pub(crate) fn path_rules(config: &Config, plan: &PipelinePlan, file: Option<&Path>) -> PathRules {
     let daemon = &config.daemon;
     let beside = |path: Option<&Path>| path.and_then(Path::parent).map(Path::to_owned);
     // The kernel judges the file that a link leads to.
@@ -205,22 +205,23 @@ pub(crate) fn reaches(config: &Config, plan: &PipelinePlan, file: Option<&Path>)
     let own_file = with_behind_link(file);
     let kernel = || OF_THE_KERNEL.map(PathBuf::from).to_vec();
     let own = [daemon.control_socket.value.as_deref(), daemon.stats_on_exit.as_deref()];
-    let main = Reach { read: kernel(), write: own.into_iter().filter_map(beside).collect(), ..Reach::default() };
+    let main =
+        AllowedPaths { read: kernel(), write: own.into_iter().filter_map(beside).collect(), ..AllowedPaths::default() };
     let token = with_behind_link(daemon.metrics_token_file.as_deref());
-    let windows = Reach { read: kernel().into_iter().chain(token).collect(), ..Reach::default() };
+    let windows = AllowedPaths { read: kernel().into_iter().chain(token).collect(), ..AllowedPaths::default() };
     let lists = config.listeners.iter().flat_map(|listener| listener.access.files());
     let lists = lists.flat_map(|path| with_behind_link(Some(path)));
-    let mut keepers = Reach::default();
+    let mut keepers = AllowedPaths::default();
     // Whoever manages the network makes links of these.
     let of_the_resolver = OF_THE_RESOLVER.iter().flat_map(|path| with_behind_link(Some(Path::new(path))));
     let of_libraries = OF_LIBRARIES.map(PathBuf::from).into_iter().chain(kernel()).chain(of_the_resolver);
-    let resolvers = Reach { read: of_libraries.collect(), write: Vec::new(), connects: Connects::Names };
-    let mut broker_clients = Reach { connects: Connects::Anywhere, ..resolvers.clone() };
-    let mut spillers = Reach::default();
+    let resolvers = AllowedPaths { read: of_libraries.collect(), write: Vec::new(), connects: Connects::Names };
+    let mut broker_clients = AllowedPaths { connects: Connects::Anywhere, ..resolvers.clone() };
+    let mut spillers = AllowedPaths::default();
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
         broker_clients.read.extend(sink.settings.needs().reads);
         spillers.write.extend(sink.settings.spill().map(|spill| spill.path.to_owned()));
-        if let Target::Files(path) = sink.settings.target() {
+        if let SinkTarget::Files(path) = sink.settings.target() {
             keepers.write.push(fixed_directory(path));
             let files = planned.files(&config.listeners, &sink.name, path);
             keepers.write.extend(files.iter().filter_map(|file| directory_behind_link(file.as_ref())));
@@ -230,26 +231,14 @@ pub(crate) fn reaches(config: &Config, plan: &PipelinePlan, file: Option<&Path>)
     keepers.write.dedup();
     let connects = connects(config);
     let of_brokers = broker_clients.read.iter().filter(|_| connects > Connects::Nowhere);
-    let maker = Reach {
+    let maker = AllowedPaths {
         read: windows.read.iter().chain(of_brokers).cloned().chain(own_file).chain(lists).collect(),
         write: keepers.write.iter().chain(&spillers.write).cloned().collect(),
         connects,
     };
-    let watchdog = Reach { read: kernel(), ..Reach::default() };
-    let spilling_broker_clients = Reach { write: spillers.write.clone(), ..broker_clients.clone() };
+    let watchdog = AllowedPaths { read: kernel(), ..AllowedPaths::default() };
     let rings = has_rings(config);
-    Reaches {
-        main,
-        windows,
-        keepers,
-        spillers,
-        spilling_broker_clients,
-        broker_clients,
-        resolvers,
-        watchdog,
-        maker,
-        rings,
-    }
+    PathRules { main, windows, keepers, spillers, broker_clients, resolvers, watchdog, maker, rings }
 }
 
 fn has_rings(config: &Config) -> bool {
@@ -266,46 +255,45 @@ fn connects(config: &Config) -> Connects {
     config.sinks.iter().map(|sink| of_sink(sink.settings.needs())).max().unwrap_or_default()
 }
 
-/// What the thread is there for that makes what a changed configuration needs.
-pub(super) fn duty_of_maker(config: &Config) -> Duty {
-    if connects(config) > Connects::Nowhere { Duty::BrokerMaker } else { Duty::Maker }
-}
-
-/// What it does besides.
-pub(super) fn duties_of_maker_besides(config: &Config) -> Vec<Duty> {
-    has_rings(config).then_some(Duty::RingMaker).into_iter().collect()
+/// The roles of the thread that makes what a changed configuration needs.
+pub(super) fn roles_of_reloader(config: &Config) -> Vec<ThreadRole> {
+    let connects = connects(config) > Connects::Nowhere;
+    let main = if connects { ThreadRole::BrokerReloader } else { ThreadRole::Reloader };
+    [main].into_iter().chain(has_rings(config).then_some(ThreadRole::RingReloader)).collect()
 }
 
 /// What the process beside the daemon is there for; `None` where there is no right for it to keep.
-fn duty_of_warden(config: &Config) -> Option<Duty> {
+fn role_of_helper(config: &Config) -> Option<ThreadRole> {
     let has_filter = |listener: &ListenerConfig| listener.access.kernel_filter != KernelFilter::Off;
-    let duty = if config.listeners.iter().any(has_filter) { Duty::FilterWarden } else { Duty::Warden };
-    udpd_sandbox::has_rights_of(duty).then_some(duty)
+    let role =
+        if config.listeners.iter().any(has_filter) { ThreadRole::FilterHelper } else { ThreadRole::PrivilegeHelper };
+    udpd_sandbox::has_rights_of(role).then_some(role)
 }
 
 /// What the threads of this daemon are there for, each once.
-pub(crate) fn duties(config: &Config) -> Vec<Duty> {
-    let is_used = |duty: &Duty| match duty {
-        Duty::Warden | Duty::FilterWarden => duty_of_warden(config) == Some(*duty),
-        Duty::RingReceiver | Duty::RingMaker => has_rings(config),
-        Duty::QueueReceiver => config.listeners.iter().any(ListenerConfig::is_past_the_stack),
-        Duty::Maker | Duty::BrokerMaker => *duty == duty_of_maker(config),
-        Duty::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),
-        Duty::Compressor => config.sinks.iter().any(|sink| sink.settings.compression_bytes() > 0),
-        Duty::Follower => config.listeners.iter().any(|listener| listener.sequence.is_some()),
-        Duty::Keeper => config.sinks.iter().any(|sink| matches!(sink.settings.target(), Target::Files(_))),
-        Duty::Writer
-        | Duty::UnixClient
-        | Duty::Relay
-        | Duty::SourceKeepingRelay
-        | Duty::BrokerClient
-        | Duty::SpillingUnixClient
-        | Duty::SpillingRelay
-        | Duty::SpillingSourceKeepingRelay
-        | Duty::SpillingBrokerClient => config.sinks.iter().any(|sink| sink.settings.needs().duty == *duty),
+pub(crate) fn roles(config: &Config) -> Vec<ThreadRole> {
+    let is_used = |role: &ThreadRole| match role {
+        ThreadRole::PrivilegeHelper | ThreadRole::FilterHelper => role_of_helper(config) == Some(*role),
+        ThreadRole::RingReceiver => has_rings(config),
+        ThreadRole::XdpReceiver => config.listeners.iter().any(ListenerConfig::is_past_the_stack),
+        ThreadRole::Reloader | ThreadRole::BrokerReloader | ThreadRole::RingReloader => {
+            roles_of_reloader(config).contains(role)
+        }
+        ThreadRole::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),
+        ThreadRole::Compressor => config.sinks.iter().any(|sink| sink.settings.compression_bytes() > 0),
+        ThreadRole::SequenceFollower => config.listeners.iter().any(|listener| listener.sequence.is_some()),
+        ThreadRole::FileKeeper => {
+            config.sinks.iter().any(|sink| matches!(sink.settings.target(), SinkTarget::Files(_)))
+        }
+        ThreadRole::Writer
+        | ThreadRole::UnixClient
+        | ThreadRole::Relay
+        | ThreadRole::SourceKeeper
+        | ThreadRole::BrokerClient
+        | ThreadRole::Spill => config.sinks.iter().any(|sink| sink.settings.needs().roles.contains(role)),
         _ => true,
     };
-    Duty::CONFINED.into_iter().filter(is_used).collect()
+    ThreadRole::CONFINED.into_iter().filter(is_used).collect()
 }
 
 /// Where the files of a path are: below the deepest directory that is the same at every moment, for every datagram, and

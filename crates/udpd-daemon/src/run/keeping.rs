@@ -25,11 +25,11 @@ use crate::watch::status::StatusLine;
 use crate::watch::upkeep::Upkeep;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging::limiter::{LogLimiter, repeats};
-use udpd_base::os::crew;
-use udpd_base::os::crew::Event;
 use udpd_base::os::notify::Notifier;
 use udpd_base::os::signals;
 use udpd_base::os::signals::Effect;
+use udpd_base::os::threads;
+use udpd_base::os::threads::DaemonEvent;
 use udpd_endpoint::control::Seats;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
@@ -96,32 +96,32 @@ impl Unheard {
 
 /// What somebody asks of the daemon.
 pub(super) struct Inbox<'a> {
-    events: &'a Receiver<Event>,
+    events: &'a Receiver<DaemonEvent>,
     /// What came during a reload and has to wait for its end.
-    put_off: RefCell<VecDeque<Event>>,
+    put_off: RefCell<VecDeque<DaemonEvent>>,
 }
 
 impl<'a> Inbox<'a> {
-    pub(super) fn new(events: &'a Receiver<Event>) -> Self {
+    pub(super) fn new(events: &'a Receiver<DaemonEvent>) -> Self {
         Self { events, put_off: RefCell::default() }
     }
 
     /// The end goes before whatever has waited for a reload.
-    fn next(&self, deadline: Instant) -> Result<Event, RecvTimeoutError> {
+    fn next(&self, deadline: Instant) -> Result<DaemonEvent, RecvTimeoutError> {
         let mut put_off = self.put_off.borrow_mut();
         let first = put_off.iter().position(ends).unwrap_or(0);
-        put_off.remove(first).map_or_else(|| crew::at_rest(|| self.events.recv_deadline(deadline)), Ok)
+        put_off.remove(first).map_or_else(|| threads::blocking(|| self.events.recv_deadline(deadline)), Ok)
     }
 
     /// Leaves something for the next look.
-    pub(super) fn put_off(&self, event: Event) {
+    pub(super) fn put_off(&self, event: DaemonEvent) {
         self.put_off.borrow_mut().push_back(event);
     }
 
     /// Whether somebody wants the daemon to end, within this time. What comes is put off.
     pub(super) fn is_told_to_end(&self, wait: Duration) -> bool {
         let mut put_off = self.put_off.borrow_mut();
-        put_off.extend(crew::at_rest(|| self.events.recv_timeout(wait)));
+        put_off.extend(threads::blocking(|| self.events.recv_timeout(wait)));
         put_off.iter().any(ends)
     }
 }
@@ -148,7 +148,7 @@ impl Watches {
 
 impl Housekeeping<'_> {
     /// Waits for the event that ends the daemon; once a second, does the housekeeping.
-    pub(super) fn until_end(mut self) -> (Event, Pipeline, Upkeep, Departure) {
+    pub(super) fn until_end(mut self) -> (DaemonEvent, Pipeline, Upkeep, Departure) {
         let mut next = Instant::now() + HOUSEKEEPING;
         for round in 1_u32.. {
             loop {
@@ -161,7 +161,7 @@ impl Housekeeping<'_> {
                     Ok(event) => self = self.take(&event),
                     Err(RecvTimeoutError::Timeout) if Instant::now() < next => self = self.decide_on_trains(),
                     Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => unreachable!("the crew holds a sender"),
+                    Err(RecvTimeoutError::Disconnected) => unreachable!("the registry holds a sender"),
                 }
             }
             next = Instant::now() + HOUSEKEEPING;
@@ -172,9 +172,9 @@ impl Housekeeping<'_> {
     }
 
     /// Does what an event asks for.
-    fn take(mut self, event: &Event) -> Self {
-        let Event::Signal(number) = event else {
-            if *event == Event::TakeOver {
+    fn take(mut self, event: &DaemonEvent) -> Self {
+        let DaemonEvent::Signal(number) = event else {
+            if *event == DaemonEvent::TakeOver {
                 return self.hear_newcomers();
             }
             let asked = self.reloads.asked();
@@ -250,7 +250,7 @@ impl Housekeeping<'_> {
         let is_due = Instant::now() + reload::MAKING_LIMIT;
         let mut next = Instant::now() + HOUSEKEEPING;
         let refusal = loop {
-            let event = crew::at_rest(|| {
+            let event = threads::blocking(|| {
                 select! {
                     recv(made) -> made => Err(made.unwrap_or_else(|_| Err(reload::panicked()))),
                     recv(self.inbox.events) -> event => Ok(event.ok()),
@@ -277,7 +277,7 @@ impl Housekeeping<'_> {
             return Err(refusal);
         }
         // It has addresses by now, and what arrives there is to be counted.
-        crew::at_rest(|| made.recv()).unwrap_or_else(|_| Err(reload::panicked()))
+        threads::blocking(|| made.recv()).unwrap_or_else(|_| Err(reload::panicked()))
     }
 
     /// `is_said`: the log hears of it.
@@ -323,7 +323,7 @@ impl Housekeeping<'_> {
         let books = self.pipeline.books();
         books.observe_kernel();
         // As a driver that is busy with its card below.
-        crew::at_rest(|| books.look_at_host());
+        threads::blocking(|| books.look_at_host());
     }
 
     fn look(&mut self, round: u32) {
@@ -335,7 +335,7 @@ impl Housekeeping<'_> {
         warden::look();
         if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
             // A driver that is busy with its card keeps whoever asks about it waiting.
-            crew::at_rest(|| self.watches.interfaces.look()).iter().for_each(|line| log::warn!("{line}"));
+            threads::blocking(|| self.watches.interfaces.look()).iter().for_each(|line| log::warn!("{line}"));
         }
         self.look_at_arrivals();
         self.look_at_relays();
@@ -379,8 +379,9 @@ impl Housekeeping<'_> {
         if self.watches.is_steered {
             let ban = self.watches.ban_irqbalance;
             // A driver that is busy with its card keeps whoever asks about it waiting.
-            let why =
-                |interface: &str, queue, wanted: &[usize]| crew::at_rest(|| Why::find(interface, queue, wanted, ban));
+            let why = |interface: &str, queue, wanted: &[usize]| {
+                threads::blocking(|| Why::find(interface, queue, wanted, ban))
+            };
             let lines = self.watches.arrivals.compare(&self.pipeline.books().snapshot(), why);
             lines.iter().for_each(|line| log::warn!("{line}"));
         }
@@ -405,10 +406,13 @@ fn say_of_before(pipeline: &Pipeline) -> String {
 }
 
 /// Whether the daemon is to end.
-fn ends(event: &Event) -> bool {
+fn ends(event: &DaemonEvent) -> bool {
     match event {
-        Event::Signal(number) => matches!(signals::effect_of(*number), Effect::End | Effect::EndForced),
-        Event::SinkClosed(_) | Event::ThreadPanicked(_) | Event::TakenOver(_) | Event::Stranded(_) => true,
-        Event::Reload | Event::TakeOver => false,
+        DaemonEvent::Signal(number) => matches!(signals::effect_of(*number), Effect::End | Effect::EndForced),
+        DaemonEvent::SinkClosed(_)
+        | DaemonEvent::ThreadPanicked(_)
+        | DaemonEvent::TakenOver(_)
+        | DaemonEvent::Stranded(_) => true,
+        DaemonEvent::Reload | DaemonEvent::TakeOver => false,
     }
 }

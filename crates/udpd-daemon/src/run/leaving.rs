@@ -12,8 +12,8 @@ use super::departure::{DRAIN_LIMIT, own_manager};
 use super::keeping::Housekeeping;
 use super::record;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::crew;
-use udpd_base::os::crew::Event;
+use udpd_base::os::threads;
+use udpd_base::os::threads::DaemonEvent;
 use udpd_endpoint::control::{Asked, Heard, Newcomer, Offer, Offered};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Lane;
@@ -95,14 +95,14 @@ impl Housekeeping<'_> {
         let told = newcomer.say_stopped(ends, self.store.last_words(&self.pipeline, true));
         match told.and_then(|()| if ends { Ok(()) } else { self.wait_until_open(&mut newcomer) }) {
             Ok(()) => {
-                self.inbox.put_off(Event::TakenOver(newcomer.to_string()));
+                self.inbox.put_off(DaemonEvent::TakenOver(newcomer.to_string()));
                 self.departure.newcomer = Some(newcomer);
                 self
             }
             Err(why) if ends => {
                 self.keep_as_before(&kept_before);
                 let what = format!("{newcomer} was to take over, and {why}; its configuration left no way back");
-                self.inbox.put_off(Event::Stranded(what));
+                self.inbox.put_off(DaemonEvent::Stranded(what));
                 self
             }
             Err(why) => self.go_back(newcomer, &why, &kept_before),
@@ -119,8 +119,8 @@ impl Housekeeping<'_> {
     fn wait_until_open(&self, newcomer: &mut Newcomer) -> Result<(), String> {
         let deadline = Instant::now() + OPENING_LIMIT;
         loop {
-            match crew::at_rest(|| newcomer.wait_until_open(MOMENT)) {
-                Heard::Open => return crew::at_rest(|| newcomer.say_gone()),
+            match threads::blocking(|| newcomer.wait_until_open(MOMENT)) {
+                Heard::Open => return threads::blocking(|| newcomer.say_gone()),
                 Heard::Not(why) => return Err(why),
                 Heard::Nothing if self.inbox.is_told_to_end(Duration::ZERO) => return Ok(()),
                 Heard::Nothing if Instant::now() < deadline => {}
@@ -155,14 +155,14 @@ impl Housekeeping<'_> {
         }
         self.keep_as_before(kept_before);
         let what = format!("{newcomer} was to take over, and {why}; this process cannot receive again: {what}");
-        self.inbox.put_off(Event::Stranded(what));
+        self.inbox.put_off(DaemonEvent::Stranded(what));
         self
     }
 
     /// Waits until it has ended, what it had open is closed, or somebody wants the end of this process.
     fn wait_for_end_of(&self, newcomer: &Newcomer, limit: Duration) {
         let deadline = Instant::now() + limit;
-        while !crew::at_rest(|| newcomer.wait_for_end(MOMENT))
+        while !threads::blocking(|| newcomer.wait_for_end(MOMENT))
             && Instant::now() < deadline
             && !self.inbox.is_told_to_end(Duration::ZERO)
         {}

@@ -31,7 +31,7 @@ use self::activation::Passed;
 use self::departure::{DRAIN_LIMIT, Departure};
 use self::hangup::Hangup;
 use self::inside::Inside;
-pub(super) use self::inside::{duties, reaches};
+pub(super) use self::inside::{path_rules, roles};
 use self::keeping::{Housekeeping, Inbox, Unheard, Watches};
 use self::reload::Reloads;
 use self::say::{say_lane, say_ledger, say_pages};
@@ -47,11 +47,11 @@ use crate::watch::status::StatusLine;
 use crate::watch::upkeep::Upkeep;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging;
-use udpd_base::os::crew;
-use udpd_base::os::crew::{Crew, Event};
 use udpd_base::os::notify::Notifier;
 use udpd_base::os::signals;
 use udpd_base::os::signals::Effect;
+use udpd_base::os::threads;
+use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
 use udpd_base::os::user;
 use udpd_base::os::watchdog::Watchdog;
 use udpd_endpoint::control::Predecessor;
@@ -73,10 +73,10 @@ pub fn execute(config: Config, file: Option<PathBuf>, takes_over: bool) -> Resul
     let passed = activation::take_passed()?;
     // Before there is a second thread.
     let (standing, warden) = become_who_runs(&config, &passed)?;
-    let (crew, events) = Crew::new();
-    let (inside, crew) = Inside::prepare(config.daemon.sandbox, crew)?;
-    signals::watch(&crew)?;
-    let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &crew)?;
+    let (registry, events) = ThreadRegistry::new();
+    let (inside, registry) = Inside::prepare(config.daemon.sandbox, registry)?;
+    signals::watch(&registry)?;
+    let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &registry)?;
     standing.say();
     if let Err(error) = warden {
         log::warn!(
@@ -84,7 +84,7 @@ pub fn execute(config: Config, file: Option<PathBuf>, takes_over: bool) -> Resul
              that comes back, can have no port below 1024 and no receive buffer above net.core.rmem_max"
         );
     }
-    let outcome = serve(config, file, passed, inside, (&crew, &events), takes_over);
+    let outcome = serve(config, file, passed, inside, (&registry, &events), takes_over);
     logger.finish(LOG_LIMIT);
     outcome
 }
@@ -115,7 +115,7 @@ fn serve(
     file: Option<PathBuf>,
     mut passed: Passed,
     inside: Inside,
-    (crew, events): (&Crew, &Receiver<Event>),
+    (registry, events): (&ThreadRegistry, &Receiver<DaemonEvent>),
     takes_over: bool,
 ) -> Result<(), Failure> {
     let mut predecessor = look_before(&mut config, &mut passed, takes_over)?;
@@ -123,20 +123,20 @@ fn serve(
     let config: &Config = &own;
     let notifier = Arc::new(Notifier::from_environment());
     let plan = plan_beside(&mut predecessor, config, &inside, file.as_deref())?;
-    crew.enlist("main");
-    let watchdog = Watchdog::start(crew, &notifier)?;
+    registry.register_current("main");
+    let watchdog = Watchdog::start(registry, &notifier)?;
     // It can fail, so it comes before there is anything to receive.
-    let reloads = Reloads::start(file, config, crew, Arc::clone(&inside))?;
-    let begun = begin_or_take_over(predecessor, passed, (config, &plan), started, &notifier, crew);
+    let reloads = Reloads::start(file, config, registry, Arc::clone(&inside))?;
+    let begun = begin_or_take_over(predecessor, passed, (config, &plan), started, &notifier, registry);
     let TakenOver { mut store, windows, pipeline } = begun.map_err(|failure| inside.explain(failure))?;
     // What the host lost before is not told.
-    crew::at_rest(|| pipeline.books().look_at_host());
+    threads::blocking(|| pipeline.books().look_at_host());
     // Its first look comes before anybody can ask what it has seen.
     let upkeep = Upkeep::new(config, &pipeline);
     let seats = Arc::new(Mutex::new(published::of(config, &plan)));
-    let departure = Departure::new(crew);
-    let windows = windows.serve(&pipeline, &seats, (&reloads, &departure), crew);
-    let windows = match windows.and_then(|windows| inside.complete(crew).map(|()| windows)) {
+    let departure = Departure::new(registry);
+    let windows = windows.serve(&pipeline, &seats, (&reloads, &departure), registry);
+    let windows = match windows.and_then(|windows| inside.complete(registry).map(|()| windows)) {
         Ok(windows) => windows,
         Err(failure) => {
             end_at_once(pipeline, &mut store, events);
@@ -146,7 +146,7 @@ fn serve(
     say_readiness(&pipeline, config, &plan, &mut store, &notifier);
     let housekeeping = Housekeeping {
         inbox: Inbox::new(events),
-        hangup: Hangup::new(crew, pipeline.files()),
+        hangup: Hangup::new(registry, pipeline.files()),
         watches: Watches::new(config, &plan, &pipeline),
         pipeline,
         upkeep,
@@ -227,15 +227,15 @@ fn begin_or_take_over(
     planned: (&Config, &PipelinePlan),
     started: Instant,
     notifier: &Arc<Notifier>,
-    crew: &Crew,
+    registry: &ThreadRegistry,
 ) -> Result<TakenOver, Failure> {
     if let Some(found) = found {
-        match take_over::begin(found, planned, started, notifier, crew)? {
+        match take_over::begin(found, planned, started, notifier, registry)? {
             Taking::Done(taken) => return Ok(*taken),
             Taking::Left(left) => passed = left,
         }
     }
-    begin(passed, planned, started, notifier, crew)
+    begin(passed, planned, started, notifier, registry)
 }
 
 /// Begins on what a service manager has passed, if anything.
@@ -244,7 +244,7 @@ fn begin(
     (config, plan): (&Config, &PipelinePlan),
     started: Instant,
     notifier: &Arc<Notifier>,
-    crew: &Crew,
+    registry: &ThreadRegistry,
 ) -> Result<TakenOver, Failure> {
     let mut store = Store::new(notifier, &passed.kept, passed.record, passed.lost);
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
@@ -252,12 +252,12 @@ fn begin(
     let windows = BoundWindows::bind(config)?;
     let claims = passed.kept.claim(config, plan)?;
     store.begin(config, plan, &claims);
-    let pipeline = Pipeline::start_with(claims, config, plan, started, crew)?;
+    let pipeline = Pipeline::start_with(claims, config, plan, started, registry)?;
     Ok(TakenOver { store, windows, pipeline })
 }
 
 /// The start has failed, and it receives already: what came in this moment is delivered and told.
-fn end_at_once(pipeline: Pipeline, store: &mut Store, events: &Receiver<Event>) {
+fn end_at_once(pipeline: Pipeline, store: &mut Store, events: &Receiver<DaemonEvent>) {
     let books = pipeline.books();
     say_ledger(&pipeline.stop(DRAIN_LIMIT, |wait| LastEvents::new(events).is_told_to_end(wait)));
     store.give_back(&books);
@@ -280,8 +280,8 @@ fn say_readiness(pipeline: &Pipeline, config: &Config, plan: &PipelinePlan, stor
 }
 
 /// A service goes on in the process that has taken over.
-fn say_end(reason: &Event, notifier: &Notifier) {
-    if !matches!(reason, Event::TakenOver(_)) {
+fn say_end(reason: &DaemonEvent, notifier: &Notifier) {
+    if !matches!(reason, DaemonEvent::TakenOver(_)) {
         notifier.stopping();
     }
     log::info!("stopping: {}", text_of(reason));
@@ -289,12 +289,12 @@ fn say_end(reason: &Event, notifier: &Notifier) {
 
 /// What is heard while the pipeline ends.
 struct LastEvents<'a> {
-    events: &'a Receiver<Event>,
+    events: &'a Receiver<DaemonEvent>,
     has_died: Cell<bool>,
 }
 
 impl<'a> LastEvents<'a> {
-    fn new(events: &'a Receiver<Event>) -> Self {
+    fn new(events: &'a Receiver<DaemonEvent>) -> Self {
         Self { events, has_died: Cell::new(false) }
     }
 
@@ -313,40 +313,40 @@ impl<'a> LastEvents<'a> {
     }
 
     /// Whether it asks for the end.
-    fn note(&self, event: &Event) -> bool {
+    fn note(&self, event: &DaemonEvent) -> bool {
         self.has_died.set(self.has_died.get() || is_panic(event));
-        matches!(event, Event::Signal(number) if signals::effect_of(*number) == Effect::End)
+        matches!(event, DaemonEvent::Signal(number) if signals::effect_of(*number) == Effect::End)
     }
 }
 
-fn is_panic(event: &Event) -> bool {
-    matches!(event, Event::ThreadPanicked(_))
+fn is_panic(event: &DaemonEvent) -> bool {
+    matches!(event, DaemonEvent::ThreadPanicked(_))
 }
 
-fn text_of(event: &Event) -> String {
+fn text_of(event: &DaemonEvent) -> String {
     match event {
-        Event::Signal(number) if signals::effect_of(*number) == Effect::EndForced => {
+        DaemonEvent::Signal(number) if signals::effect_of(*number) == Effect::EndForced => {
             format!(
                 "{}: udpd has reached the limit on CPU time; raise it (ulimit -t, LimitCPU=)",
                 signals::name_of(*number)
             )
         }
-        Event::Signal(number) => signals::name_of(*number),
-        Event::SinkClosed(why) => why.clone(),
-        Event::Reload => "a reload".to_owned(),
-        Event::TakeOver => "a wish to take over".to_owned(),
-        Event::TakenOver(by) => format!("{by} has taken over"),
-        Event::Stranded(why) => why.clone(),
-        Event::ThreadPanicked(name) => {
+        DaemonEvent::Signal(number) => signals::name_of(*number),
+        DaemonEvent::SinkClosed(why) => why.clone(),
+        DaemonEvent::Reload => "a reload".to_owned(),
+        DaemonEvent::TakeOver => "a wish to take over".to_owned(),
+        DaemonEvent::TakenOver(by) => format!("{by} has taken over"),
+        DaemonEvent::Stranded(why) => why.clone(),
+        DaemonEvent::ThreadPanicked(name) => {
             format!("thread {name} has panicked, which is a bug of udpd: please report it")
         }
     }
 }
 
-fn result_of(event: Event) -> Result<(), Failure> {
+fn result_of(event: DaemonEvent) -> Result<(), Failure> {
     match event {
-        Event::TakenOver(_) => Ok(()),
-        Event::Signal(number) if signals::effect_of(number) != Effect::EndForced => Ok(()),
+        DaemonEvent::TakenOver(_) => Ok(()),
+        DaemonEvent::Signal(number) if signals::effect_of(number) != Effect::EndForced => Ok(()),
         _ => Err(Failure::new(ExitCode::Failure, text_of(&event))),
     }
 }

@@ -15,9 +15,8 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use super::inside::{self, Inside};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::snapshot::ReloadSnapshot;
-use udpd_base::os::crew;
-use udpd_base::os::crew::{Crew, Event};
 use udpd_base::os::threads;
+use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
 use udpd_base::sink::Differs;
 use udpd_engine::config::{Config, Gro, HostView, MayCome, SinkConfig};
 use udpd_engine::pipeline::{Forerunner, Heir, Turn};
@@ -48,7 +47,7 @@ pub(super) struct Reloads {
     jobs: Sender<Job>,
     asked: Receiver<Answer>,
     asking: Sender<Answer>,
-    crew: Crew,
+    registry: ThreadRegistry,
     inside: Arc<Inside>,
 }
 
@@ -78,30 +77,30 @@ impl Reloads {
     pub(super) fn start(
         file: Option<PathBuf>,
         config: &Config,
-        crew: &Crew,
+        registry: &ThreadRegistry,
         inside: Arc<Inside>,
     ) -> Result<Self, Failure> {
         let (jobs, orders) = unbounded::<Job>();
         let work = move || {
-            while let Ok(job) = crew::at_rest(|| orders.recv()) {
-                crew::at_rest(job);
+            while let Ok(job) = threads::blocking(|| orders.recv()) {
+                threads::blocking(job);
             }
         };
-        let (duty, besides) = (inside::duty_of_maker(config), inside::duties_of_maker_besides(config));
-        crew.spawn_with("udpd-reload", duty, besides, work).map_err(|error| threads::refusal("udpd-reload", &error))?;
+        let roles = inside::roles_of_reloader(config);
+        registry.spawn("udpd-reload", roles, work).map_err(|error| threads::start_failure("udpd-reload", &error))?;
         let (asking, asked) = unbounded();
-        Ok(Self { file, jobs, asked, asking, crew: crew.clone(), inside })
+        Ok(Self { file, jobs, asked, asking, registry: registry.clone(), inside })
     }
 
     /// How others ask: returns when it is done.
     pub(super) fn asker(&self) -> impl Fn() -> Result<String, Failure> + Send + Sync + 'static {
-        let (asking, crew) = (self.asking.clone(), self.crew.clone());
+        let (asking, registry) = (self.asking.clone(), self.registry.clone());
         move || {
             let (answer, answered) = bounded(1);
             let ended = || Failure::new(ExitCode::Failure, "udpd ends");
             asking.send(answer).map_err(|_| ended())?;
-            crew.report(Event::Reload);
-            crew::at_rest(|| answered.recv()).map_err(|_| ended())?
+            registry.report(DaemonEvent::Reload);
+            threads::blocking(|| answered.recv()).map_err(|_| ended())?
         }
     }
 
@@ -116,15 +115,15 @@ impl Reloads {
 
     /// Has the file read and what it asks for made, beside a pipeline that goes on.
     pub(super) fn begin(&self, forerunner: Forerunner, before: Arc<Config>) -> Making {
-        let (file, crew, inside) = (self.file.clone(), self.crew.clone(), Arc::clone(&self.inside));
-        self.have_made(forerunner.turn(), move || reread(file.as_deref(), &forerunner, &before, &inside, &crew))
+        let (file, registry, inside) = (self.file.clone(), self.registry.clone(), Arc::clone(&self.inside));
+        self.have_made(forerunner.turn(), move || reread(file.as_deref(), &forerunner, &before, &inside, &registry))
     }
 
     /// Has the pipeline made once more whose threads have all ended. `config` is what is in force.
     pub(super) fn begin_again(&self, forerunner: Forerunner, config: Arc<Config>) -> Making {
-        let crew = self.crew.clone();
+        let registry = self.registry.clone();
         self.have_made(forerunner.turn(), move || {
-            let heir = forerunner.make_again(&crew)?;
+            let heir = forerunner.make_again(&registry)?;
             Ok(Reread { config, plan: forerunner.plan(), outcome: Outcome::Changed(Box::new(heir)) })
         })
     }
@@ -132,10 +131,10 @@ impl Reloads {
     /// Has the lanes made anew beside a pipeline that goes on, for a machine that has changed. `config` is what is in
     /// force.
     pub(super) fn begin_anew(&self, forerunner: Forerunner, config: Arc<Config>) -> Making {
-        let (crew, inside) = (self.crew.clone(), Arc::clone(&self.inside));
+        let (registry, inside) = (self.registry.clone(), Arc::clone(&self.inside));
         self.have_made(forerunner.turn(), move || {
             let before = Arc::clone(&config);
-            make_beside(&forerunner, config, &before, &inside, &crew)
+            make_beside(&forerunner, config, &before, &inside, &registry)
         })
     }
 
@@ -172,7 +171,7 @@ fn reread(
     forerunner: &Forerunner,
     before: &Config,
     inside: &Inside,
-    crew: &Crew,
+    registry: &ThreadRegistry,
 ) -> Result<Reread, Failure> {
     forerunner.turn().check()?;
     let file = file.ok_or_else(|| {
@@ -185,7 +184,7 @@ fn reread(
     if is_same(&config, before) {
         return Ok(Reread { config: Arc::new(config), plan: forerunner.plan(), outcome: Outcome::Same });
     }
-    make_beside(forerunner, Arc::new(config), before, inside, crew)
+    make_beside(forerunner, Arc::new(config), before, inside, registry)
 }
 
 /// Makes what a configuration asks for on this machine as it is now.
@@ -194,7 +193,7 @@ fn make_beside(
     config: Arc<Config>,
     before: &Config,
     inside: &Inside,
-    crew: &Crew,
+    registry: &ThreadRegistry,
 ) -> Result<Reread, Failure> {
     let plan_before = forerunner.plan();
     let own_socket = before.daemon.control_socket.value.as_deref();
@@ -206,7 +205,7 @@ fn make_beside(
     descriptors::provide_beside(&config, &plan, (before, &plan_before))?;
     forerunner.wait_for_those_before(STAYING_LIMIT, SLOW_LIMIT)?;
     let plan = Arc::new(plan);
-    let heir = forerunner.make_heir(&config, &plan, crew)?;
+    let heir = forerunner.make_heir(&config, &plan, registry)?;
     Ok(Reread { config, plan, outcome: Outcome::Changed(Box::new(heir)) })
 }
 

@@ -1,6 +1,6 @@
 //! What a daemon says of itself in the log: its lanes, its memory, and its ledger.
 
-use udpd_base::ledger::Table as _;
+use udpd_base::ledger::CounterTable as _;
 use udpd_base::ledger::snapshot::{ListenerSnapshot, Snapshot};
 use udpd_engine::pipeline::{Lane, Pipeline};
 use udpd_engine::plan::buffers;

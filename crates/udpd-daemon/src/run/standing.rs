@@ -7,7 +7,7 @@ use nix::unistd::{AccessFlags, User, access, geteuid};
 
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::user;
-use udpd_base::os::user::{Account, USUAL, Wanted};
+use udpd_base::os::user::{Account, USUAL, WantedUser};
 use udpd_engine::config::Config;
 use udpd_sandbox::Mode;
 
@@ -25,18 +25,18 @@ impl Standing {
     pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
         let is_root = geteuid().is_root();
         match &config.daemon.user {
-            Wanted::Auto if !is_root => Ok(Self::Stays(None)),
-            Wanted::Auto if config.daemon.sandbox == Mode::Off => {
+            WantedUser::Auto if !is_root => Ok(Self::Stays(None)),
+            WantedUser::Auto if config.daemon.sandbox == Mode::Off => {
                 Ok(Self::Stays(Some("sandbox = \"off\" gives up nothing".to_owned())))
             }
-            Wanted::Auto => Ok(match Account::of(USUAL) {
+            WantedUser::Auto => Ok(match Account::of(USUAL) {
                 Ok(Some(account)) if !account.uid.is_root() => Self::Becomes(account),
                 _ => Self::Stays(Some(format!(
                     "this host has no user {USUAL}; make one (useradd --system {USUAL}), or name another with [daemon] \
                      user"
                 ))),
             }),
-            Wanted::Named(name) => Self::of_named(name, is_root),
+            WantedUser::Named(name) => Self::of_named(name, is_root),
         }
     }
 
@@ -71,7 +71,7 @@ impl Standing {
         let name = &account.name;
         match user::become_user(account) {
             Ok(()) => Ok(self),
-            Err(why) if config.daemon.user == Wanted::Auto => Ok(Self::Stays(Some(format!(
+            Err(why) if config.daemon.user == WantedUser::Auto => Ok(Self::Stays(Some(format!(
                 "it cannot become user {name}: {why}; a container needs the capabilities SETUID and SETGID for that, \
                  and the number of that user; or start udpd as that user"
             )))),

@@ -17,8 +17,8 @@ use super::record::{self, Record, RecordFile};
 use super::store::Store;
 use super::windows::BoundWindows;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::crew::Crew;
 use udpd_base::os::notify::Notifier;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_endpoint::control::{Left, Offer, Predecessor, Reached};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::{Kept, Pipeline, Prepared};
@@ -126,11 +126,11 @@ pub(super) fn begin(
     planned: (&Config, &PipelinePlan),
     started: Instant,
     notifier: &Arc<Notifier>,
-    crew: &Crew,
+    registry: &ThreadRegistry,
 ) -> Result<Taking, Failure> {
     let ToTakeOver { mut predecessor, sockets, record } = found;
     let record = record.map(LastWords::new);
-    let outcome = attempt(&mut predecessor, sockets, record.as_ref(), planned, (started, notifier, crew));
+    let outcome = attempt(&mut predecessor, sockets, record.as_ref(), planned, (started, notifier, registry));
     let mut taken = match outcome.inspect_err(|failure| predecessor.give_up(failure))? {
         Taking::Done(taken) => taken,
         Taking::Left(left) => {
@@ -176,14 +176,14 @@ fn attempt(
     sockets: Vec<(String, OwnedFd)>,
     last_words: Option<&LastWords>,
     (config, plan): (&Config, &PipelinePlan),
-    (started, notifier, crew): (Instant, &Arc<Notifier>, &Crew),
+    (started, notifier, registry): (Instant, &Arc<Notifier>, &ThreadRegistry),
 ) -> Result<Taking, Failure> {
     let windows = BoundWindows::bind_beside(config, predecessor.offer.metrics_address)?;
     let kept = Kept::new(sockets)?;
     let all = kept.again();
     let mut from = kept.claim_from_running(config, plan)?;
     let (names, left) = (from.names.clone(), std::mem::take(&mut from.left));
-    let mut prepared = Prepared::beside(from, config, plan, crew)?;
+    let mut prepared = Prepared::beside(from, config, plan, registry)?;
     let (asked_at, sockets) = (Instant::now(), names.len());
     let record = match predecessor.let_stop(names)? {
         Left::Stopped(record) => record,
@@ -226,7 +226,7 @@ fn attempt(
     let mut store = Store::after(notifier, record);
     store.begin(config, plan, prepared.claims());
     prepared.own_sockets()?;
-    let pipeline = prepared.start(config, plan, started, crew, || predecessor.take_its_place())?;
+    let pipeline = prepared.start(config, plan, started, registry, || predecessor.take_its_place())?;
     log::info!(
         "took over {sockets} sockets from {predecessor}; {:.1} ms from asking it to stop until this process received, \
          in which datagrams waited in the sockets",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::{Kept, Pipeline};
 
@@ -80,7 +80,7 @@ fn a_kill_before_a_process_is_ready_hides_nothing_of_those_before_it() {
 fn what_a_process_that_is_ready_has_said_is_said_by_no_other() {
     let own = configuration(free_port());
     let mut will = beginning(of_a_killed_one(Default::default()), &own);
-    let pipeline = Pipeline::start(&own.0, &own.1, Instant::now(), &Crew::new().0).expect("started");
+    let pipeline = Pipeline::start(&own.0, &own.1, Instant::now(), &ThreadRegistry::new().0).expect("started");
     will.run(&pipeline);
     will.look();
     let said = pipeline.books().snapshot().before.expect("of the one before");
@@ -97,7 +97,7 @@ fn only_a_process_whose_threads_have_all_lived_says_that_it_has_ended() {
     for is_orderly in [true, false] {
         let own = configuration(free_port());
         let mut will = beginning(of_a_killed_one(Default::default()), &own);
-        let pipeline = Pipeline::start(&own.0, &own.1, Instant::now(), &Crew::new().0).expect("started");
+        let pipeline = Pipeline::start(&own.0, &own.1, Instant::now(), &ThreadRegistry::new().0).expect("started");
         will.run(&pipeline);
         pipeline.stop(Duration::ZERO, |_| true);
         will.end(is_orderly);
@@ -127,7 +127,8 @@ fn what_a_start_that_fails_has_counted_is_not_counted_again_by_the_next() {
     let claims = claims.expect("it fits");
     let mut will = Will::new(Some(file), None);
     will.begin(&own.0, &own.1, &claims);
-    let pipeline = Pipeline::start_with(claims, &own.0, &own.1, Instant::now(), &Crew::new().0).expect("started");
+    let pipeline =
+        Pipeline::start_with(claims, &own.0, &own.1, Instant::now(), &ThreadRegistry::new().0).expect("started");
     drop_some(5);
     let books = pipeline.books();
     let ledger = pipeline.stop(Duration::from_secs(5), |wait| {

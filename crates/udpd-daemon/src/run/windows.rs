@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::departure::Departure;
 use super::reload::Reloads;
 use udpd_base::exit::Failure;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::settings::Chosen;
 use udpd_endpoint::control::{ControlServer, ControlSocket, Seats};
 use udpd_endpoint::metrics::{MetricsHandle, MetricsServer, TokenFile};
@@ -61,7 +61,7 @@ impl BoundWindows {
         pipeline: &Pipeline,
         seats: &Arc<Mutex<Seats>>,
         (reloads, departure): (&Reloads, &Departure),
-        crew: &Crew,
+        registry: &ThreadRegistry,
     ) -> Result<Windows, Failure> {
         let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
         let (files, for_seats) = (pipeline.files(), pipeline.books());
@@ -70,9 +70,10 @@ impl BoundWindows {
         let (reload, take_over) = (reloads.asker(), departure.asker());
         let seats = move || published::now(planned(), |listener, lane| for_seats.core_of(listener, lane));
         let reopen = move || files.reopen();
-        let control =
-            self.control.map(|own| own.serve(crew, move || for_control.snapshot(), reopen, reload, seats, take_over));
-        let metrics = self.metrics.map(|own| own.serve(crew, self.token, move || for_metrics.snapshot()));
+        let control = self
+            .control
+            .map(|own| own.serve(registry, move || for_control.snapshot(), reopen, reload, seats, take_over));
+        let metrics = self.metrics.map(|own| own.serve(registry, self.token, move || for_metrics.snapshot()));
         Ok(Windows { control: control.transpose()?, metrics: metrics.transpose()? })
     }
 }

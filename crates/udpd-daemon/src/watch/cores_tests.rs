@@ -7,8 +7,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use super::*;
-use udpd_base::os::crew::Crew;
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// Four cores on two nodes, of which core 3 is isolated, and what the kernel knows of each thread.
 #[derive(Default)]
@@ -74,13 +74,13 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let (crew, _events) = Crew::new();
+        let (registry, _events) = ThreadRegistry::new();
         let mut threads = Vec::new();
         let mut pinned = |who: &str, cores: &[usize], lane| {
             let (end, ending) = channel::<()>();
             let body = move || ending.recv().unwrap_or_default();
-            let starting = crew.spawn_one_of_many(who, Duty::Free, body).expect("a thread");
-            let thread = starting.known();
+            let starting = registry.spawn_one_of_many(who, ThreadRole::Unconfined, body).expect("a thread");
+            let thread = starting.handle();
             threads.push((end, starting.wait()));
             let is_put = Arc::new(AtomicBool::new(true));
             Pinned { who: who.to_owned(), thread, cores: cores.to_vec(), is_put, lane }

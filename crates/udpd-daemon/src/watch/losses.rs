@@ -6,7 +6,7 @@
 
 use udpd_base::ledger::snapshot::{ListenerSnapshot, Snapshot};
 use udpd_base::ledger::tables::{KERNEL_DROPPED, QUEUE_DROPPED};
-use udpd_base::ledger::{Counter, Table};
+use udpd_base::ledger::{CounterTable, LedgerCounter};
 
 /// Remembers the reading before.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ fn of_queues(listener: &ListenerSnapshot) -> u64 {
 }
 
 /// What was dropped for each reason of a table, but for those that are quiet.
-fn say_table<T: Table>(who: &str, now: &T, before: Option<&T>, lines: &mut Vec<String>) {
+fn say_table<T: CounterTable>(who: &str, now: &T, before: Option<&T>, lines: &mut Vec<String>) {
     let nothing = T::default();
     for ((counter, now), (_, before)) in now.values().zip(before.unwrap_or(&nothing).values()) {
         if !counter.is_quiet {
@@ -61,9 +61,9 @@ fn say_table<T: Table>(who: &str, now: &T, before: Option<&T>, lines: &mut Vec<S
     }
 }
 
-fn say(who: &str, counter: &Counter, (count, unit): (u64, &str), lines: &mut Vec<String>) {
+fn say(who: &str, counter: &LedgerCounter, (count, unit): (u64, &str), lines: &mut Vec<String>) {
     if count > 0 {
-        let Counter { name, help, cure, .. } = counter;
+        let LedgerCounter { name, help, cure, .. } = counter;
         let line = format!("{who} dropped {count} {unit} since the last report ({name}). {help} {cure}");
         lines.push(line.replace('`', ""));
     }

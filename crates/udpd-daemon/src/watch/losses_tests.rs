@@ -1,7 +1,7 @@
 //! What is said, when, and how often.
 
 use super::*;
-use hostloss::Reading;
+use hostloss::HostReading;
 use udpd_base::ledger::LaneTally;
 
 fn reading(kernel_dropped: u64) -> Snapshot {
@@ -9,7 +9,7 @@ fn reading(kernel_dropped: u64) -> Snapshot {
         version: String::new(),
         uptime_seconds: 0.0,
         before: None,
-        host: Reading::default(),
+        host: HostReading::default(),
         log_lines_lost: 0,
         last_reload: None,
         listeners: vec![ListenerSnapshot {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::stalls;
-use udpd_base::ledger::{Snapshot, Table as _};
+use udpd_base::ledger::{CounterTable as _, Snapshot};
 use udpd_base::text::tables::grouped;
 
 /// What was said last, and of which reading.
@@ -116,7 +116,7 @@ mod tests {
             uptime_seconds: 10.0,
             before: None,
             listeners: Vec::new(),
-            host: hostloss::Reading::default(),
+            host: hostloss::HostReading::default(),
             log_lines_lost: 0,
             last_reload: None,
         };

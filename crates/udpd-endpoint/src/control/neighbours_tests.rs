@@ -10,7 +10,7 @@ use super::super::ControlSocket;
 use super::super::seats::tests::example;
 use super::*;
 use udpd_base::ledger;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// A directory for sockets, and a /proc that lists those in it.
 struct Place {
@@ -64,7 +64,14 @@ const SHORT: Duration = Duration::from_millis(50);
 fn serve(path: &Path) -> super::super::ControlServer {
     let socket = ControlSocket::bind(path).unwrap();
     socket
-        .serve(&Crew::new().0, ledger::testing::example, || Ok(String::new()), || Ok(String::new()), example, drop)
+        .serve(
+            &ThreadRegistry::new().0,
+            ledger::testing::example,
+            || Ok(String::new()),
+            || Ok(String::new()),
+            example,
+            drop,
+        )
         .unwrap()
 }
 

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::answer::{agreement, failed, refusal};
 use crate::exchange::{Asker, Reply, Ticket};
 use udpd_base::exit::Failure;
-use udpd_base::os::crew;
-use udpd_base::os::crew::Crew;
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// How many may wait for the next round: fewer than are served at once, so that somebody can still ask for the ledger.
 const WAITING_MAX: usize = 16;
@@ -22,7 +22,7 @@ type Work = dyn Fn() -> Result<String, Failure> + Send + Sync;
 
 /// Takes the requests.
 pub(super) struct Reopener {
-    crew: Crew,
+    registry: ThreadRegistry,
     thread: &'static str,
     work: Arc<Work>,
     queue: Arc<Mutex<Queue>>,
@@ -37,11 +37,11 @@ struct Queue {
 impl Reopener {
     /// Does the work on a thread of this name.
     pub(super) fn new(
-        crew: &Crew,
+        registry: &ThreadRegistry,
         thread: &'static str,
         work: impl Fn() -> Result<String, Failure> + Send + Sync + 'static,
     ) -> Self {
-        Self { crew: crew.clone(), thread, work: Arc::new(work), queue: Arc::default() }
+        Self { registry: registry.clone(), thread, work: Arc::new(work), queue: Arc::default() }
     }
 
     /// Answers when the files have been reopened after this moment.
@@ -54,7 +54,7 @@ impl Reopener {
         if !queue.is_running {
             let (own, work, thread) = (Arc::clone(&self.queue), Arc::clone(&self.work), self.thread);
             // The thread waits for the lock that is held here.
-            if let Err(error) = self.crew.spawn(thread, Duty::Errand, move || run(&own, &*work)) {
+            if let Err(error) = self.registry.spawn(thread, ThreadRole::ShortLived, move || run(&own, &*work)) {
                 let cure = "raise the limit on threads (ulimit -u, TasksMax=)";
                 return Reply::Now(refusal(&format!("cannot start the thread {thread}: {error}; {cure}")));
             }
@@ -75,7 +75,7 @@ fn run(queue: &Mutex<Queue>, work: &Work) {
         if waiting.is_empty() {
             return;
         }
-        let answer = match crew::at_rest(work) {
+        let answer = match threads::blocking(work) {
             Ok(what) => agreement(&what),
             Err(failure) => failed(&failure),
         };

@@ -8,7 +8,7 @@ use super::take_over::{Asked, TakeOvers};
 use crate::exchange::{Asker, Limits, Protocol, Question, Reply, Service};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 
 impl ControlSocket {
     /// Answers with what `snapshot` and `seats` return, and does `reopen` and `reload` on request, until stopped.
@@ -16,19 +16,20 @@ impl ControlSocket {
     /// asks for that is to take over.
     pub fn serve(
         self,
-        crew: &Crew,
+        registry: &ThreadRegistry,
         snapshot: impl Fn() -> Snapshot + Send + 'static,
         reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static,
         reload: impl Fn() -> Result<String, Failure> + Send + Sync + 'static,
         seats: impl Fn() -> Seats + Send + 'static,
         take_over: impl Fn(Asked) + Send + Sync + 'static,
     ) -> Result<ControlServer, Failure> {
-        let reopener =
-            Reopener::new(crew, "udpd-reopen", move || reopen().map_err(|why| Failure::new(ExitCode::Failure, why)));
-        let reloader = Reopener::new(crew, "udpd-asked", reload);
-        let take_overs = TakeOvers::new(crew, take_over);
+        let reopener = Reopener::new(registry, "udpd-reopen", move || {
+            reopen().map_err(|why| Failure::new(ExitCode::Failure, why))
+        });
+        let reloader = Reopener::new(registry, "udpd-asked", reload);
+        let take_overs = TakeOvers::new(registry, take_over);
         let requests = Requests { snapshot, seats, reopener, reloader, take_overs };
-        Ok(ControlServer { service: Service::start("udpd-control", self, crew, requests)? })
+        Ok(ControlServer { service: Service::start("udpd-control", self, registry, requests)? })
     }
 }
 

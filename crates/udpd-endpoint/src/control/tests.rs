@@ -15,13 +15,13 @@ use crate::exchange::tests::raise_descriptor_limit;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
 use udpd_base::ledger::testing::example;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 
 fn served(path: &Path) -> ControlServer {
     let reopen = || Ok("nothing to reopen".into());
     ControlSocket::bind(path)
         .unwrap()
-        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
+        .serve(&ThreadRegistry::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap()
 }
 
@@ -223,7 +223,7 @@ fn reopening(path: &Path) -> (ControlServer, Receiver<()>, Sender<Result<String,
     };
     let server = ControlSocket::bind(path)
         .unwrap()
-        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
+        .serve(&ThreadRegistry::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap();
     (server, beginnings, ends)
 }

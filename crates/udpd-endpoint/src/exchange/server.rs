@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use super::client::{Client, Step};
 use super::protocol::{Limits, Listener, Protocol, Question, Reply, Stream};
 use super::ticket::{Asker, Bell, Delivery};
-use udpd_base::os::crew;
+use udpd_base::os::threads;
 
 /// How often in a row `accept` may fail for reasons of a client's before it is taken for a failure of the host.
 const ACCEPT_FAILURES: u32 = 16;
@@ -166,7 +166,7 @@ impl<L: Listener, P: Protocol> Server<L, P> {
             sockets.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
         }
         sockets.extend(self.clients.iter().map(|client| PollFd::new(client.socket(), client.interest())));
-        let outcome = crew::at_rest(|| (self.poll)(&mut sockets, timeout));
+        let outcome = threads::blocking(|| (self.poll)(&mut sockets, timeout));
         let is_ready = |socket: &PollFd<'_>| match outcome {
             Ok(_) => socket.any().unwrap_or(true),
             Err(Errno::EINTR) => false,
@@ -336,7 +336,7 @@ impl<L: Listener, P: Protocol> Server<L, P> {
 
     fn pause(&mut self, what: &str, error: &io::Error) {
         self.warn(what, error);
-        crew::at_rest(|| thread::sleep(self.limits.pause));
+        threads::blocking(|| thread::sleep(self.limits.pause));
     }
 
     fn warn(&mut self, what: &str, error: &io::Error) {

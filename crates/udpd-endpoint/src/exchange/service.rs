@@ -12,9 +12,9 @@ use super::protocol::{Listener, Protocol};
 use super::server::{Poll, Server};
 use super::ticket::Bell;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::crew::Crew;
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// A socket that is being served.
 #[derive(Debug)]
@@ -31,16 +31,16 @@ impl<L: Listener> Service<L> {
     pub(crate) fn start(
         name: &'static str,
         listener: L,
-        crew: &Crew,
+        registry: &ThreadRegistry,
         protocol: impl Protocol,
     ) -> Result<Self, Failure> {
-        Self::start_with(name, listener, crew, protocol, Box::new(nix::poll::poll))
+        Self::start_with(name, listener, registry, protocol, Box::new(nix::poll::poll))
     }
 
     pub(super) fn start_with(
         name: &'static str,
         listener: L,
-        crew: &Crew,
+        registry: &ThreadRegistry,
         protocol: impl Protocol,
         poll: Poll,
     ) -> Result<Self, Failure> {
@@ -56,8 +56,9 @@ impl<L: Listener> Service<L> {
         let (stopping, listener) = (Arc::new(AtomicBool::new(false)), Arc::new(listener));
         let server = Server::new(name, &listener, protocol, &bell, &stopping, poll);
         let server = server.map_err(|error| fail("set a descriptor aside for", error, of_descriptors))?;
-        let thread =
-            crew.spawn(name, Duty::Window, move || server.run()).map_err(|error| threads::refusal(name, &error))?;
+        let thread = registry
+            .spawn(name, ThreadRole::Endpoint, move || server.run())
+            .map_err(|error| threads::start_failure(name, &error))?;
         Ok(Self { name, listener, stopping, bell, thread })
     }
 

@@ -9,7 +9,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::tests::{BIG_BYTES, PATIENT};
 use super::*;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// Streams to who says "follow", and answers others with what they say. With every beat comes the next number, on a
 /// line of this length.
@@ -52,7 +52,7 @@ fn serve(limits: Limits, line_bytes: usize) -> (SocketAddr, Service<TcpListener>
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let ticker = Ticker { limits, line_bytes, number: 0 };
-    (address, Service::start("udpd-test", listener, &Crew::new().0, ticker).unwrap())
+    (address, Service::start("udpd-test", listener, &ThreadRegistry::new().0, ticker).unwrap())
 }
 
 fn asked(address: SocketAddr, question: &str) -> TcpStream {

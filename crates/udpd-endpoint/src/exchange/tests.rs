@@ -12,7 +12,7 @@ use nix::sys::socket;
 
 use super::server::Poll;
 use super::*;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// More than any connection takes at once.
 pub(super) const BIG_BYTES: usize = 16 << 20;
@@ -81,8 +81,8 @@ pub(super) fn serve_by<L: Listener>(limits: Limits, wrap: impl FnOnce(TcpListene
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (tickets, inbox) = channel();
-    let crew = Crew::new().0;
-    let service = Service::start_with("udpd-test", wrap(listener), &crew, Echo { limits, tickets }, poll).unwrap();
+    let registry = ThreadRegistry::new().0;
+    let service = Service::start_with("udpd-test", wrap(listener), &registry, Echo { limits, tickets }, poll).unwrap();
     Served { service, address, tickets: inbox }
 }
 

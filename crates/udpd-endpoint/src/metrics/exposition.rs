@@ -12,7 +12,7 @@ use udpd_base::ledger::snapshot::{
     BeforeSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
 };
 use udpd_base::ledger::tables::KERNEL_DROPPED;
-use udpd_base::ledger::{Counter, ResidenceSnapshot, Table};
+use udpd_base::ledger::{CounterTable, LedgerCounter, ResidenceSnapshot};
 
 /// What all drops have in common, whatever their reason.
 const DROPPED_HELP: &str = "Datagrams lost, by the layer that lost them and why. In layer kernel of a listener with \
@@ -163,7 +163,7 @@ struct Metric {
 
 impl Exposition {
     /// A sample for each counter of a table.
-    fn add_table(&mut self, labels: &[(&str, &str)], values: impl IntoIterator<Item = (&'static Counter, u64)>) {
+    fn add_table(&mut self, labels: &[(&str, &str)], values: impl IntoIterator<Item = (&'static LedgerCounter, u64)>) {
         for (counter, value) in values {
             if counter.layer.is_empty() {
                 self.add(counter.metric, counter.help, labels, value);

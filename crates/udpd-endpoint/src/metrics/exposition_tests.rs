@@ -35,7 +35,7 @@ const GAUGES: [&str; 21] = [
 ];
 
 /// The labels of a counter's metric, which dashboards and alerts name.
-fn labels_of(counter: &Counter) -> &'static [&'static str] {
+fn labels_of(counter: &LedgerCounter) -> &'static [&'static str] {
     match (counter.metric, counter.layer) {
         ("udpd_received_datagrams_total" | "udpd_receive_calls_total" | "udpd_receive_errors_total", _) => {
             &["lane", "listener"]

@@ -9,9 +9,9 @@
 use serde::Serialize;
 
 use super::listener_hours::{ListenerHours, ListenersJson, UNKNOWN};
-use hostloss::Layer;
+use hostloss::KernelLayer;
 use udpd_base::ledger::snapshot::{ListenerSnapshot, SinkSnapshot};
-use udpd_base::ledger::{ResidenceSnapshot, Snapshot, Table};
+use udpd_base::ledger::{CounterTable, ResidenceSnapshot, Snapshot};
 
 /// An hour.
 const POINTS: usize = 3600;
@@ -62,8 +62,10 @@ const SERIES: [Series; 12] = [
         sinks.map(|sink| permille(sink.queue_depth, sink.queue_capacity)).max()
     }),
     // Of any protocol: packets that the card, or the kernel before the sockets, dropped.
-    sum("host_nic", |now| of_host(now, |layer| layer == Layer::Nic)),
-    sum("host_kernel", |now| of_host(now, |layer| matches!(layer, Layer::Softnet | Layer::Conntrack | Layer::Ip))),
+    sum("host_nic", |now| of_host(now, |layer| layer == KernelLayer::Nic)),
+    sum("host_kernel", |now| {
+        of_host(now, |layer| matches!(layer, KernelLayer::Softnet | KernelLayer::Conntrack | KernelLayer::Ip))
+    }),
     // What its name says is read in `record`, which knows the reading before.
     Series { key: "residence_p99_micros", fold: Fold::MaxKnown, read: |_| None },
 ];
@@ -80,7 +82,7 @@ fn of_sinks(now: &Snapshot, read: impl Fn(&SinkSnapshot) -> u64) -> Option<u64> 
 }
 
 /// Not known before the host has been looked at.
-fn of_host(now: &Snapshot, is_asked_for: fn(Layer) -> bool) -> Option<u64> {
+fn of_host(now: &Snapshot, is_asked_for: fn(KernelLayer) -> bool) -> Option<u64> {
     let lost = now.host.lost.lost.iter().filter(|loss| is_asked_for(loss.layer)).map(|loss| loss.count).sum();
     (!now.host.nic.is_empty() || !now.host.softnet.is_empty()).then_some(lost)
 }
@@ -332,9 +334,9 @@ mod tests {
     fn what_the_host_dropped_before_its_sockets_stands_apart_and_is_null_where_nobody_looked() {
         let mut history = History::new();
         let host = |dropped: u64| {
-            let mut host = hostloss::Reading::default();
-            let link = hostloss::tables::Link { rx_dropped: Some(dropped), ..Default::default() };
-            host.nic.insert("eth0".into(), hostloss::Interface { link, ..Default::default() });
+            let mut host = hostloss::HostReading::default();
+            let link = hostloss::tables::LinkCounters { rx_dropped: Some(dropped), ..Default::default() };
+            host.nic.insert("eth0".into(), hostloss::InterfaceReading { link, ..Default::default() });
             host.ip.in_discards = Some(2 * dropped);
             host.udp.in_errors = Some(1000 * dropped);
             host.lost = hostloss::Losses::of(&host);

@@ -4,7 +4,7 @@
 //! How many time series there are is bounded: by the number of cores, and by [`INTERFACES_MAX`] for interfaces, of
 //! which a host with containers has hundreds. Those that were there first are shown.
 
-use hostloss::{Counter, Interface, Reading, Table};
+use hostloss::{HostReading, InterfaceReading, KernelCounter, KernelTable};
 
 /// The most interfaces with samples of their own.
 const INTERFACES_MAX: usize = 32;
@@ -39,9 +39,9 @@ const UNSEEN: (&str, &str) = (
 );
 
 /// All samples of the host.
-pub(super) fn samples(host: &Reading) -> Vec<Sample> {
+pub(super) fn samples(host: &HostReading) -> Vec<Sample> {
     let mut samples = Samples::default();
-    let mut interfaces: Vec<(&String, &Interface)> = host.nic.iter().collect();
+    let mut interfaces: Vec<(&String, &InterfaceReading)> = host.nic.iter().collect();
     interfaces.sort_by_key(|(_, interface)| interface.index);
     for (name, interface) in interfaces.into_iter().take(INTERFACES_MAX) {
         samples.add_table(&interface.link, name, !interface.repeats_others);
@@ -65,7 +65,7 @@ pub(super) fn samples(host: &Reading) -> Vec<Sample> {
         let labels = labels(loss.layer.name(), &loss.counter, &loss.place);
         samples.add(LOST, labels, Some(loss.count));
     }
-    if host != &Reading::default() {
+    if host != &HostReading::default() {
         samples.add(UNSEEN, Vec::new(), Some(host.lost.unseen.len() as u64));
     }
     samples.samples
@@ -78,9 +78,9 @@ struct Samples {
 
 impl Samples {
     /// The counters of a table. A loss that another contains is shown, and not among the losses.
-    fn add_table<T: Table>(&mut self, table: &T, place: &str, is_in_sum: bool) {
+    fn add_table<T: KernelTable>(&mut self, table: &T, place: &str, is_in_sum: bool) {
         for (counter, value) in table.values() {
-            let Counter { layer, name, is_loss, is_gauge, contained_in, .. } = *counter;
+            let KernelCounter { layer, name, is_loss, is_gauge, contained_in, .. } = *counter;
             let labels = || labels(layer.name(), name, place);
             if is_gauge {
                 self.add(GAUGE, labels(), value);
@@ -112,7 +112,7 @@ fn labels(layer: &str, counter: &str, place: &str) -> Vec<(&'static str, String)
 mod tests {
     use super::*;
     use hostloss::Losses;
-    use hostloss::tables::{Link, Udp};
+    use hostloss::tables::{LinkCounters, Udp};
 
     fn sum(samples: &[Sample], name: &str) -> u64 {
         samples.iter().filter(|sample| sample.name == name).map(|sample| sample.value).sum()
@@ -120,9 +120,10 @@ mod tests {
 
     #[test]
     fn the_sum_of_what_was_lost_is_that_of_the_layers_and_what_is_unknown_has_no_sample() {
-        let mut host = Reading::default();
-        let link = Link { rx_dropped: Some(4), rx_crc_errors: Some(2), rx_errors: Some(3), ..Link::default() };
-        host.nic.insert("eth0".to_owned(), Interface { index: 2, link, ..Interface::default() });
+        let mut host = HostReading::default();
+        let link =
+            LinkCounters { rx_dropped: Some(4), rx_crc_errors: Some(2), rx_errors: Some(3), ..LinkCounters::default() };
+        host.nic.insert("eth0".to_owned(), InterfaceReading { index: 2, link, ..InterfaceReading::default() });
         host.udp = Udp { in_errors: Some(9), rcvbuf_errors: Some(9), ..Udp::default() };
         host.lost = Losses::of(&host);
         let samples = samples(&host);
@@ -134,10 +135,10 @@ mod tests {
 
     #[test]
     fn a_host_with_a_thousand_interfaces_shows_those_that_were_there_first() {
-        let mut host = Reading::default();
+        let mut host = HostReading::default();
         for index in 1..=1000_u32 {
-            let link = Link { rx_dropped: Some(1), ..Link::default() };
-            host.nic.insert(format!("veth{index}"), Interface { index, link, ..Interface::default() });
+            let link = LinkCounters { rx_dropped: Some(1), ..LinkCounters::default() };
+            host.nic.insert(format!("veth{index}"), InterfaceReading { index, link, ..InterfaceReading::default() });
         }
         let samples = samples(&host);
         assert_eq!(sum(&samples, "udpd_host_lost_total"), INTERFACES_MAX as u64);

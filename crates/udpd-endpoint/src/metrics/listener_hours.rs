@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use udpd_base::ledger::Table;
+use udpd_base::ledger::CounterTable;
 use udpd_base::ledger::snapshot::{ListenerSnapshot, Snapshot};
 
 /// How many seconds one place of an answer stands for, unless somebody asks for another number.

@@ -8,7 +8,7 @@ use super::token::TokenFile;
 use crate::exchange::Service;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// A bound endpoint that nobody serves yet.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl MetricsServer {
     /// who have the token.
     pub fn serve(
         self,
-        crew: &Crew,
+        registry: &ThreadRegistry,
         token: Option<TokenFile>,
         snapshot: impl Fn() -> Snapshot + Send + 'static,
     ) -> Result<MetricsHandle, Failure> {
@@ -59,7 +59,7 @@ impl MetricsServer {
             );
         }
         let answers = Answers::new(snapshot, token, self.address.ip().is_loopback());
-        let service = Service::start("udpd-metrics", self.listener, crew, answers)?;
+        let service = Service::start("udpd-metrics", self.listener, registry, answers)?;
         Ok(MetricsHandle { service })
     }
 }

@@ -12,7 +12,7 @@ use super::*;
 use udpd_base::exit::ExitCode;
 use udpd_base::ledger::Snapshot;
 use udpd_base::ledger::testing::example;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 
 fn serve() -> (SocketAddr, MetricsHandle) {
     serve_with(None, Ipv4Addr::LOCALHOST)
@@ -22,7 +22,7 @@ fn serve_with(token: Option<&Path>, ip: Ipv4Addr) -> (SocketAddr, MetricsHandle)
     let server = MetricsServer::bind((ip, 0).into()).unwrap();
     let address = (Ipv4Addr::LOCALHOST, server.address().port()).into();
     let token = token.map(|path| TokenFile::read(path).unwrap());
-    (address, server.serve(&Crew::new().0, token, example).unwrap())
+    (address, server.serve(&ThreadRegistry::new().0, token, example).unwrap())
 }
 
 fn asked(address: SocketAddr, request: &[u8]) -> TcpStream {

@@ -15,11 +15,11 @@ use udpd_base::format::Format;
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
 use udpd_base::os::lookup::local_addresses;
 use udpd_base::os::paths;
-use udpd_base::sink::settings::Target;
+use udpd_base::sink::settings::SinkTarget;
 use udpd_base::sink::written::{Uri, wrong};
 use udpd_base::text::address;
-use udpd_base::text::advice::Advice;
-use udpd_base::text::peer::Peer;
+use udpd_base::text::advice::ValueAdvice;
+use udpd_base::text::peer::PeerAddress;
 use udpd_base::text::units::parse_size;
 use udpd_sinks::types::SINK_TYPES;
 
@@ -50,7 +50,7 @@ pub(super) fn configure(arguments: &RunArguments, directory: &Path) -> Result<Co
         let what = format!("{listen:?} is a multicast group");
         return Err(usage(
             "--listen",
-            Advice::new(what, "join it with multicast_groups in a file, and name that with -c"),
+            ValueAdvice::new(what, "join it with multicast_groups in a file, and name that with -c"),
         ));
     }
     let sinks = parse_uris(to, *format, directory)?;
@@ -58,7 +58,10 @@ pub(super) fn configure(arguments: &RunArguments, directory: &Path) -> Result<Co
     listener.sinks = (0..sinks.len()).collect();
     if let Some(count) = *lanes {
         let count = NonZeroUsize::new(count).filter(|count| count.get() as u64 <= LANES_MAX).ok_or_else(|| {
-            usage("--lanes", Advice::new(format!("{count} is outside 1 to {LANES_MAX}"), "leave it out for \"auto\""))
+            usage(
+                "--lanes",
+                ValueAdvice::new(format!("{count} is outside 1 to {LANES_MAX}"), "leave it out for \"auto\""),
+            )
         })?;
         listener.lanes = Lanes::Count(count);
     }
@@ -70,38 +73,40 @@ pub(super) fn configure(arguments: &RunArguments, directory: &Path) -> Result<Co
         daemon.stats_on_exit = Some(own_file(path, &sinks, directory)?);
     }
     for sink in &sinks {
-        if let Target::Peers(peers) = sink.settings.target()
-            && let [&Peer::Address(to)] = peers[..]
+        if let SinkTarget::Peers(peers) = sink.settings.target()
+            && let [&PeerAddress::Address(to)] = peers[..]
             && address::reaches(to, address, &local_addresses())
         {
             let what = format!("--listen receives on {to}: each datagram would come back forever");
-            return Err(usage("--to", Advice::new(what, "send it elsewhere")));
+            return Err(usage("--to", ValueAdvice::new(what, "send it elsewhere")));
         }
     }
     Ok(Config { daemon, listeners: vec![listener], sinks, steer: SteerConfig::default(), warnings: Vec::new() })
 }
 
-fn usage(option: &str, advice: Advice) -> Failure {
+fn usage(option: &str, advice: ValueAdvice) -> Failure {
     Failure::new(ExitCode::Usage, format!("{option}: {advice}"))
 }
 
-fn parse_length(text: &str) -> Result<usize, Advice> {
+fn parse_length(text: &str) -> Result<usize, ValueAdvice> {
     let bytes = parse_size(text)?;
     let (least, most) = (MAX_LENGTH.start(), MAX_LENGTH.end());
     let within = Some(bytes).filter(|bytes| MAX_LENGTH.contains(bytes)).and_then(|bytes| usize::try_from(bytes).ok());
-    within.ok_or_else(|| Advice::new(format!("{text:?} is outside {least} to {most} bytes"), "write 9KiB, for example"))
+    within.ok_or_else(|| {
+        ValueAdvice::new(format!("{text:?} is outside {least} to {most} bytes"), "write 9KiB, for example")
+    })
 }
 
 /// The file for the ledger at exit, which nothing else writes.
 fn own_file(path: &Path, sinks: &[SinkConfig], directory: &Path) -> Result<PathBuf, Failure> {
     if path == Path::new("-") {
-        let advice = Advice::new("\"-\" would be a file called -", "write /tmp/ledger.json, for example, or ./-");
+        let advice = ValueAdvice::new("\"-\" would be a file called -", "write /tmp/ledger.json, for example, or ./-");
         return Err(usage("--stats-on-exit", advice));
     }
     let path = paths::absolute(path, directory).and_then(|text| paths::check_replaced(&text));
     let path = path.map_err(|advice| usage("--stats-on-exit", advice))?;
-    if sinks.iter().any(|sink| matches!(sink.settings.target(), Target::Files(file) if Path::new(file) == path)) {
-        let advice = Advice::new(format!("{path:?} is what --to writes"), "give each its own file");
+    if sinks.iter().any(|sink| matches!(sink.settings.target(), SinkTarget::Files(file) if Path::new(file) == path)) {
+        let advice = ValueAdvice::new(format!("{path:?} is what --to writes"), "give each its own file");
         return Err(usage("--stats-on-exit", advice));
     }
     Ok(path)
@@ -117,7 +122,7 @@ pub fn forms() -> String {
 fn parse_uris(uris: &[String], format: Option<Format>, directory: &Path) -> Result<Vec<SinkConfig>, Failure> {
     if uris.len() > SINKS_PER_LISTENER_MAX {
         let what = format!("there are {} of them", uris.len());
-        return Err(wrong(Advice::new(what, format!("deliver to {SINKS_PER_LISTENER_MAX} at most"))));
+        return Err(wrong(ValueAdvice::new(what, format!("deliver to {SINKS_PER_LISTENER_MAX} at most"))));
     }
     let (mut sinks, mut takes_format): (Vec<SinkConfig>, bool) = (Vec::new(), format.is_none());
     for uri in uris {
@@ -132,7 +137,7 @@ fn parse_uris(uris: &[String], format: Option<Format>, directory: &Path) -> Resu
             sinks.iter().find(|other| is_same_stream(&other.settings.target(), &sink.settings.target()))
         {
             let what = format!("{uri:?} goes where {} goes already", other.name);
-            return Err(wrong(Advice::new(what, "give each its own file, and standard output to one of them")));
+            return Err(wrong(ValueAdvice::new(what, "give each its own file, and standard output to one of them")));
         }
         let alike = sinks.iter().filter(|other| other.name.split('-').next() == Some(&sink.name)).count();
         if alike > 0 {
@@ -144,15 +149,15 @@ fn parse_uris(uris: &[String], format: Option<Format>, directory: &Path) -> Resu
         return Ok(sinks);
     }
     let what = "what --to names has a format of its own, or none";
-    let advice = Advice::new(what, "leave it out, or write to file:PATH or stdout:");
+    let advice = ValueAdvice::new(what, "leave it out, or write to file:PATH or stdout:");
     Err(usage("--format", advice))
 }
 
 /// Two writers there would mix their records.
-fn is_same_stream(one: &Target<'_>, other: &Target<'_>) -> bool {
+fn is_same_stream(one: &SinkTarget<'_>, other: &SinkTarget<'_>) -> bool {
     match (one, other) {
-        (Target::Stdout, Target::Stdout) => true,
-        (Target::Files(one), Target::Files(other)) => {
+        (SinkTarget::Stdout, SinkTarget::Stdout) => true,
+        (SinkTarget::Files(one), SinkTarget::Files(other)) => {
             paths::resolve(Path::new(one)) == paths::resolve(Path::new(other))
         }
         _ => false,
@@ -167,12 +172,12 @@ fn parse_uri(uri: &str, directory: &Path) -> Result<SinkConfig, Failure> {
     let Some((name, rest)) = uri.split_once(':') else {
         let what = format!("{uri:?} has no scheme");
         return Err(wrong(match schemes().any(|scheme| scheme.form.split(' ').next() == Some(&format!("{uri}:"))) {
-            true => Advice::new(what, format!("write it with a colon, {uri}:")),
-            false => Advice::new(what, format!("write file:{uri} for a file, or {}", working())),
+            true => ValueAdvice::new(what, format!("write it with a colon, {uri}:")),
+            false => ValueAdvice::new(what, format!("write file:{uri} for a file, or {}", working())),
         }));
     };
     let Some(scheme) = schemes().find(|scheme| scheme.name == name) else {
-        return Err(wrong(Advice::new(format!("{name:?} is an unknown scheme"), working())));
+        return Err(wrong(ValueAdvice::new(format!("{name:?} is an unknown scheme"), working())));
     };
     let settings = (scheme.read)(&Uri { whole: uri, scheme: name, rest, directory })?;
     Ok(SinkConfig::with(name, settings, Common::default()))
@@ -196,7 +201,7 @@ mod tests {
         assert_eq!(config.listeners[0].name, "cli");
         assert_eq!(config.listeners[0].sinks, [0]);
         assert_eq!(config.sinks[0].name, "file");
-        assert!(config.sinks[0].settings.target() == Target::Files("/tmp/out.log"));
+        assert!(config.sinks[0].settings.target() == SinkTarget::Files("/tmp/out.log"));
         assert!(!config.daemon.metrics_address.written);
         for (uri, format) in [
             ("stdout:", Format::Lines),
@@ -221,7 +226,7 @@ mod tests {
         assert_eq!(lanes.daemon.stats_on_exit, Some(PathBuf::from("/tmp/x.json")));
         assert!(configure_in_tmp("127.0.0.1:1", "file:///tmp/x.log").is_ok());
         let dash = configure_in_tmp("127.0.0.1:1", "file:./-").expect("valid");
-        assert!(dash.sinks[0].settings.target() == Target::Files("/tmp/-"));
+        assert!(dash.sinks[0].settings.target() == SinkTarget::Files("/tmp/-"));
         for (uri, path, format) in
             [("pcapng:x.pcapng", "/tmp/x.pcapng", Format::Pcapng), ("jsonl:x.jsonl", "/tmp/x.jsonl", Format::Jsonl)]
         {

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use udpd_base::logging::LogFormat;
 use udpd_base::os::user;
-use udpd_base::os::user::Wanted;
+use udpd_base::os::user::WantedUser;
 use udpd_base::os::{paths, runtime};
-use udpd_base::settings::kinds::{Choose, Chosen, Optional, Or, Size, Text, Words};
-use udpd_base::settings::{Field, Findings, Kind, settings};
+use udpd_base::settings::kinds::{ByteSize, Choose, Chosen, OneOf, Optional, Or, QuotedText};
+use udpd_base::settings::{Field, Findings, ValueKind, settings};
 use udpd_base::text::address;
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 use udpd_sandbox::Mode;
 
 settings! {
@@ -25,19 +25,19 @@ settings! {
         /// A file with the token that metrics and page ask for. "" = they ask for none.
         metrics_token_file: Option<PathBuf> = "" like "/etc/udpd/metrics.token", Optional(paths::check_file);
         /// The least severe lines in the log.
-        log_level: log::LevelFilter = "info", Words(LOG_LEVELS), elsewhere "loglevel";
+        log_level: log::LevelFilter = "info", OneOf(LOG_LEVELS), elsewhere "loglevel";
         /// How a line of the log looks.
-        log_format: LogFormat = "text", Words(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
+        log_format: LogFormat = "text", OneOf(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
         /// Where the final ledger goes as JSON when the daemon ends. "" = nowhere.
         stats_on_exit: Option<PathBuf> = "" like "/var/lib/udpd/ledger.json", Optional(paths::check_replaced);
         /// What udpd gives up once it runs: capabilities, system calls and paths. With "require" it does not start
         /// where the kernel lacks a part.
-        sandbox: Mode = "auto", Words(&[("auto", Mode::Auto), ("require", Mode::Require), ("off", Mode::Off)]);
+        sandbox: Mode = "auto", OneOf(&[("auto", Mode::Auto), ("require", Mode::Require), ("off", Mode::Off)]);
         /// The user that udpd becomes before it opens or binds anything, where root starts it. "auto" = the user udpd,
         /// if there is one; "root" = udpd stays root.
-        user: Wanted = "auto" like "root", Text(check_user);
+        user: WantedUser = "auto" like "root", QuotedText(check_user);
         /// The memory for datagrams: what all lanes receive into, and what waits for all sinks.
-        pool_bytes: Option<usize> = "auto", Or(&[("auto", None)], Size(POOL), Some);
+        pool_bytes: Option<usize> = "auto", Or(&[("auto", None)], ByteSize(POOL), Some);
     }
 }
 
@@ -52,23 +52,23 @@ const LOG_LEVELS: &[(&str, log::LevelFilter)] = &[
 ];
 
 /// The name of a user as tools write one, which need not be there.
-fn check_user(text: &str) -> Result<Wanted, Advice> {
+fn check_user(text: &str) -> Result<WantedUser, ValueAdvice> {
     let is_odd = |letter: char| letter.is_whitespace() || letter.is_control() || matches!(letter, ':' | '/');
     match text {
-        "auto" => Ok(Wanted::Auto),
-        "" => Err(Advice::new("\"\" is no user", "write \"auto\", or the name of a user of this host")),
+        "auto" => Ok(WantedUser::Auto),
+        "" => Err(ValueAdvice::new("\"\" is no user", "write \"auto\", or the name of a user of this host")),
         _ if text.contains(is_odd) || text.starts_with('-') || text.len() > 32 => {
             let what = format!("{text:?} cannot be the name of a user");
-            Err(Advice::new(what, "write a name that \"getent passwd\" shows in front of the first colon"))
+            Err(ValueAdvice::new(what, "write a name that \"getent passwd\" shows in front of the first colon"))
         }
-        _ => Ok(Wanted::Named(text.to_owned())),
+        _ => Ok(WantedUser::Named(text.to_owned())),
     }
 }
 
 /// The path of the control socket, whose default depends on who runs the daemon.
 struct ControlSocket;
 
-impl Kind<Chosen<Option<PathBuf>>> for ControlSocket {
+impl ValueKind<Chosen<Option<PathBuf>>> for ControlSocket {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Chosen<Option<PathBuf>>> {
         let packaged = Choose(Optional(paths::check_socket)).read(field, findings)?;
         Some(if field.written { packaged } else { Chosen { value: own_socket(packaged.value), written: false } })

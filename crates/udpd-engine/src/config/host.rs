@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::steer::SteerConfig;
-use udpd_base::os::user::{Account, Wanted};
-use udpd_base::text::advice::Advice;
+use udpd_base::os::user::{Account, WantedUser};
+use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::units;
 
 /// Where the host describes itself.
@@ -60,39 +60,42 @@ impl Default for HostView {
 
 impl HostView {
     /// Refuses an interface of a listener that does not exist, naming those that do.
-    pub(super) fn check_interface(&self, name: &str) -> Result<(), Advice> {
+    pub(super) fn check_interface(&self, name: &str) -> Result<(), ValueAdvice> {
         self.check_name(name, self.may_come == MayCome::All)
     }
 
     /// The same for one of `[steer]`.
-    pub(super) fn check_steered(&self, name: &str) -> Result<(), Advice> {
+    pub(super) fn check_steered(&self, name: &str) -> Result<(), ValueAdvice> {
         self.check_name(name, self.may_come != MayCome::None)
     }
 
     /// Refuses a user that this host does not have.
-    pub(super) fn check_user(&self, wanted: &Wanted) -> Result<(), Advice> {
-        let Wanted::Named(name) = wanted else { return Ok(()) };
+    pub(super) fn check_user(&self, wanted: &WantedUser) -> Result<(), ValueAdvice> {
+        let WantedUser::Named(name) = wanted else { return Ok(()) };
         // A list of users that cannot be read is no reason: whoever becomes the user says so.
         if !self.becomes_user || !matches!(Account::of(name), Ok(None)) {
             return Ok(());
         }
         let cure = format!("make it (useradd --system {name}), or write \"auto\"");
-        Err(Advice::new(format!("this host has no user {name:?}"), cure))
+        Err(ValueAdvice::new(format!("this host has no user {name:?}"), cure))
     }
 
-    fn check_name(&self, name: &str, may_come: bool) -> Result<(), Advice> {
+    fn check_name(&self, name: &str, may_come: bool) -> Result<(), ValueAdvice> {
         // The kernel's own rules for a name; they also keep the path below inside its directory.
         let plain = !name.is_empty() && name != "." && name != "..";
         if !plain || name.len() > 15 || name.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
             let what = format!("{name:?} cannot be the name of an interface");
-            return Err(Advice::new(what, "write a name that \"ip link\" shows: at most 15 bytes, no slash, no space"));
+            return Err(ValueAdvice::new(
+                what,
+                "write a name that \"ip link\" shows: at most 15 bytes, no slash, no space",
+            ));
         }
         let root = self.sys_root.join("class/net");
         if may_come || !root.is_dir() || root.join(name).exists() {
             return Ok(());
         }
         let what = format!("this host has no interface {name:?}");
-        Err(Advice::new(what, format!("write one of {}", self.interfaces(&root))))
+        Err(ValueAdvice::new(what, format!("write one of {}", self.interfaces(&root))))
     }
 
     fn interfaces(&self, root: &Path) -> String {
@@ -105,14 +108,14 @@ impl HostView {
     }
 
     /// Refuses cores that do not exist, are offline, or that this process may not use.
-    pub(super) fn check_cpus(&self, cpus: &[usize]) -> Result<(), Advice> {
+    pub(super) fn check_cpus(&self, cpus: &[usize]) -> Result<(), ValueAdvice> {
         let missing =
             |known: &[usize]| -> Vec<usize> { cpus.iter().copied().filter(|cpu| !known.contains(cpu)).collect() };
         if let Some(present) = self.cpu_file("present") {
             let absent = missing(&present);
             if !absent.is_empty() {
                 let what = format!("this host has no {}", cores(&absent));
-                return Err(Advice::new(what, format!("write some of \"{}\"", steer::format_core_list(&present))));
+                return Err(ValueAdvice::new(what, format!("write some of \"{}\"", steer::format_core_list(&present))));
             }
         }
         if let Some(online) = self.cpu_file("online") {
@@ -124,7 +127,7 @@ impl HostView {
                     steer::format_core_list(&online),
                     offline[0]
                 );
-                return Err(Advice::new(what, cure));
+                return Err(ValueAdvice::new(what, cure));
             }
         }
         if let Some(allowed) = self.allowed_cpus() {
@@ -135,7 +138,7 @@ impl HostView {
                     "write some of \"{}\", or widen CPUAffinity=, AllowedCPUs=, taskset or the container's cpuset",
                     steer::format_core_list(&allowed)
                 );
-                return Err(Advice::new(what, cure));
+                return Err(ValueAdvice::new(what, cure));
             }
         }
         Ok(())

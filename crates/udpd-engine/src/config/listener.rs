@@ -10,8 +10,10 @@ use mmsg::xdp::{Checksums, Mode};
 
 use super::multicast::Multicast;
 use super::names::check_name;
-use udpd_base::settings::kinds::{Count, Flag, Flat, Inner, Names, OneOrMore, Optional, Or, Size, Span, Text, Words};
-use udpd_base::settings::{Field, Findings, Key, Kind, settings};
+use udpd_base::settings::kinds::{
+    ByteSize, Flag, Flat, NameList, OneOf, OneOrMore, Optional, Or, QuotedText, SubTable, TimeSpan, WholeNumber,
+};
+use udpd_base::settings::{Field, Findings, KeyDeclaration, ValueKind, settings};
 use udpd_base::text::address;
 use udpd_inspect::policy::{Access, Limit, Proxies, RateLimit};
 use udpd_inspect::upstream::{AnySequence, Sequence};
@@ -21,48 +23,48 @@ settings! {
     #[derive(Debug, Clone, PartialEq)]
     pub struct ListenerConfig {
         /// Its name in metrics, in the ledger and in paths: 1 to 64 letters, digits, dots, dashes, underscores.
-        name: String = required like "syslog", Text(check_name);
+        name: String = required like "syslog", QuotedText(check_name);
         /// An address and a port, or a list of them. A lane is made for each address and each lane number.
         addresses as address: Vec<SocketAddr> = required like "0.0.0.0:514", OneOrMore(address::parse_listener),
             elsewhere "listen bind port host addresses";
         /// Bind to this interface. "" = every interface.
         interface: Option<String> = "" like "eth0", Optional(|name| Ok(name.to_owned())), elsewhere "device";
         /// How many lanes each address gets.
-        lanes: Lanes = "auto", Or(&[("auto", Lanes::Auto)], Count(1..=LANES_MAX), Lanes::count),
+        lanes: Lanes = "auto", Or(&[("auto", Lanes::Auto)], WholeNumber(1..=LANES_MAX), Lanes::count),
             elsewhere "threads workers sockets";
         /// How the kernel chooses the lane of a datagram.
-        spread: Spread = "flow" like "cpu", Words(SPREADS);
+        spread: Spread = "flow" like "cpu", OneOf(SPREADS);
         /// How datagrams are fetched.
-        engine: Option<EngineKind> = "auto", Words(ENGINES);
+        engine: Option<EngineKind> = "auto", OneOf(ENGINES);
         /// How the program of `engine = "af_xdp"` sits at the interface: in its driver, or above it.
-        xdp_mode: Mode = "native", Words(&[("native", Mode::Native), ("generic", Mode::Generic)]);
+        xdp_mode: Mode = "native", OneOf(&[("native", Mode::Native), ("generic", Mode::Generic)]);
         /// What `engine = "af_xdp"` makes of UDP checksums, which no kernel code has looked at.
-        xdp_checksums: Checksums = "verify", Words(CHECKSUMS);
+        xdp_checksums: Checksums = "verify", OneOf(CHECKSUMS);
         /// Other processes may bind sockets to its addresses too.
         share_port: bool = false, Flag, elsewhere "reuse_port reuseport";
         // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the
         // memory and gain nothing. "auto" finds out, and stamps datagrams meanwhile, so it is to be asked for.
         /// Take trains of datagrams in one piece (UDP_GRO).
-        gro: Gro = "off", Words(&[("auto", Gro::Auto), ("on", Gro::On), ("off", Gro::Off)]);
+        gro: Gro = "off", OneOf(&[("auto", Gro::Auto), ("on", Gro::On), ("off", Gro::Off)]);
         /// Datagrams in one receive call.
-        batch_size: usize = 64, Count(1..=1024);
+        batch_size: usize = 64, WholeNumber(1..=1024);
         /// The longest payload that is kept whole.
-        max_length_bytes as max_length: usize = "2KiB", Size(MAX_LENGTH), elsewhere "mtu max_size";
+        max_length_bytes as max_length: usize = "2KiB", ByteSize(MAX_LENGTH), elsewhere "mtu max_size";
         /// What happens to a longer one.
-        on_truncate: OnTruncate = "keep", Words(&[("keep", OnTruncate::Keep), ("drop", OnTruncate::Drop)]);
+        on_truncate: OnTruncate = "keep", OneOf(&[("keep", OnTruncate::Keep), ("drop", OnTruncate::Drop)]);
         /// Let datagrams gather this long after a short batch.
-        gather: Duration = "0ms", Span(Duration::ZERO..=Duration::from_millis(10));
+        gather: Duration = "0ms", TimeSpan(Duration::ZERO..=Duration::from_millis(10));
         /// The receive buffer to request for each socket.
         receive_buffer: ReceiveBuffer = "auto",
-            Or(&[("auto", ReceiveBuffer::Auto)], Size(RECEIVE_BUFFER), ReceiveBuffer::Bytes),
+            Or(&[("auto", ReceiveBuffer::Auto)], ByteSize(RECEIVE_BUFFER), ReceiveBuffer::Bytes),
             elsewhere "rcvbuf recv_buffer buffer";
         /// The burst to survive while udpd does not read.
         absorb: Absorb = {}, WrittenAbsorb;
         /// How long a receive call spins for datagrams before it sleeps. Longer would be a receiver that never sleeps.
-        busy_poll: Duration = "0us", Span(Duration::ZERO..=Duration::from_millis(10));
+        busy_poll: Duration = "0us", TimeSpan(Duration::ZERO..=Duration::from_millis(10));
         /// The kernel's arrival time of each datagram.
         timestamps: Timestamps = "auto",
-            Words(&[("auto", Timestamps::Auto), ("on", Timestamps::On), ("off", Timestamps::Off)]);
+            OneOf(&[("auto", Timestamps::Auto), ("on", Timestamps::On), ("off", Timestamps::Off)]);
         /// The groups it joins.
         multicast: Multicast = {}, Flat;
         /// Whose datagrams it takes.
@@ -75,7 +77,7 @@ settings! {
         sequence: Option<Sequence> = "" like "netflow9", AnySequence, elsewhere "protocol";
         // Indexes into `Config::sinks`, each once.
         /// The sinks that get every datagram of this listener.
-        sinks: Vec<usize> = required like ["archive"], Names, elsewhere "sink outputs";
+        sinks: Vec<usize> = required like ["archive"], NameList, elsewhere "sink outputs";
     }
 }
 
@@ -94,11 +96,11 @@ pub struct Absorb {
 settings! {
     for Absorb {
         /// Datagrams per second, over all lanes of the listener.
-        rate: u64 = 200000, Count(1..=1_000_000_000);
+        rate: u64 = 200000, WholeNumber(1..=1_000_000_000);
         /// How long udpd does not read.
-        stall: Duration = "250ms", Span(Duration::from_millis(1)..=Duration::from_secs(60));
+        stall: Duration = "250ms", TimeSpan(Duration::from_millis(1)..=Duration::from_secs(60));
         /// The payload of each datagram.
-        size_bytes as size: usize = 512, Size(1..=65_535);
+        size_bytes as size: usize = 512, ByteSize(1..=65_535);
         .. is_written = false;
     }
 }
@@ -106,14 +108,14 @@ settings! {
 /// A table of its own, and whether it was written.
 struct WrittenAbsorb;
 
-impl Kind<Absorb> for WrittenAbsorb {
+impl ValueKind<Absorb> for WrittenAbsorb {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Absorb> {
-        let absorb: Absorb = Inner.read(field, findings)?;
+        let absorb: Absorb = SubTable.read(field, findings)?;
         Some(Absorb { is_written: field.written, ..absorb })
     }
 
-    fn keys(&self, own: Key) -> Vec<Key> {
-        Kind::<Absorb>::keys(&Inner, own)
+    fn keys(&self, own: KeyDeclaration) -> Vec<KeyDeclaration> {
+        ValueKind::<Absorb>::keys(&SubTable, own)
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use udpd_base::settings::{Findings, Keys, Problems};
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 
 /// A configuration is written by hand; what is larger is some other file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -15,7 +15,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const BYTE_ORDER_MARK: &[u8] = &[0xEF, 0xBB, 0xBF];
 
 pub(super) fn read_text(path: &Path, name: &str) -> Result<String, Problems> {
-    let refuse = |what: String, cure: String| Err(Problems::single(name, 1, 1, "file", Advice::new(what, cure)));
+    let refuse = |what: String, cure: String| Err(Problems::single(name, 1, 1, "file", ValueAdvice::new(what, cure)));
     // Looked at before it is opened: opening a pipe would wait for somebody to write into it.
     match std::fs::metadata(path) {
         Err(error) => return refuse(format!("cannot be read: {error}"), cure_for(&error, path)),
@@ -57,10 +57,10 @@ fn cure_for(error: &io::Error, path: &Path) -> String {
 fn decode(bytes: Vec<u8>, name: &str) -> Result<String, Problems> {
     if bytes.starts_with(BYTE_ORDER_MARK) {
         let cure = "save it as UTF-8 without BOM, or remove the first three bytes: sed -i '1s/^\\xEF\\xBB\\xBF//' FILE";
-        return Err(Problems::single(name, 1, 1, "file", Advice::new("begins with a byte order mark", cure)));
+        return Err(Problems::single(name, 1, 1, "file", ValueAdvice::new("begins with a byte order mark", cure)));
     }
     if bytes.starts_with(&[0xFF, 0xFE]) || bytes.starts_with(&[0xFE, 0xFF]) {
-        let advice = Advice::new("is UTF-16", "save it as UTF-8 without BOM: iconv -f UTF-16 -t UTF-8 FILE");
+        let advice = ValueAdvice::new("is UTF-16", "save it as UTF-8 without BOM: iconv -f UTF-16 -t UTF-8 FILE");
         return Err(Problems::single(name, 1, 1, "file", advice));
     }
     String::from_utf8(bytes).map_err(|error| {
@@ -69,6 +69,6 @@ fn decode(bytes: Vec<u8>, name: &str) -> Result<String, Problems> {
         let before = String::from_utf8_lossy(&error.as_bytes()[..valid]);
         let (line, column) = Findings::new(name, &before, Keys::default()).position(before.len());
         let cure = "save the file as UTF-8; if it is Latin-1: iconv -f LATIN1 -t UTF-8 FILE";
-        Problems::single(name, line, column, "file", Advice::new(format!("byte 0x{bad:02X} is not UTF-8"), cure))
+        Problems::single(name, line, column, "file", ValueAdvice::new(format!("byte 0x{bad:02X} is not UTF-8"), cure))
     })
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::file::parts::keys;
-use udpd_base::settings::Key;
-use udpd_base::text::roff::Page;
+use udpd_base::settings::KeyDeclaration;
+use udpd_base::text::roff::ManPage;
 
 /// `docs/keys.md`: every key with its default, the values that are right, and what it means.
 pub fn page() -> String {
@@ -12,7 +12,7 @@ pub fn page() -> String {
                     config/udpd.toml explains each at length.\n"
         .to_owned();
     for key in &keys().0 {
-        let Key { path, default, example, bounds, help, .. } = key;
+        let KeyDeclaration { path, default, example, bounds, help, .. } = key;
         if help.is_empty() {
             continue;
         }
@@ -31,7 +31,7 @@ pub fn page() -> String {
 
 /// The page udpd.toml(5).
 pub fn man_page() -> String {
-    let mut page = Page::new("udpd.toml", 5, "the configuration of udpd");
+    let mut page = ManPage::new("udpd.toml", 5, "the configuration of udpd");
     page.heading("DESCRIPTION");
     page.text(
         "A file in TOML with tables for the daemon, for listeners, for sinks and for steering. A listener and a sink \
@@ -45,7 +45,7 @@ pub fn man_page() -> String {
     page.heading("EXAMPLE");
     page.lines(EXAMPLE);
     for key in &keys().0 {
-        let Key { path, default, example, bounds, help, .. } = key;
+        let KeyDeclaration { path, default, example, bounds, help, .. } = key;
         if help.is_empty() {
             continue;
         }
@@ -91,7 +91,9 @@ mod tests {
     fn every_key_is_on_the_page_of_the_manual_once_in_each_table_that_has_it() {
         let page = man_page();
         let mut keys_of_all = 0;
-        for Key { path, help, .. } in keys().0.iter().filter(|key| !key.help.is_empty() && key.path.contains('.')) {
+        for KeyDeclaration { path, help, .. } in
+            keys().0.iter().filter(|key| !key.help.is_empty() && key.path.contains('.'))
+        {
             let item = format!("\\fB{}\\fR\n{}", in_table(path).replace('-', "\\-"), &help[..1]);
             assert!(page.contains(&item), "udpd.toml(5) lacks {path}");
             keys_of_all += 1;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use udpd_base::settings::kinds::{List, Optional};
 use udpd_base::settings::settings;
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 
 settings! {
     /// The multicast groups of a listener.
@@ -19,23 +19,23 @@ settings! {
     }
 }
 
-fn parse_group(text: &str) -> Result<IpAddr, Advice> {
+fn parse_group(text: &str) -> Result<IpAddr, ValueAdvice> {
     let right = "write a group from 224.0.0.0 to 239.255.255.255, or one that begins with ff, such as \"239.1.1.1\"";
     match text.trim_matches(['[', ']']).parse::<IpAddr>() {
         Ok(group) if group.is_multicast() => Ok(group),
-        Ok(_) => Err(Advice::new(format!("{text:?} is not a multicast group"), right)),
-        Err(_) => Err(Advice::new(format!("{text:?} is not an IP address"), format!("{right}, without a port"))),
+        Ok(_) => Err(ValueAdvice::new(format!("{text:?} is not a multicast group"), right)),
+        Err(_) => Err(ValueAdvice::new(format!("{text:?} is not an IP address"), format!("{right}, without a port"))),
     }
 }
 
-fn parse_source(text: &str) -> Result<IpAddr, Advice> {
+fn parse_source(text: &str) -> Result<IpAddr, ValueAdvice> {
     let right = "write the unicast address of a sender, such as \"10.0.0.9\"";
     match text.parse::<IpAddr>() {
         Ok(source) if source.is_multicast() || source.is_unspecified() => {
-            Err(Advice::new(format!("{text:?} cannot be the address of a sender"), right))
+            Err(ValueAdvice::new(format!("{text:?} cannot be the address of a sender"), right))
         }
         Ok(source) => Ok(source),
-        Err(_) => Err(Advice::new(format!("{text:?} is not an IP address"), right)),
+        Err(_) => Err(ValueAdvice::new(format!("{text:?} is not an IP address"), right)),
     }
 }
 

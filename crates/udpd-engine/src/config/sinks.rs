@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use udpd_base::handover::route::FullPolicy;
-use udpd_base::settings::kinds::{Count, Flag, Or, Size, Words};
-use udpd_base::settings::{Field, Findings, Kind, Place, settings};
+use udpd_base::settings::kinds::{ByteSize, Flag, OneOf, Or, WholeNumber};
+use udpd_base::settings::{Field, Findings, ValueKind, ValuePlace, settings};
 use udpd_base::sink::{AnySettings, SinkSettings};
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::units::print_size;
 
 /// `[sink.NAME]`.
@@ -45,14 +45,14 @@ settings! {
     pub struct Common {
         /// How many consumer threads: so many, or one for each lane that feeds the sink.
         consumers: ConsumerCount = 1,
-            Or(&[("per_lane", ConsumerCount::PerLane)], Count(1..=1024), count), elsewhere "threads workers";
+            Or(&[("per_lane", ConsumerCount::PerLane)], WholeNumber(1..=1024), count), elsewhere "threads workers";
         /// Run the sink on the threads of its receivers, without a queue, a consumer and a second wake-up. For sinks
         /// that never wait: null, udp, and unix with datagrams; what is not taken at once counts as sink_error.
         inline: bool = false, Flag, elsewhere "run_to_completion";
         /// How much may wait for each consumer, as memory of the pool.
         queue_bytes: Option<usize> = "auto", QueueBytes, elsewhere "queue_size queue_length", formerly "queue_batches";
         /// What happens to a datagram when no more may wait.
-        when_full: FullPolicy = "drop_newest", Words(POLICIES), elsewhere "overflow";
+        when_full: FullPolicy = "drop_newest", OneOf(POLICIES), elsewhere "overflow";
     }
 }
 
@@ -71,16 +71,16 @@ const BATCH_BYTES: u64 = 32 << 10;
 const BATCHES: RangeInclusive<u64> = 1..=65_536;
 
 impl QueueBytes {
-    const SIZE: Or<usize, Option<usize>, Size> = Or(&[("auto", None)], Size(QUEUE), Some);
+    const SIZE: Or<usize, Option<usize>, ByteSize> = Or(&[("auto", None)], ByteSize(QUEUE), Some);
 }
 
-impl Kind<Option<usize>> for QueueBytes {
+impl ValueKind<Option<usize>> for QueueBytes {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Option<usize>> {
         Self::SIZE.read(field, findings)
     }
 
-    fn read_older(&self, field: &Field<'_>, older: &Place, findings: &mut Findings<'_>) -> Option<Option<usize>> {
-        let batches: u64 = Count(0..=u64::MAX).read(field, findings)?;
+    fn read_older(&self, field: &Field<'_>, older: &ValuePlace, findings: &mut Findings<'_>) -> Option<Option<usize>> {
+        let batches: u64 = WholeNumber(0..=u64::MAX).read(field, findings)?;
         if !BATCHES.contains(&batches) {
             let what = format!("{batches} is outside {} to {}", BATCHES.start(), BATCHES.end());
             findings.say(&field.place(), what, "write what may wait in bytes: queue_bytes = \"8MiB\", for example");
@@ -89,7 +89,7 @@ impl Kind<Option<usize>> for QueueBytes {
         let bytes = (batches * BATCH_BYTES).max(*QUEUE.start());
         let size = print_size(bytes);
         let what = format!("is the older spelling of queue_bytes; udpd reads {batches} batches as {size}");
-        findings.warn(older, Advice::new(what, format!("write queue_bytes = \"{size}\" instead")));
+        findings.warn(older, ValueAdvice::new(what, format!("write queue_bytes = \"{size}\" instead")));
         Some(usize::try_from(bytes).ok())
     }
 

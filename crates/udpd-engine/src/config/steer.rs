@@ -7,9 +7,11 @@ use steer::ethtool::FlowHash;
 use steer::plan::{Amount, Dedication, Placement, Request, Shares};
 
 use super::listener::ListenerConfig;
-use udpd_base::settings::kinds::{Count, Flat, List, Or, Span, Text, Words};
-use udpd_base::settings::{Field, Findings, Key, Kind, Line, Located, Settings, Table, settings};
-use udpd_base::text::advice::Advice;
+use udpd_base::settings::kinds::{Flat, List, OneOf, Or, QuotedText, TimeSpan, WholeNumber};
+use udpd_base::settings::{
+    Field, Findings, KeyDeclaration, KeyFacts, Located, TableSettings, TomlTable, ValueKind, settings,
+};
+use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::units;
 
 settings! {
@@ -24,7 +26,7 @@ settings! {
         /// How many receive queues the card keeps for what each of these listeners receives.
         dedicated_queues: Vec<(String, usize)> = {} like { netflow = 1 }, Queues;
         /// Whether irqbalance is only warned of, or asked to leave the interrupts alone.
-        ban_irqbalance as irqbalance: bool = "warn", Words(&[("warn", false), ("ban", true)]);
+        ban_irqbalance as irqbalance: bool = "warn", OneOf(&[("warn", false), ("ban", true)]);
     }
 }
 
@@ -32,40 +34,40 @@ settings! {
     /// The keys of a [`Request`], which `steer` declares and therefore cannot read from TOML itself.
     struct Wishes {
         /// How many receive queues.
-        rx_queues: Amount = "keep", Or(AMOUNTS, Count(AMOUNT), Amount::Number);
+        rx_queues: Amount = "keep", Or(AMOUNTS, WholeNumber(AMOUNT), Amount::Number);
         /// How many datagrams the ring of a receive queue holds.
-        ring: Amount = "keep", Or(AMOUNTS, Count(AMOUNT), Amount::Number);
+        ring: Amount = "keep", Or(AMOUNTS, WholeNumber(AMOUNT), Amount::Number);
         /// What of a UDP datagram the interface hashes to choose the receive queue.
-        flow_hash_udp: Option<FlowHash> = "keep", Words(FLOW_HASHES);
+        flow_hash_udp: Option<FlowHash> = "keep", OneOf(FLOW_HASHES);
         /// Which share of the flows each receive queue gets.
-        indirection: Shares = "even", Words(&[("even", Shares::Even), ("keep", Shares::Keep)]);
+        indirection: Shares = "even", OneOf(&[("even", Shares::Even), ("keep", Shares::Keep)]);
         /// How long the card waits before it announces what it received.
-        coalesce: Option<Duration> = "keep" like "50us", Or(&[("keep", None)], Span(COALESCE), Some);
+        coalesce: Option<Duration> = "keep" like "50us", Or(&[("keep", None)], TimeSpan(COALESCE), Some);
         /// Where a receiver sits, seen from its receive queue's interrupt.
         placement: Placement = "adjacent",
-            Words(&[
+            OneOf(&[
                 ("adjacent", Placement::Adjacent),
                 ("same_core", Placement::SameCore),
                 ("node", Placement::Node),
             ]);
         /// The cores that udpd may use, such as "0-3,8".
-        cores as cpus: Option<Vec<usize>> = "auto", Text(parse_cores), elsewhere "cores";
+        cores as cpus: Option<Vec<usize>> = "auto", QuotedText(parse_cores), elsewhere "cores";
     }
 }
 
 /// Reads [`Wishes`] from the table itself.
 struct Wished;
 
-impl Kind<Request> for Wished {
+impl ValueKind<Request> for Wished {
     fn read(&self, _: &Field<'_>, _: &mut Findings<'_>) -> Option<Request> {
         None
     }
 
-    fn keys(&self, own: Key) -> Vec<Key> {
-        Kind::<Wishes>::keys(&Flat, own)
+    fn keys(&self, own: KeyDeclaration) -> Vec<KeyDeclaration> {
+        ValueKind::<Wishes>::keys(&Flat, own)
     }
 
-    fn take(&self, _: &Line, table: &mut Table<'_>, findings: &mut Findings<'_>) -> Request {
+    fn take(&self, _: &KeyFacts, table: &mut TomlTable<'_>, findings: &mut Findings<'_>) -> Request {
         let Wishes { rx_queues, ring, flow_hash_udp, indirection, coalesce, placement, cores } =
             Wishes::read(table, findings);
         Request { rx_queues, ring, flow_hash_udp, indirection, coalesce, placement, cores, ..Request::default() }
@@ -81,7 +83,7 @@ const AMOUNTS: &[(&str, Amount)] = &[("keep", Amount::Keep), ("max", Amount::Max
 const FLOW_HASHES: &[(&str, Option<FlowHash>)] =
     &[("keep", None), ("sd", Some(FlowHash::ADDRESSES)), ("sdfn", Some(FlowHash::ADDRESSES_AND_PORTS))];
 
-fn parse_cores(text: &str) -> Result<Option<Vec<usize>>, Advice> {
+fn parse_cores(text: &str) -> Result<Option<Vec<usize>>, ValueAdvice> {
     match text {
         "auto" => Ok(None),
         _ => units::parse_cpus(text).map(Some).map_err(or_auto),
@@ -89,8 +91,8 @@ fn parse_cores(text: &str) -> Result<Option<Vec<usize>>, Advice> {
 }
 
 /// The advice about a list of cores, which may be left to udpd.
-pub(super) fn or_auto(Advice { what, cure }: Advice) -> Advice {
-    Advice::new(what, format!("{cure}, or \"auto\" for all"))
+pub(super) fn or_auto(ValueAdvice { what, cure }: ValueAdvice) -> ValueAdvice {
+    ValueAdvice::new(what, format!("{cure}, or \"auto\" for all"))
 }
 
 impl SteerConfig {
@@ -127,11 +129,11 @@ impl SteerConfig {
 /// A number of receive queues for each listener that is named, in the order of the names.
 struct Queues;
 
-impl Kind<Vec<(String, usize)>> for Queues {
+impl ValueKind<Vec<(String, usize)>> for Queues {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<(String, usize)>> {
-        let table = Table::open(field, findings, "a table")?;
+        let table = TomlTable::open(field, findings, "a table")?;
         let mut count = |(name, field): (Located<String>, Field<'_>)| {
-            Some((name.value, Kind::<usize>::read(&Count(1..=64), &field, findings)?))
+            Some((name.value, ValueKind::<usize>::read(&WholeNumber(1..=64), &field, findings)?))
         };
         Some(table.fields().into_iter().filter_map(&mut count).collect())
     }

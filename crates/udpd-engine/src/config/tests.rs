@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::file::parts::keys;
 use super::{Absorb, Config, DaemonConfig, HostView, Lists};
-use udpd_base::settings::{Chosen, Key};
+use udpd_base::settings::{Chosen, KeyDeclaration};
 use udpd_sinks::kafka::KafkaSettings;
 
 /// The least that works, with the values that `config/udpd.toml` has where there is no default.
@@ -78,7 +78,7 @@ fn the_documented_file_explains_every_key_and_shows_its_default() {
     let mut named = documented_settings();
     let keys = keys().0;
     let mut wrong = Vec::new();
-    for Key { path, default, .. } in keys.iter().filter(|key| key.path.contains('.')) {
+    for KeyDeclaration { path, default, .. } in keys.iter().filter(|key| key.path.contains('.')) {
         match (named.remove(path), default) {
             (None, _) => wrong.push(format!("{path} is not explained")),
             (Some((value, true)), Some(default)) if value != *default => {

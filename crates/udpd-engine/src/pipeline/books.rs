@@ -17,10 +17,10 @@ use udpd_base::handover::channel::Closer;
 use udpd_base::ledger::snapshot::{
     DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot,
 };
-use udpd_base::ledger::tables::{LaneTally, SinkDropped, Tally};
+use udpd_base::ledger::tables::{LaneTally, SinkDropped, SinkTally};
 use udpd_base::ledger::{
-    ConsumerLedger, Counters, DestinationLedger, FileLedger, LaneLedger, Published, Reading, ResidenceSnapshot,
-    ResidenceTally, Table, XdpSnapshot,
+    ConsumerLedger, CounterSet, CounterTable, DestinationLedger, FileLedger, LaneLedger, LaneReading, Published,
+    ResidenceSnapshot, ResidenceTally, XdpSnapshot,
 };
 use udpd_base::os::holder;
 use udpd_inspect::upstream::Upstream;
@@ -243,7 +243,7 @@ impl Books {
 
     fn listener(&self, index: usize, listener: &ListenerBooks, whole: &[WholeSink]) -> ListenerSnapshot {
         // What a consumer took or a channel did not was offered before.
-        let at_sinks: Vec<(Tally, SinkDropped)> =
+        let at_sinks: Vec<(SinkTally, SinkDropped)> =
             listener.sinks.iter().map(|&sink| (self.sinks[sink].tally(index), listener.not_taken(sink))).collect();
         let lanes: Vec<LaneSnapshot> =
             listener.lanes.iter().enumerate().map(|(index, lane)| lane.read(index, listener)).collect();
@@ -300,7 +300,7 @@ impl ListenerBooks {
 
 impl LaneBooks {
     fn read(&self, number: usize, listener: &ListenerBooks) -> LaneSnapshot {
-        let Reading { dropped: kernel_dropped, denied, used_bytes } = self.ledger.kernel();
+        let LaneReading { dropped: kernel_dropped, denied, used_bytes } = self.ledger.kernel();
         let counts = self.ledger.read().with_denied(denied.unwrap_or_default());
         let xdp = self.ledger.queue().zip(self.queue).map(|(queue, chunks)| XdpSnapshot {
             interface: listener.interface.clone(),
@@ -382,8 +382,8 @@ impl SinkBooks {
     }
 
     /// What all consumers of this sink have counted for one listener.
-    fn tally(&self, listener: usize) -> Tally {
-        Tally::sum(self.consumers.iter().map(|consumer| consumer.read(listener)))
+    fn tally(&self, listener: usize) -> SinkTally {
+        SinkTally::sum(self.consumers.iter().map(|consumer| consumer.read(listener)))
     }
 
     fn bytes(&self, blocks: fn(&BlockGauge) -> usize) -> u64 {
@@ -409,7 +409,13 @@ impl SinkBooks {
     /// What waits in the channels is the one term that nobody counts: it is what was offered and neither dropped nor
     /// taken. A negative number of them is a datagram counted twice, and so is what is left when every thread has
     /// ended, see [`Books::final_snapshot`].
-    fn read(&self, offered: u64, not_taken: SinkDropped, mut counts: Tally, whole: &WholeSink) -> (SinkSnapshot, i64) {
+    fn read(
+        &self,
+        offered: u64,
+        not_taken: SinkDropped,
+        mut counts: SinkTally,
+        whole: &WholeSink,
+    ) -> (SinkSnapshot, i64) {
         let waiting = signed_difference(offered, not_taken.total() + counts.taken);
         let decided = counts.delivered + counts.dropped.total() + counts.pending + counts.spilled;
         let taken = counts.taken + counts.spilled_before + counts.spilled_again;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::books::{Books, Drops, Look, Progress};
 use udpd_base::ledger::snapshot::{BeforeSnapshot, ListenerSnapshot, ReloadSnapshot};
-use udpd_base::ledger::{Snapshot, Table as _};
+use udpd_base::ledger::{CounterTable as _, Snapshot};
 
 /// For everybody who wants to read the ledger.
 #[derive(Debug)]

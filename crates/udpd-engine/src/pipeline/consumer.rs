@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use super::relief::Relief;
 use super::stay::Stays;
 use udpd_base::handover::batch::Parcel;
-use udpd_base::handover::channel::{Inbox, Waited};
+use udpd_base::handover::channel::{ConsumerInbox, Waited};
 use udpd_base::handover::pool::Homes;
 use udpd_base::ledger::{ConsumerLedger, Tallies};
-use udpd_base::os::crew;
+use udpd_base::os::threads;
 use udpd_base::sink;
 use udpd_base::sink::Sink;
 
@@ -40,7 +40,7 @@ const LOADS_PER_ROUND: usize = 256;
 /// Everything a consumer thread owns.
 #[derive(Debug)]
 pub struct Consumer {
-    pub channel: Inbox,
+    pub channel: ConsumerInbox,
     pub sink: Box<dyn Sink>,
     /// The ways home for what it has emptied.
     pub homes: Homes,
@@ -105,7 +105,7 @@ impl Consumer {
             };
         }
         // The end of a sink is a wait for its disk or its peers, with a limit of its own.
-        crew::at_rest(|| self.sink.finish(&mut self.tallies, &mut |tallies| self.ledger.publish(tallies)));
+        threads::blocking(|| self.sink.finish(&mut self.tallies, &mut |tallies| self.ledger.publish(tallies)));
         self.publish();
         reason.map_or(End::Done, End::Closed)
     }
@@ -123,7 +123,7 @@ impl Consumer {
 
     /// Handles one batch; returns how many datagrams are in it.
     fn consume(&mut self, parcel: Parcel) -> u64 {
-        crew::step();
+        threads::step();
         let tally = &mut self.tallies[parcel.listener];
         let datagrams = parcel.datagrams.summary().datagrams;
         tally.taken += datagrams;
@@ -131,7 +131,7 @@ impl Consumer {
         if let Some(stamp) = parcel.stamp {
             self.stays.begin(stamp, parcel.listener, &self.tallies);
         }
-        if crew::is_given_up() {
+        if threads::is_given_up() {
             sink::fail(&mut self.tallies[parcel.listener], datagrams);
         } else {
             self.sink.accept(&parcel, &mut self.tallies);
@@ -152,8 +152,8 @@ impl Consumer {
     fn begin_next_shift(&mut self) -> bool {
         let Some(mut shift) = self.relief.take() else { return false };
         self.sink.flush(&mut self.tallies);
-        while !shift.fits(&self.tallies) && !self.channel.is_ended() && !crew::is_given_up() {
-            crew::at_rest(|| thread::sleep(NAP));
+        while !shift.fits(&self.tallies) && !self.channel.is_ended() && !threads::is_given_up() {
+            threads::blocking(|| thread::sleep(NAP));
             self.sink.when_due(&mut self.tallies);
             self.publish();
         }

@@ -13,8 +13,8 @@ use super::kept::TAKES_A_RESTART;
 use super::relief::Relief;
 use super::writes::{Finishing, Writes};
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::crew;
-use udpd_base::os::crew::Known;
+use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadHandle;
 
 /// How often sinks that stay are looked at while somebody waits for them.
 const STAY_POLL: Duration = Duration::from_micros(200);
@@ -52,7 +52,7 @@ pub(super) struct LastConsumer {
     pub(super) writes: Writes,
     /// Disconnected when its sink is closed.
     pub(super) ended: Ended,
-    pub(super) known: Known,
+    pub(super) known: ThreadHandle,
     /// Where it still finds what it was to go on with in a later pipeline.
     pub(super) relief: Arc<Relief>,
     pub(super) thread: JoinHandle<()>,
@@ -65,7 +65,7 @@ pub(super) struct Staying {
     pub(super) sink: String,
     pub(super) relief: Arc<Relief>,
     pub(super) ended: Ended,
-    pub(super) known: Known,
+    pub(super) known: ThreadHandle,
 }
 
 impl Staying {
@@ -164,7 +164,7 @@ impl Oldest {
             decided = Some(self.books.decided());
             let look = Instant::now() + PROGRESS_LOOK;
             while !has_finished() && Instant::now() < look {
-                crew::at_rest(|| std::thread::sleep(STAY_POLL));
+                threads::blocking(|| std::thread::sleep(STAY_POLL));
             }
         }
     }
@@ -216,7 +216,7 @@ pub(super) fn refuse_hanging(finishing: &[Finishing]) -> Result<(), Failure> {
 pub(super) fn wait_for(staying: &[Staying], limit: Duration) {
     let deadline = Instant::now() + limit;
     while staying.iter().any(Staying::is_due) && Instant::now() < deadline {
-        crew::at_rest(|| std::thread::sleep(STAY_POLL));
+        threads::blocking(|| std::thread::sleep(STAY_POLL));
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
-use udpd_base::os::crew;
+use udpd_base::os::threads;
 
 /// How often one that waits looks whether it is given up.
 const LOOK: Duration = Duration::from_millis(50);
@@ -69,11 +69,11 @@ impl Entry {
     /// Waits for those that have to end and then begins; not at all, when nobody lets it in, or it is given up.
     pub(super) fn begin(self, begin: impl FnOnce()) {
         if let Some(before) = self.before {
-            let Ok(others) = crew::at_rest(|| before.recv()) else { return };
+            let Ok(others) = threads::blocking(|| before.recv()) else { return };
             for other in &others {
                 // Nothing is ever sent.
-                while crew::at_rest(|| other.recv_timeout(LOOK)).is_err_and(|error| error.is_timeout()) {
-                    if crew::is_given_up() {
+                while threads::blocking(|| other.recv_timeout(LOOK)).is_err_and(|error| error.is_timeout()) {
+                    if threads::is_given_up() {
                         return;
                     }
                 }

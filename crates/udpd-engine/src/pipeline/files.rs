@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::RecvTimeoutError;
 
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::crew;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_file::{Compressor, FileKeeper, Reopened, Reopener};
 
 /// How long the old files may take. A disk that takes longer hangs, and so would whoever asked.
@@ -33,8 +33,14 @@ impl Files {
     }
 
     /// Starts the keeper of the files of a sink. What compresses them stays on `cores`, if there are any.
-    pub(super) fn start(&self, sink: &str, keeper: FileKeeper, crew: &Crew, cores: &[usize]) -> Result<(), Failure> {
-        let reopener = keeper.start(crew, &self.compressor, cores).map_err(|error| {
+    pub(super) fn start(
+        &self,
+        sink: &str,
+        keeper: FileKeeper,
+        registry: &ThreadRegistry,
+        cores: &[usize],
+    ) -> Result<(), Failure> {
+        let reopener = keeper.start(registry, &self.compressor, cores).map_err(|error| {
             Failure::new(
                 ExitCode::Failure,
                 format!("sink {sink}: cannot start the thread that keeps its files: {error}"),
@@ -79,7 +85,7 @@ impl Files {
         let mut sum = Reopened::default();
         for (sink, answer) in asked {
             let ended = Err(RecvTimeoutError::Disconnected);
-            match answer.map_or(ended, |answer| crew::at_rest(|| answer.recv_deadline(deadline))) {
+            match answer.map_or(ended, |answer| threads::blocking(|| answer.recv_deadline(deadline))) {
                 Ok(reopened) => {
                     sum.begun += reopened.begun;
                     sum.left += reopened.left;

@@ -24,7 +24,7 @@ use super::writes::Writes;
 use crate::config::Config;
 use crate::plan::PipelinePlan;
 use udpd_base::handover::route::FullPolicy;
-use udpd_base::os::crew;
+use udpd_base::os::threads;
 
 /// How often the end of the receivers is looked for.
 const END_POLL: Duration = Duration::from_micros(200);
@@ -106,7 +106,7 @@ impl Pipeline {
         let deadline = Instant::now() + limit;
         ending::wait_for(&self.staying(), limit);
         while !(self.sinks_that_wait().is_empty() && self.sinks_of_before().is_empty()) && Instant::now() < deadline {
-            crew::at_rest(|| std::thread::sleep(END_POLL));
+            threads::blocking(|| std::thread::sleep(END_POLL));
         }
         self.look_at_those_before();
     }
@@ -246,7 +246,7 @@ impl Pipeline {
             self.stop.patience.gives_up.store(true, Ordering::Relaxed);
             let deadline = Instant::now() + HAND_OVER_LIMIT;
             while !self.receivers_have_ended() && Instant::now() < deadline {
-                crew::at_rest(|| std::thread::sleep(END_POLL));
+                threads::blocking(|| std::thread::sleep(END_POLL));
             }
         }
         self.receivers_have_ended()

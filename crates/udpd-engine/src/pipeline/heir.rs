@@ -39,7 +39,7 @@ use crate::plan::PipelinePlan;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::handover::pool::Home;
 use udpd_base::ledger::LaneLedger;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::{Differs, OpenContext};
 
 /// A pipeline that has everything and does not receive yet.
@@ -133,7 +133,7 @@ struct Making<'a> {
     before: &'a Forerunner,
     config: &'a Arc<Config>,
     plan: &'a Arc<PipelinePlan>,
-    crew: &'a Crew,
+    registry: &'a ThreadRegistry,
     kept: Vec<Option<usize>>,
     follows_itself: Vec<bool>,
     /// By sink, whether one of before makes way for it, which writes the same or has yet to go over.
@@ -189,7 +189,12 @@ impl Forerunner {
     }
 
     /// Makes what is to take the place of the pipeline, beside it. On a failure nothing has changed.
-    pub fn make_heir(&self, config: &Arc<Config>, plan: &Arc<PipelinePlan>, crew: &Crew) -> Result<Heir, Failure> {
+    pub fn make_heir(
+        &self,
+        config: &Arc<Config>,
+        plan: &Arc<PipelinePlan>,
+        registry: &ThreadRegistry,
+    ) -> Result<Heir, Failure> {
         self.refuse_what_cannot_be_woken()?;
         self.refuse_other_programs(config)?;
         bypass::refuse_locked_memory(plan, &self.plan)?;
@@ -200,7 +205,7 @@ impl Forerunner {
         let takes_place = self.takes_place(config, plan, &kept);
         let takes_place = takes_place.zip(&follows_itself).map(|(takes, follows)| takes || *follows).collect();
         let (claims, is_in_force) = (self.claims(config, plan)?, Arc::default());
-        Making { before: self, config, plan, crew, kept, follows_itself, takes_place, is_in_force }.make(claims)
+        Making { before: self, config, plan, registry, kept, follows_itself, takes_place, is_in_force }.make(claims)
     }
 
     /// Its sockets, dealt out to the lanes of a plan.
@@ -215,11 +220,11 @@ impl Forerunner {
     }
 
     /// Makes the same pipeline once more, after one whose threads have all ended. Its sinks are opened again.
-    pub fn make_again(&self, crew: &Crew) -> Result<Heir, Failure> {
+    pub fn make_again(&self, registry: &ThreadRegistry) -> Result<Heir, Failure> {
         let (config, plan, sinks) = (&self.config, &self.plan, self.config.sinks.len());
         let (kept, takes_place, is_in_force) = (vec![None; sinks], vec![false; sinks], Arc::default());
         let (claims, follows_itself) = (self.claims(config, plan)?, vec![false; sinks]);
-        Making { before: self, config, plan, crew, kept, follows_itself, takes_place, is_in_force }.make(claims)
+        Making { before: self, config, plan, registry, kept, follows_itself, takes_place, is_in_force }.make(claims)
     }
 
     /// The sink of this pipeline that a sink of another configuration can go on with.
@@ -292,15 +297,15 @@ impl Forerunner {
 
 impl Making<'_> {
     fn make(self, mut claims: Claims) -> Result<Heir, Failure> {
-        let Self { config, plan, crew, before, .. } = self;
-        let threads = LaneThread::spawn_all(LaneSetup::all_after(&before.config, config, plan), &claims, crew)?;
+        let Self { config, plan, registry, before, .. } = self;
+        let threads = LaneThread::spawn_all(LaneSetup::all_after(&before.config, config, plan), &claims, registry)?;
         let ledgers: Vec<Arc<LaneLedger>> =
             threads.iter().map(|thread| ledger_of(thread, config.sinks.len())).collect();
-        let stocks = Stocks::make(&plan.pool, crew)?;
+        let stocks = Stocks::make(&plan.pool, registry)?;
         let mut outlets: Vec<Vec<Outlet>> = threads.iter().map(|_| Vec::new()).collect();
         let files = Files::beside(&before.files);
         let (sinks, opened) = self.open_sinks(&threads, &stocks, &mut outlets, &files)?;
-        let (consumers, mut pinned) = spawn_consumers(opened.pending, crew)?;
+        let (consumers, mut pinned) = spawn_consumers(opened.pending, registry)?;
         pinned.extend(threads.iter().map(pinned_receiver));
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
         sort(&mut outlets, &setups);
@@ -308,7 +313,7 @@ impl Making<'_> {
         before.turn.take()?;
         let arrivals = bind::count_arrivals(&own);
         let filters = tables.filters(own.iter().zip(arrivals.iter().map(Option::as_ref)))?;
-        let followers = following::spawn_all(&threads, plan, &mut pinned, crew)?;
+        let followers = following::spawn_all(&threads, plan, &mut pinned, registry)?;
         let endpoints = bind::open(&own, arrivals, &claims).inspect_err(|_| {
             followers.iter().for_each(Follower::end);
             before.books.count_in_vain(&claims.closed);
@@ -358,7 +363,7 @@ impl Making<'_> {
         outlets: &mut [Vec<Outlet>],
         files: &Files,
     ) -> Result<(Vec<super::books::SinkBooks>, Consumers), Failure> {
-        let Self { config, plan, crew, before, .. } = self;
+        let Self { config, plan, registry, before, .. } = self;
         let homes: Arc<[Arc<Home>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let scenes = wiring::scenes(config, plan);
         let listeners: Vec<String> = config.listeners.iter().map(|listener| listener.name.clone()).collect();
@@ -381,7 +386,7 @@ impl Making<'_> {
             let (homes, scenes, listeners) = (&homes, &scenes, &listeners);
             let (has_predecessor, is_in_force) = (self.takes_place[sink], Arc::clone(&self.is_in_force));
             let context = &OpenContext { is_in_force, has_predecessor };
-            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept, context };
+            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, registry, kept, context };
             books.push(wiring.open(outlets, &mut opened, files)?);
         }
         Ok((books, opened))

@@ -14,8 +14,8 @@ fn a_sink_goes_on_unless_one_of_its_consumers_has_ended_because_nothing_fed_it_a
     );
     let config = Config::parse(&text, "test.toml", &Default::default()).expect("valid");
     let plan = crate::plan::make(&config, &Default::default()).expect("a plan");
-    let (crew, _events) = Crew::new();
-    let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("it starts");
+    let (registry, _events) = ThreadRegistry::new();
+    let pipeline = Pipeline::start(&config, &plan, Instant::now(), &registry).expect("it starts");
     assert_eq!(pipeline.forerunner().stays(&config, &plan, 0), Some(0));
     pipeline.books.end_channels();
     assert!(pipeline.consumers[0].ended.recv().is_err(), "it has ended");

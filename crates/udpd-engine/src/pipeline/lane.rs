@@ -26,10 +26,9 @@ use crate::plan::{LanePlan, charge_bytes};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::handover::pool::{Home, Owner, Pool};
 use udpd_base::ledger::LaneLedger;
-use udpd_base::os::crew;
-use udpd_base::os::crew::{Crew, Known, Starting};
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
+use udpd_base::os::threads::{StartingThread, ThreadHandle, ThreadRegistry};
 use udpd_inspect::policy::Policy;
 use udpd_inspect::upstream::Observer;
 
@@ -40,7 +39,7 @@ pub(super) struct LaneThread {
     pub setup: LaneSetup,
     pub made: Made,
     /// The thread, for whoever sees to it.
-    pub known: Known,
+    pub known: ThreadHandle,
     orders: Sender<Order>,
     handle: JoinHandle<()>,
 }
@@ -100,18 +99,22 @@ struct Coming {
     setup: LaneSetup,
     made: crossbeam_channel::Receiver<Result<Made, Failure>>,
     orders: Sender<Order>,
-    thread: Starting<()>,
+    thread: StartingThread<()>,
 }
 
 impl LaneThread {
     /// Starts the threads of all lanes and waits until everything is made. They make it at the same time; of several
     /// that fail the first in order is the one to tell. The others end when nobody starts them.
-    pub(super) fn spawn_all(setups: Vec<LaneSetup>, claims: &Claims, crew: &Crew) -> Result<Vec<Self>, Failure> {
+    pub(super) fn spawn_all(
+        setups: Vec<LaneSetup>,
+        claims: &Claims,
+        registry: &ThreadRegistry,
+    ) -> Result<Vec<Self>, Failure> {
         let mut coming = Vec::with_capacity(setups.len());
         let mut refused = None;
         for setup in setups {
             let kept = claims.of_lanes[setup.index].clone().map(|socket| (socket, claims.are_in_use));
-            match Self::launch(setup, kept, crew) {
+            match Self::launch(setup, kept, registry) {
                 Ok(lane) => coming.push(lane),
                 Err(failure) => {
                     refused = Some(failure);
@@ -123,24 +126,24 @@ impl LaneThread {
         refused.map_or(Ok(made), Err)
     }
 
-    fn launch(setup: LaneSetup, kept: Option<Given>, crew: &Crew) -> Result<Coming, Failure> {
+    fn launch(setup: LaneSetup, kept: Option<Given>, registry: &ThreadRegistry) -> Result<Coming, Failure> {
         let (made_sender, made) = bounded(1);
         let (orders, coming) = bounded(1);
         let name = thread_name("rx", setup.index, &setup.listener.name);
         let own = setup.clone();
-        let duty = match setup.plan.engine.kind {
-            EngineKind::IoUring => Duty::RingReceiver,
-            EngineKind::Recvmmsg => Duty::Receiver,
-            EngineKind::AfXdp => Duty::QueueReceiver,
+        let role = match setup.plan.engine.kind {
+            EngineKind::IoUring => ThreadRole::RingReceiver,
+            EngineKind::Recvmmsg => ThreadRole::Receiver,
+            EngineKind::AfXdp => ThreadRole::XdpReceiver,
         };
-        let thread = crew
-            .spawn_one_of_many(name, duty, move || live(own, kept, &made_sender, &coming))
-            .map_err(|error| threads::refusal(&setup.to_string(), &error))?;
+        let thread = registry
+            .spawn_one_of_many(name, role, move || live(own, kept, &made_sender, &coming))
+            .map_err(|error| threads::start_failure(&setup.to_string(), &error))?;
         Ok(Coming { setup, made, orders, thread })
     }
 
     fn wait(Coming { setup, made, orders, thread }: Coming) -> Result<Self, Failure> {
-        let known = thread.known();
+        let known = thread.handle();
         let handle = thread.wait();
         let made = made.recv().map_err(|_| {
             Failure::new(ExitCode::Failure, format!("{setup}: its thread ended while it was starting"))
@@ -154,7 +157,7 @@ impl LaneThread {
         let _ = self.orders.send(Order::Open(Arc::clone(redirect), answer));
         let ended =
             || Failure::new(ExitCode::Failure, format!("{}: its thread ended while it was starting", self.setup));
-        let Opened { waker, counter } = crew::at_rest(|| answered.recv()).map_err(|_| ended())??;
+        let Opened { waker, counter } = threads::blocking(|| answered.recv()).map_err(|_| ended())??;
         (self.made.waker, self.made.counter) = (waker, counter);
         Ok(())
     }
@@ -185,7 +188,7 @@ fn live(
     orders: &crossbeam_channel::Receiver<Order>,
 ) {
     // The watchdog may look on by now, and to touch all the memory is one long wait for the kernel.
-    let (mut parts, ready) = match crew::at_rest(|| make(&setup, kept)) {
+    let (mut parts, ready) = match threads::blocking(|| make(&setup, kept)) {
         Ok(parts) => parts,
         Err(failure) => {
             let _ = made.send(Err(failure));
@@ -196,10 +199,10 @@ fn live(
         return;
     }
     let start = loop {
-        match crew::at_rest(|| orders.recv()) {
+        match threads::blocking(|| orders.recv()) {
             Ok(Order::Open(redirect, answer)) => {
                 // Who asks waits for it.
-                let _ = answer.send(crew::at_rest(|| parts.open(&setup, redirect)));
+                let _ = answer.send(threads::blocking(|| parts.open(&setup, redirect)));
             }
             Ok(Order::Start(start)) => break *start,
             Err(_) => return,
@@ -209,8 +212,8 @@ fn live(
     // The receive buffer may have been lowered since.
     let granted = |socket: Arc<Socket>| socket.receive_buffer(0).map_or(0, |buffer| buffer.granted_bytes);
     let receive_buffer_bytes = ledger.socket().map_or_else(|| room_of_ring(&setup.plan), granted);
-    let besides: Vec<Duty> = outlets.iter().filter_map(Outlet::duty).collect();
-    crew::enter_sandbox_with(&besides);
+    let besides: Vec<ThreadRole> = outlets.iter().flat_map(Outlet::roles).copied().collect();
+    threads::enter_sandbox_with(&besides);
     let Parts { engine, pool, observer, policy, .. } = parts;
     // Without one its queue passes to the sockets of the listener, which has been said.
     let Some(engine) = engine else { return };

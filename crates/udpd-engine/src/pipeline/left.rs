@@ -16,7 +16,7 @@ use super::kept::Claims;
 use super::running::Pipeline;
 use udpd_base::ledger::snapshot::ListenerSnapshot;
 use udpd_base::ledger::tables::SinkDropped;
-use udpd_base::ledger::{Counters as _, LaneTally, Table as _, Tally};
+use udpd_base::ledger::{CounterSet as _, CounterTable as _, LaneTally, SinkTally};
 use udpd_base::os::holder;
 
 /// Sockets of an earlier process: those that lanes go on with, those that are read to their end and closed, with the
@@ -201,9 +201,9 @@ impl Books {
     /// How many datagrams have been offered to sinks and are not decided there, once for each sink.
     pub(super) fn under_way(&self) -> u64 {
         // In this order, see `ledger`.
-        let found = |tally: &Tally| tally.spilled_before + tally.spilled_again;
+        let found = |tally: &SinkTally| tally.spilled_before + tally.spilled_again;
         let decided =
-            |tally: Tally| (tally.delivered + tally.dropped.total() + tally.spilled).saturating_sub(found(&tally));
+            |tally: SinkTally| (tally.delivered + tally.dropped.total() + tally.spilled).saturating_sub(found(&tally));
         let decided = self.taken(decided);
         let lanes = self.listeners.iter().flat_map(|listener| &listener.lanes);
         let offered: u64 = lanes.map(|lane| lane.ledger.read().offered.iter().sum::<u64>()).sum();
@@ -218,7 +218,7 @@ impl Books {
     }
 
     /// Something of what all consumers have counted.
-    fn taken(&self, what: impl Fn(Tally) -> u64) -> u64 {
+    fn taken(&self, what: impl Fn(SinkTally) -> u64) -> u64 {
         let by_sink = self.listeners.iter().enumerate();
         by_sink
             .flat_map(|(index, listener)| listener.sinks.iter().map(move |&sink| (index, sink)))

@@ -12,16 +12,16 @@ use std::sync::atomic::Ordering;
 use super::stay::Stays;
 use udpd_base::handover::batch::Parcel;
 use udpd_base::handover::pool::Pool;
-use udpd_base::handover::route::{NotTaken, Patience, Route};
+use udpd_base::handover::route::{NotTaken, RoomTimeout, SinkRoute};
 use udpd_base::ledger::{ConsumerLedger, LaneLedger, Tallies};
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
 use udpd_base::sink::Sink;
 
 /// One way out of a lane.
 #[derive(Debug)]
 pub enum Outlet {
     /// To a consumer.
-    Channel(Route),
+    Channel(SinkRoute),
     /// Into a sink of this lane's own.
     Inline(Box<InlineSink>),
 }
@@ -32,7 +32,7 @@ pub struct InlineSink {
     /// By its index in the configuration.
     pub(super) place: usize,
     /// What it does on that thread.
-    pub(super) duty: Duty,
+    pub(super) roles: Vec<ThreadRole>,
     pub(super) sink: Box<dyn Sink>,
     pub(super) ledger: Arc<ConsumerLedger>,
     /// What it counts, by listener.
@@ -51,10 +51,10 @@ impl Outlet {
     }
 
     /// What a receiver does besides, because of it.
-    pub(super) fn duty(&self) -> Option<Duty> {
+    pub(super) fn roles(&self) -> &[ThreadRole] {
         match self {
-            Self::Channel(_) => None,
-            Self::Inline(inline) => Some(inline.duty),
+            Self::Channel(_) => &[],
+            Self::Inline(inline) => &inline.roles,
         }
     }
 
@@ -85,14 +85,14 @@ impl Outlet {
         }
     }
 
-    /// Hands the datagrams of a batch over, see [`Route::hand`]. What nobody takes is counted in the books of the lane.
+    /// Hands the datagrams of a batch over, see [`SinkRoute::hand`]. What nobody takes is counted in the books of the lane.
     pub fn hand(
         &mut self,
         parcel: &Parcel,
         is_full: bool,
         quietly: bool,
         pool: &mut Pool,
-        patience: &Patience,
+        patience: &RoomTimeout,
         ledger: &LaneLedger,
     ) {
         let route = match self {

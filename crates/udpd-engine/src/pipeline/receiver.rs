@@ -28,10 +28,10 @@ use super::sampling::{BATCHES_PER_SAMPLE, Sampling};
 use super::successor::Successor;
 use udpd_base::handover::batch::{Parcel, exclusive, put_stamp};
 use udpd_base::handover::pool::Pool;
-use udpd_base::handover::route::Patience;
-use udpd_base::handover::stamp::Stamp;
+use udpd_base::handover::route::RoomTimeout;
+use udpd_base::handover::stamp::LatencyStamp;
 use udpd_base::ledger::{LaneLedger, LaneTally};
-use udpd_base::os::crew;
+use udpd_base::os::threads;
 use udpd_inspect::policy::{Policy, Unwrapper};
 use udpd_inspect::upstream::Observer;
 
@@ -60,7 +60,7 @@ pub struct Stop {
     /// Receive nothing new, hand over what is there, end.
     pub requested: AtomicBool,
     /// How long to wait for a consumer that does not take anything.
-    pub patience: Patience,
+    pub patience: RoomTimeout,
 }
 
 /// Everything a receiver thread owns.
@@ -273,7 +273,7 @@ impl Receiver {
     /// Fills a short batch up for as long as nobody would look at it and something comes.
     fn fill_up(&mut self, tally: &mut LaneTally, batch: &mut RecvBatch) {
         while !batch.is_full() && self.may_rest() {
-            crew::at_rest(|| std::thread::sleep(REST));
+            threads::blocking(|| std::thread::sleep(REST));
             // A failure here is told again by the next call, which has the means against it.
             if self.engine.receive_more(batch, Wait::No).unwrap_or(0) == 0 {
                 return;
@@ -341,7 +341,7 @@ impl Receiver {
         self.ledger.publish(tally);
         let is_full = batch.is_full();
         self.has_more = is_full && self.may_leave_quietly();
-        put_stamp(&mut parcel, arrived.map(|arrived| Stamp { arrived, datagrams: offered }));
+        put_stamp(&mut parcel, arrived.map(|arrived| LatencyStamp { arrived, datagrams: offered }));
         for outlet in &mut self.outlets {
             outlet.hand(&parcel, is_full, self.has_more, &mut self.pool, &self.stop.patience, &self.ledger);
         }
@@ -366,7 +366,7 @@ fn receive(
     tally: &mut LaneTally,
     refusals: &mut Refusals,
 ) -> usize {
-    crew::at_rest(|| engine.receive(batch, wait)).unwrap_or_else(|error| {
+    threads::blocking(|| engine.receive(batch, wait)).unwrap_or_else(|error| {
         tally.receive_errors += 1;
         if engine.xdp_tally().is_some() {
             refusals.lose_queue(lane, &error);
@@ -380,7 +380,7 @@ fn receive(
         }
         let messages = engine.receive_each(batch).unwrap_or(0);
         if messages == 0 {
-            crew::at_rest(|| std::thread::sleep(ERROR_REST));
+            threads::blocking(|| std::thread::sleep(ERROR_REST));
         }
         messages
     })

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::stay::Stays;
-use udpd_base::handover::channel::Inbox;
+use udpd_base::handover::channel::ConsumerInbox;
 use udpd_base::handover::pool::Homes;
 use udpd_base::ledger::{ConsumerLedger, Tallies};
-use udpd_base::sink::Feeders;
+use udpd_base::sink::ConsumerFeeders;
 
 /// Where the next shift is left for a consumer.
 #[derive(Debug, Default)]
@@ -26,12 +26,12 @@ pub struct Relief {
 #[derive(Debug)]
 pub(super) struct Shift {
     /// An heir of its channel.
-    pub(super) channel: Inbox,
+    pub(super) channel: ConsumerInbox,
     pub(super) homes: Homes,
     pub(super) ledger: Arc<ConsumerLedger>,
     pub(super) tallies: Tallies,
     pub(super) stays: Stays,
-    pub(super) feeders: Feeders,
+    pub(super) feeders: ConsumerFeeders,
     /// Where the listeners of before are now, by their index; `None` where one is gone.
     pub(super) listeners: Arc<[Option<usize>]>,
     /// Held while pending datagrams are in neither books, and by whoever reads both.

@@ -26,8 +26,8 @@ use crate::plan::PipelinePlan;
 use udpd_base::handover::Caller;
 use udpd_base::ledger::snapshot::SharerSnapshot;
 use udpd_base::ledger::{Echoes, LaneLedger};
-use udpd_base::os::crew::Known;
 use udpd_base::os::holder;
+use udpd_base::os::threads::ThreadHandle;
 
 /// A running pipeline.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub(super) struct ConsumerThread {
 pub struct Pinned {
     /// What it is called in the log.
     pub who: String,
-    pub thread: Known,
+    pub thread: ThreadHandle,
     /// The cores that it was to be put on.
     pub cores: Vec<usize>,
     /// Whether it was.
@@ -175,7 +175,7 @@ impl Pipeline {
         let own = self.consumers.iter().filter(|consumer| self.config.sinks[consumer.sink].name == sink);
         let before = self.before.iter().flat_map(|ending| &ending.consumers).filter(|last| last.sink == sink);
         let known = own.map(|consumer| &consumer.pinned.thread).chain(before.map(|last| &last.known));
-        known.filter_map(Known::thread_id).collect()
+        known.filter_map(ThreadHandle::thread_id).collect()
     }
 
     /// The threads that were put on cores.
@@ -287,16 +287,17 @@ pub(super) fn only(cores: &[usize]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udpd_base::os::crew::Crew;
-    use udpd_base::os::duty::Duty;
+    use udpd_base::os::role::ThreadRole;
+    use udpd_base::os::threads::ThreadRegistry;
 
     #[test]
     fn a_thread_that_is_planned_elsewhere_moves_there_and_one_that_is_planned_nowhere_may_go_anywhere() {
         let all = steer::allowed_cores().expect("the cores of this process");
         let (stop, until) = crossbeam_channel::bounded::<()>(0);
         let body = move || until.recv().is_err();
-        let starting = Crew::new().0.spawn_one_of_many("pinned", Duty::Free, body).expect("a thread");
-        let known = starting.known();
+        let starting =
+            ThreadRegistry::new().0.spawn_one_of_many("pinned", ThreadRole::Unconfined, body).expect("a thread");
+        let known = starting.handle();
         let thread = starting.wait();
         let (first, last) = (all[0], all[all.len() - 1]);
         let id = known.thread_id().expect("it lives");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, ListenerConfig};
 use crate::plan::{LanePlan, PipelinePlan};
-use udpd_base::sink::settings::Target;
+use udpd_base::sink::settings::SinkTarget;
 use udpd_base::text::address;
 use udpd_inspect::policy::{AccessList, Offences, Unwrapper};
 use udpd_inspect::upstream::Upstream;
@@ -36,7 +36,7 @@ pub struct LaneSetup {
 pub(super) fn destinations<'c>(config: &'c Config, listener: &ListenerConfig) -> Vec<(&'c str, SocketAddr)> {
     let sinks = listener.sinks.iter().map(|&sink| &config.sinks[sink]);
     let peers = sinks.filter_map(|sink| match sink.settings.target() {
-        Target::Peers(peers) => Some((sink.name.as_str(), peers)),
+        SinkTarget::Peers(peers) => Some((sink.name.as_str(), peers)),
         _ => None,
     });
     let parsed = |peer: String| address::parse_destination(&peer).ok();

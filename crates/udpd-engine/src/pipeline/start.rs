@@ -31,13 +31,18 @@ use hostloss::HostLedger;
 use udpd_base::exit::Failure;
 use udpd_base::handover::pool::Home;
 use udpd_base::ledger::LaneLedger;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::OpenContext;
 
 impl Pipeline {
     /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
-    pub fn start(config: &Config, plan: &PipelinePlan, started: Instant, crew: &Crew) -> Result<Self, Failure> {
-        Self::start_with(Claims::none(plan), config, plan, started, crew)
+    pub fn start(
+        config: &Config,
+        plan: &PipelinePlan,
+        started: Instant,
+        registry: &ThreadRegistry,
+    ) -> Result<Self, Failure> {
+        Self::start_with(Claims::none(plan), config, plan, started, registry)
     }
 
     /// The same on sockets that an earlier process has left, as far as they fit.
@@ -46,9 +51,9 @@ impl Pipeline {
         config: &Config,
         plan: &PipelinePlan,
         started: Instant,
-        crew: &Crew,
+        registry: &ThreadRegistry,
     ) -> Result<Self, Failure> {
-        Prepared::make(claims, config, plan, crew)?.start(config, plan, started, crew, || Ok(()))
+        Prepared::make(claims, config, plan, registry)?.start(config, plan, started, registry, || Ok(()))
     }
 }
 
@@ -64,25 +69,40 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    pub fn make(claims: Claims, config: &Config, plan: &PipelinePlan, crew: &Crew) -> Result<Self, Failure> {
-        let mut prepared = Self::make_lanes(claims, config, plan, crew)?;
+    pub fn make(
+        claims: Claims,
+        config: &Config,
+        plan: &PipelinePlan,
+        registry: &ThreadRegistry,
+    ) -> Result<Self, Failure> {
+        let mut prepared = Self::make_lanes(claims, config, plan, registry)?;
         prepared.bypasses = Some(Bypasses::make(config, &mut prepared.threads)?);
         Ok(prepared)
     }
 
-    fn make_lanes(claims: Claims, config: &Config, plan: &PipelinePlan, crew: &Crew) -> Result<Self, Failure> {
-        let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), &claims, crew)?;
-        let stocks = Stocks::make(&plan.pool, crew)?;
+    fn make_lanes(
+        claims: Claims,
+        config: &Config,
+        plan: &PipelinePlan,
+        registry: &ThreadRegistry,
+    ) -> Result<Self, Failure> {
+        let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), &claims, registry)?;
+        let stocks = Stocks::make(&plan.pool, registry)?;
         Ok(Self { claims, threads, stocks, bypasses: None })
     }
 
     /// The same beside the process that still receives from the sockets. It is to end for this one, so whatever can be
     /// found out before is: also whether the addresses can be had that it has nothing to do with.
-    pub fn beside(from: FromRunning, config: &Config, plan: &PipelinePlan, crew: &Crew) -> Result<Self, Failure> {
+    pub fn beside(
+        from: FromRunning,
+        config: &Config,
+        plan: &PipelinePlan,
+        registry: &ThreadRegistry,
+    ) -> Result<Self, Failure> {
         for (listener, address) in from.free {
             bind::probe(&config.listeners[listener], address)?;
         }
-        Self::make_lanes(from.claims, config, plan, crew)
+        Self::make_lanes(from.claims, config, plan, registry)
     }
 
     pub fn claims(&self) -> &Claims {
@@ -117,7 +137,7 @@ impl Prepared {
         config: &Config,
         plan: &PipelinePlan,
         started: Instant,
-        crew: &Crew,
+        registry: &ThreadRegistry,
         commit: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<Pipeline, Failure> {
         let bypasses = match self.bypasses.take() {
@@ -137,7 +157,7 @@ impl Prepared {
         for sink in 0..config.sinks.len() {
             let (homes, scenes) = (&homes, &scenes);
             let (listeners, context) = (&listeners, &context);
-            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept: None, context };
+            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, registry, kept: None, context };
             sinks.push(wiring.open(&mut outlets, &mut consumers, &files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
@@ -147,12 +167,12 @@ impl Prepared {
         let endpoints = bind::open(&own, arrivals, claims)?;
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
         sort(&mut outlets, &setups);
-        let (consumers, mut pinned) = spawn_consumers(consumers.pending, crew)?;
+        let (consumers, mut pinned) = spawn_consumers(consumers.pending, registry)?;
         pinned.extend(threads.iter().map(pinned_receiver));
         let addresses = addresses(threads, &endpoints);
         let host = Arc::new(HostLedger::new(addresses.iter().map(SocketAddr::port)));
         let books = Arc::new(open_books(config, threads, endpoints, &ledgers, sinks, started, host));
-        let followers = following::spawn_all(threads, plan, &mut pinned, crew)?;
+        let followers = following::spawn_all(threads, plan, &mut pinned, registry)?;
         let committed = commit().and_then(|()| glue(threads));
         committed.inspect_err(|_| followers.iter().for_each(Follower::end))?;
         filters.attach();

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use udpd_base::handover::stamp::Stamp;
-use udpd_base::ledger::{Published, ResidenceTally, Table as _, Tallies, Tally};
+use udpd_base::handover::stamp::LatencyStamp;
+use udpd_base::ledger::{CounterTable as _, Published, ResidenceTally, SinkTally, Tallies};
 
 /// How many stamps can wait at once, and so how many a look goes through. Those beyond are let go.
 const WAITING_MAX: usize = 128;
@@ -24,7 +24,7 @@ pub struct Stays {
 /// A stamp whose batch is with the sink.
 #[derive(Debug)]
 struct Waiting {
-    stamp: Stamp,
+    stamp: LatencyStamp,
     listener: usize,
     /// It is decided when the listener has as many decided as this.
     decided_by: u64,
@@ -38,7 +38,7 @@ impl Stays {
     }
 
     /// A batch with a stamp has been counted as taken and goes to the sink now.
-    pub fn begin(&mut self, stamp: Stamp, listener: usize, tallies: &Tallies) {
+    pub fn begin(&mut self, stamp: LatencyStamp, listener: usize, tallies: &Tallies) {
         if self.waiting.len() == WAITING_MAX {
             return;
         }
@@ -75,7 +75,7 @@ impl Stays {
 
 /// What the sink has decided in these books. Not what was taken and is not pending: what it held when a pipeline took
 /// the place of another is pending here, and was taken there.
-fn decided(tally: &Tally) -> u64 {
+fn decided(tally: &SinkTally) -> u64 {
     tally.delivered + tally.dropped.total()
 }
 
@@ -102,7 +102,7 @@ mod tests {
             let tally = &mut self.tallies[listener];
             tally.taken += datagrams;
             tally.pending += datagrams;
-            self.stays.begin(Stamp { arrived: self.start, datagrams }, listener, &self.tallies);
+            self.stays.begin(LatencyStamp { arrived: self.start, datagrams }, listener, &self.tallies);
         }
 
         fn deliver(&mut self, listener: usize, datagrams: u64) {

@@ -11,8 +11,8 @@ use crate::plan::memory::Bytes;
 use crate::plan::pool::{HUGE_PAGE_BYTES, NodePool, PoolPlan};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::handover::blocks::{Allowance, Blocks, Stock};
-use udpd_base::os::crew::{Crew, at_rest};
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads::{ThreadRegistry, blocking};
 
 /// All blocks, by whom they belong to.
 #[derive(Debug)]
@@ -25,11 +25,12 @@ pub(super) struct Stocks {
 
 impl Stocks {
     /// Makes what the plan says.
-    pub(super) fn make(plan: &PoolPlan, crew: &Crew) -> Result<Self, Failure> {
+    pub(super) fn make(plan: &PoolPlan, registry: &ThreadRegistry) -> Result<Self, Failure> {
         // The watchdog may look on by now, and to touch all the memory is one long wait for the kernel.
         let begin = |(place, node): (usize, &NodePool)| {
             let (core, count, bytes) = (node.core, plan.blocks_on(place), plan.block_bytes);
-            crew.spawn(format!("pool{place}"), Duty::Free, move || at_rest(|| touch(core, count, bytes)))
+            registry
+                .spawn(format!("pool{place}"), ThreadRole::Unconfined, move || blocking(|| touch(core, count, bytes)))
         };
         let threads: Vec<_> = plan.nodes.iter().enumerate().map(begin).collect();
         let mut made = Vec::new();

@@ -20,16 +20,15 @@ use udpd_base::exit::Failure;
 use udpd_base::format::encoder::Scene;
 use udpd_base::handover::Caller;
 use udpd_base::handover::blocks::Blocks;
-use udpd_base::handover::channel::Inbox;
+use udpd_base::handover::channel::ConsumerInbox;
 use udpd_base::handover::pool::{Home, Homes};
-use udpd_base::handover::route::Route;
+use udpd_base::handover::route::SinkRoute;
 use udpd_base::ledger::{ConsumerLedger, DestinationLedger, FileLedger, Tallies};
-use udpd_base::os::crew;
-use udpd_base::os::crew::{Crew, Event, Starting};
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
+use udpd_base::os::threads::{DaemonEvent, StartingThread, ThreadRegistry};
 use udpd_base::sink::settings::Opening;
-use udpd_base::sink::{Feeders, OpenContext};
+use udpd_base::sink::{ConsumerFeeders, OpenContext};
 
 /// One sink on its way to being open.
 pub(super) struct Wiring<'a> {
@@ -41,7 +40,7 @@ pub(super) struct Wiring<'a> {
     pub scenes: &'a Arc<[Scene]>,
     /// The names of all listeners.
     pub listeners: &'a [String],
-    pub crew: &'a Crew,
+    pub registry: &'a ThreadRegistry,
     /// What it goes on with, if it does.
     pub kept: Option<KeptSink<'a>>,
     pub context: &'a OpenContext,
@@ -53,7 +52,7 @@ pub(super) struct Pending {
     name: String,
     /// Where it may run; anywhere, when there are none.
     cores: Vec<usize>,
-    duty: Duty,
+    roles: Vec<ThreadRole>,
     caller: Caller,
     consumer: Consumer,
     entry: Entry,
@@ -103,18 +102,19 @@ pub(super) fn scenes(config: &Config, plan: &PipelinePlan) -> Arc<[Scene]> {
 
 impl Wiring<'_> {
     /// The channels of this sink, with a way in for each lane that feeds it.
-    fn inboxes(&self, count: usize, outlets: &mut [Vec<Outlet>]) -> Vec<Inbox> {
+    fn inboxes(&self, count: usize, outlets: &mut [Vec<Outlet>]) -> Vec<ConsumerInbox> {
         let kept = self.kept.as_ref();
-        let inbox =
-            |number: usize| kept.map_or_else(Inbox::default, |kept| Inbox::heir(&kept.consumers[number].caller));
-        let mut inboxes: Vec<Inbox> = (0..count).map(inbox).collect();
+        let inbox = |number: usize| {
+            kept.map_or_else(ConsumerInbox::default, |kept| ConsumerInbox::heir(&kept.consumers[number].caller))
+        };
+        let mut inboxes: Vec<ConsumerInbox> = (0..count).map(inbox).collect();
         let when_full = self.config.sinks[self.sink].when_full;
         for lane in &self.plan.sinks[self.sink].feeders {
             let plan = &self.plan.lanes[lane.lane];
             let blocks = &self.stocks.of_queue(self.sink, lane.consumer)[plan.node_place];
             let way = inboxes[lane.consumer].attach(plan.batches + blocks.count_max());
             let lent_max = self.plan.pool.queues[self.sink][lane.consumer].lent_max(plan);
-            let route = Route::new(way, when_full, self.sink, blocks.clone(), lent_max);
+            let route = SinkRoute::new(way, when_full, self.sink, blocks.clone(), lent_max);
             outlets[lane.lane].push(Outlet::Channel(route));
         }
         inboxes
@@ -160,7 +160,7 @@ impl Wiring<'_> {
             books.residence.push(residence);
             if let Some(kept) = kept {
                 let (sink, scenes) = (sink.name.clone(), Arc::clone(self.scenes));
-                let feeders = Feeders { sink, consumer: number, scenes, feeds: lanes };
+                let feeders = ConsumerFeeders { sink, consumer: number, scenes, feeds: lanes };
                 let (listeners, transfer) = (Arc::clone(&kept.listeners), Arc::clone(&kept.transfer));
                 let shift = Shift { channel: inbox, homes, ledger, tallies, stays, feeders, listeners, transfer };
                 opened_consumers.shifts.push((Arc::clone(&kept.consumers[number].relief), shift));
@@ -175,7 +175,7 @@ impl Wiring<'_> {
                 scenes: self.scenes,
                 feeds: &lanes,
                 listeners: self.listeners,
-                crew: self.crew,
+                registry: self.registry,
                 caller: &caller,
                 shared: &mut shared,
                 is_inline: false,
@@ -186,17 +186,17 @@ impl Wiring<'_> {
             let (channel, sink_of, relief) = (inbox, opened.sink, Arc::default());
             let consumer = Consumer { channel, sink: sink_of, homes, ledger, tallies, stays, relief };
             let cores = self.plan.cores_of_consumer(&lanes);
-            let duty = sink.settings.needs().duty;
+            let roles = sink.settings.needs().roles;
             let name = thread_name("sink", number, &sink.name);
             let entry = self.entry(opened_consumers);
-            opened_consumers.pending.push(Pending { sink: self.sink, name, cores, duty, caller, consumer, entry });
+            opened_consumers.pending.push(Pending { sink: self.sink, name, cores, roles, caller, consumer, entry });
         }
         if let Some(kept) = kept {
             books.files.clone_from(&kept.files);
             books.destinations.clone_from(&kept.destinations);
         }
         if let Some(keeper) = shared.and_then(|shared| shared.downcast().ok()) {
-            files.start(&sink.name, *keeper, self.crew, &self.plan.consumer_cores)?;
+            files.start(&sink.name, *keeper, self.registry, &self.plan.consumer_cores)?;
         }
         Ok(books)
     }
@@ -227,9 +227,9 @@ impl Wiring<'_> {
                 scenes: self.scenes,
                 feeds: &feeds,
                 listeners: self.listeners,
-                crew: self.crew,
+                registry: self.registry,
                 // Nobody sleeps.
-                caller: &Inbox::default().caller(),
+                caller: &ConsumerInbox::default().caller(),
                 shared: &mut None,
                 is_inline: true,
                 context: self.context,
@@ -240,8 +240,8 @@ impl Wiring<'_> {
             books.consumers.push(Arc::clone(&ledger));
             books.residence.push(residence);
             books.destinations.extend(opened.destinations);
-            let (place, duty, sink) = (self.sink, sink.settings.needs().duty, opened.sink);
-            let inline = InlineSink { place, duty, sink, ledger, tallies, stays };
+            let (place, roles, sink) = (self.sink, sink.settings.needs().roles, opened.sink);
+            let inline = InlineSink { place, roles, sink, ledger, tallies, stays };
             outlets[feeder.lane].push(Outlet::Inline(Box::new(inline)));
         }
         Ok(books)
@@ -251,12 +251,12 @@ impl Wiring<'_> {
 /// Starts the consumers, all of them before the first is waited for, and tells which were put on cores.
 pub(super) fn spawn_consumers(
     pending: Vec<Pending>,
-    crew: &Crew,
+    registry: &ThreadRegistry,
 ) -> Result<(Vec<ConsumerThread>, Vec<Pinned>), Failure> {
     let begin = |pending: Pending| {
         let (sink, caller, relief) = (pending.sink, pending.caller.clone(), Arc::clone(&pending.consumer.relief));
         let (has_begun, (alive, ended)) = (pending.entry.begun(), entry::life());
-        let (starting, pinned) = spawn_consumer(pending, alive, crew)?;
+        let (starting, pinned) = spawn_consumer(pending, alive, registry)?;
         let own = pinned.clone();
         let running = move |thread| ConsumerThread { sink, caller, relief, pinned: own, ended, has_begun, thread };
         Ok((starting, running, pinned))
@@ -265,9 +265,13 @@ pub(super) fn spawn_consumers(
     Ok(starting.into_iter().map(|(starting, running, pinned)| (running(starting.wait()), pinned)).unzip())
 }
 
-fn spawn_consumer(pending: Pending, alive: Alive, crew: &Crew) -> Result<(Starting<()>, Pinned), Failure> {
-    let Pending { name, cores, duty, mut consumer, entry, .. } = pending;
-    let reporter = crew.clone();
+fn spawn_consumer(
+    pending: Pending,
+    alive: Alive,
+    registry: &ThreadRegistry,
+) -> Result<(StartingThread<()>, Pinned), Failure> {
+    let Pending { name, cores, roles, mut consumer, entry, .. } = pending;
+    let reporter = registry.clone();
     let subject = name.clone();
     let is_put = Arc::new(AtomicBool::new(false));
     let (own, put) = (cores.clone(), Arc::clone(&is_put));
@@ -280,19 +284,19 @@ fn spawn_consumer(pending: Pending, alive: Alive, crew: &Crew) -> Result<(Starti
                 }
             }
         }
-        crew::enter_sandbox();
+        threads::enter_sandbox();
         entry.begin(|| consumer.sink.begin());
-        let end = consumer.run(|why| reporter.report(Event::SinkClosed(why.to_owned())));
+        let end = consumer.run(|why| reporter.report(DaemonEvent::SinkClosed(why.to_owned())));
         // Whoever waits for its end may write now what it wrote.
         drop(alive);
         if let End::Closed(why) = end {
             log::debug!("{name} has ended: {why}");
         }
     };
-    let starting = crew
-        .spawn_one_of_many(subject.clone(), duty, body)
-        .map_err(|error| threads::refusal(&format!("consumer {subject}"), &error))?;
+    let starting = registry
+        .spawn_one_of_many(subject.clone(), roles, body)
+        .map_err(|error| threads::start_failure(&format!("consumer {subject}"), &error))?;
     let who = format!("the consumer {subject}");
-    let pinned = Pinned { who, thread: starting.known(), cores, is_put, lane: None };
+    let pinned = Pinned { who, thread: starting.handle(), cores, is_put, lane: None };
     Ok((starting, pinned))
 }

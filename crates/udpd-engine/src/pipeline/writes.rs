@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::config::{Config, SinkConfig};
 use crate::plan::PipelinePlan;
-use udpd_base::sink::settings::Target;
+use udpd_base::sink::settings::SinkTarget;
 
 /// What a sink writes and nobody else may write meanwhile.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +32,7 @@ impl Writes {
         let files = files_by_consumer(config, plan, sink).into_iter().map(|(_, file)| file).collect();
         let settings = &config.sinks[sink].settings;
         let spill = settings.spill().map(|spill| spill.path.to_owned());
-        Self { files, standard_output: settings.target() == Target::Stdout, spill }
+        Self { files, standard_output: settings.target() == SinkTarget::Stdout, spill }
     }
 
     /// Whether there is something that both write.
@@ -46,7 +46,7 @@ impl Writes {
 /// Which files each consumer of a sink writes.
 pub(super) fn files_by_consumer(config: &Config, plan: &PipelinePlan, sink: usize) -> BTreeSet<(usize, String)> {
     let SinkConfig { name, settings, .. } = &config.sinks[sink];
-    let Target::Files(path) = settings.target() else { return BTreeSet::new() };
+    let SinkTarget::Files(path) = settings.target() else { return BTreeSet::new() };
     let file = |feeder: &crate::config::feeders::Feeder| (feeder.consumer, feeder.file(&config.listeners, name, path));
     plan.sinks[sink].feeders.iter().map(file).collect()
 }

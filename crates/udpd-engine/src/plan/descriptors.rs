@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use super::whole::PipelinePlan;
 use crate::config::{Config, EngineKind};
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::sink::settings::Target;
+use udpd_base::sink::settings::SinkTarget;
 
 /// What the process has open besides: output, log, windows, some clients of each, and what a client library opens.
 const OTHERS: u64 = 96;
@@ -39,13 +39,13 @@ impl Descriptors {
                 files += sink.settings.files_open(planned.consumers, 0);
             }
             match sink.settings.target() {
-                Target::Nowhere | Target::Stdout => {}
-                Target::Files(path) => {
+                SinkTarget::Nowhere | SinkTarget::Stdout => {}
+                SinkTarget::Files(path) => {
                     let written = planned.files(&config.listeners, &sink.name, path).len();
                     files += sink.settings.files_open(planned.consumers, written);
                 }
-                Target::Peers(peers) => connections += planned.consumers * peers.len(),
-                Target::Elsewhere(_) => connections += planned.consumers,
+                SinkTarget::Peers(peers) => connections += planned.consumers * peers.len(),
+                SinkTarget::Elsewhere(_) => connections += planned.consumers,
             }
         }
         Self { lanes: lanes.sum(), files: files as u64, connections: connections as u64 }

@@ -19,7 +19,7 @@ use super::xdp;
 use crate::config::feeders::LaneFeeds;
 use crate::config::{Config, ListenerConfig, SinkConfig, Spread, overlap};
 use udpd_base::exit::Failure;
-use udpd_base::sink::settings::Target;
+use udpd_base::sink::settings::SinkTarget;
 use udpd_inspect::policy;
 use udpd_inspect::policy::AccessList;
 
@@ -255,7 +255,7 @@ fn has_company(config: &Config, listener: usize, address: SocketAddr) -> bool {
 /// The memory of a sink.
 pub(super) fn sink_bytes(listeners: &[ListenerConfig], sink: &SinkConfig, plan: &SinkPlan) -> usize {
     let files = match sink.settings.target() {
-        Target::Files(path) => plan.files(listeners, &sink.name, path).len(),
+        SinkTarget::Files(path) => plan.files(listeners, &sink.name, path).len(),
         _ => 0,
     };
     sink.settings.memory_bytes(plan.consumers, files)

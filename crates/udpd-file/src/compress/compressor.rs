@@ -20,10 +20,10 @@ use super::super::regular::open_there;
 use super::super::repair::{move_aside, torn_end};
 use super::form::TemporaryFile;
 use super::{CompressError, CompressJob, CompressReport, CompressedFile, FileStamp};
-use udpd_base::codec::Encoder;
-use udpd_base::os::crew;
-use udpd_base::os::crew::Crew;
-use udpd_base::os::duty::Duty;
+use udpd_base::codec::CompressingWriter;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// How much is read at once.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -71,7 +71,7 @@ impl CompressJobs {
 
 impl Compressor {
     /// For a sink that wants it. The thread stays on these cores, if there are any, where no receiver is.
-    pub fn engage(&self, crew: &Crew, cores: &[usize]) -> io::Result<Arc<CompressJobs>> {
+    pub fn engage(&self, registry: &ThreadRegistry, cores: &[usize]) -> io::Result<Arc<CompressJobs>> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(jobs) = running.as_ref().and_then(|running| running.jobs.upgrade()) {
             return Ok(jobs);
@@ -79,7 +79,7 @@ impl Compressor {
         let ((sender, jobs), (alive, ended)) = (unbounded(), unbounded());
         let own = Arc::new(CompressJobs { sender });
         let cores = cores.to_vec();
-        crew.spawn("udpd-compress", Duty::Compressor, move || {
+        registry.spawn("udpd-compress", ThreadRole::Compressor, move || {
             let _alive: Sender<Infallible> = alive;
             lower_priority(&cores);
             work(&jobs);
@@ -113,9 +113,9 @@ fn lower_priority(cores: &[usize]) {
 }
 
 fn work(jobs: &Receiver<CompressJob>) {
-    while let Ok(job) = crew::at_rest(|| jobs.recv()) {
+    while let Ok(job) = threads::blocking(|| jobs.recv()) {
         // At the lowest priority a job may take any time without the thread being stuck.
-        crew::at_rest(|| {
+        threads::blocking(|| {
             let is_wanted = || job.receiver.strong_count() > 0;
             let outcome = pack(&job, &is_wanted);
             if let Some(receiver) = job.receiver.upgrade() {
@@ -146,7 +146,7 @@ fn pack(job: &CompressJob, is_wanted: &dyn Fn() -> bool) -> Result<CompressedFil
     }
     let before = FileStamp::of(&plain)?;
     let temporary = TemporaryFile::make(&job.file.path, job.recipe.method, plain.metadata()?.mode())?;
-    let mut encoder = Encoder::new(job.recipe, &temporary.file, before.bytes, before.changed)?;
+    let mut encoder = CompressingWriter::new(job.recipe, &temporary.file, before.bytes, before.changed)?;
     io::Seek::rewind(&mut plain)?;
     let mut chunk = vec![0; CHUNK_BYTES];
     let (mut done, mut step) = (0, 0);

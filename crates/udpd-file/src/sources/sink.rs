@@ -25,10 +25,10 @@ use udpd_base::handover::Caller;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{FileLedger, Tallies};
 use udpd_base::logging::limiter::repeats;
-use udpd_base::os::crew;
+use udpd_base::os::threads;
 use udpd_base::sink::contract::{deliver, fail};
-use udpd_base::sink::outbox::Destination;
-use udpd_base::sink::{Feeders, Sink};
+use udpd_base::sink::outbox::OutboxDestination;
+use udpd_base::sink::{ConsumerFeeders, Sink};
 
 /// How long a record waits for others of its source.
 const GATHER: Duration = Duration::from_secs(1);
@@ -102,7 +102,7 @@ impl SourcesSink {
         // Each lane can have a path of its own.
         let mut table = SourceTable::new(settings.sources_max, path_of_lane.len(), settings.open_files);
         let mut scan = SourceScan::new(settings.sources_max);
-        crew::at_rest(|| files.scan_sources(&mut scan));
+        threads::blocking(|| files.scan_sources(&mut scan));
         if scan.is_cut_short() {
             log::info!(
                 "{}: there are more files than a start can look through; sources that have only older ones may have \
@@ -167,7 +167,7 @@ impl SourcesSink {
     }
 
     fn finish_file(&mut self, place: usize, now: u64, is_full: bool) {
-        match crew::at_rest(|| self.files.finish(&mut self.table, place, now, is_full)) {
+        match threads::blocking(|| self.files.finish(&mut self.table, place, now, is_full)) {
             Ok(true) => {
                 self.ledger.note_finished();
                 self.note_finished(place);
@@ -208,7 +208,7 @@ impl SourcesSink {
         self.write_out(tallies);
         let begun: Vec<usize> = (0..self.table.len()).filter(|&place| self.table.at(place).begun.is_some()).collect();
         let is_taken = |&&place: &&usize| self.files.leave_at_once_if_taken(&mut self.table, place, &self.ledger);
-        let left = crew::at_rest(|| begun.iter().filter(is_taken).count());
+        let left = threads::blocking(|| begun.iter().filter(is_taken).count());
         if let Some(worker) = &self.worker {
             worker.answer(request, left, begun.len() - left);
         }
@@ -264,7 +264,7 @@ impl Sink for SourcesSink {
         self.sync_if_due(now);
     }
 
-    fn go_on_for(&mut self, feeders: &Feeders) {
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
         let paths =
             paths_of_lanes(&self.settings.path, &feeders.scenes, &feeders.feeds, &feeders.sink, feeders.consumer);
         self.path_of_lane = paths.into_iter().map(|path| path.map(|path| self.files.number(path))).collect();
@@ -324,7 +324,7 @@ impl SourcesSink {
     fn write_source(&mut self, place: usize, now: u64, tallies: &mut Tallies) -> u64 {
         let mut first = std::mem::replace(&mut self.table.at(place).chain, RecordChain::EMPTY).first;
         let mut written = 0;
-        match crew::at_rest(|| self.files.provide(&mut self.table, place, now, &self.ledger)) {
+        match threads::blocking(|| self.files.provide(&mut self.table, place, now, &self.ledger)) {
             Ok(None) => {}
             Ok(Some(lacking)) => self.log_descriptor_shortage(&lacking),
             Err((path, error)) => {
@@ -339,7 +339,7 @@ impl SourcesSink {
             let (Some(handle), Some(begun)) = (&mut source.handle, &mut source.begun) else { break };
             let (mut done, mut outcome) = (0, Ok(()));
             while done < bytes.len() && outcome.is_ok() {
-                match crew::at_rest(|| handle.write(&bytes[done..])) {
+                match threads::blocking(|| handle.write(&bytes[done..])) {
                     Ok(0) => outcome = Err(io::ErrorKind::WriteZero.into()),
                     Ok(count) => done += count,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -349,7 +349,7 @@ impl SourcesSink {
             let whole = settle_whole(&self.gathered, first, next, done, tallies, &mut self.failed);
             if whole < done {
                 // If that fails, the file has changed and is repaired when it is opened again.
-                let _ = crew::at_rest(|| handle.take_back(done - whole));
+                let _ = threads::blocking(|| handle.take_back(done - whole));
             }
             begun.length += whole as u64;
             written += whole as u64;

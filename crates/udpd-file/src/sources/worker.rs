@@ -22,7 +22,7 @@ use udpd_base::codec::Recipe;
 use udpd_base::handover::Caller;
 use udpd_base::ledger::FileLedger;
 use udpd_base::logging::limiter::{LogLimiter, repeats};
-use udpd_base::os::crew;
+use udpd_base::os::threads;
 
 /// How many sources may wait for the removal of their old files. A source beyond that waits until its next file is
 /// finished.
@@ -232,6 +232,6 @@ impl SourceFilesHandle {
         self.worker.is_closing.store(true, Ordering::Release);
         self.inbox.wake();
         // Nothing is ever sent: the wait ends when the keeper drops the other end.
-        let _ = crew::at_rest(|| self.done.recv());
+        let _ = threads::blocking(|| self.done.recv());
     }
 }

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use nix::fcntl::OFlag;
 
 use super::settings::parse_network;
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 
 /// The most networks that all files of a listener may hold, each counted as often as it is written.
 pub const NETWORKS_MAX: usize = 4_000_000;
@@ -29,18 +29,22 @@ const LINE_BYTES_MAX: u64 = 1024;
 const WRONG_LINES_MAX: usize = 10_000;
 
 /// Reads the file: `take` gets each network, and `refuse` what is wrong with a line. The error is of the whole file.
-pub fn read(path: &Path, take: impl FnMut(IpNet, u32), refuse: impl FnMut(u32, Advice)) -> Result<(), Advice> {
-    let unreadable = |error: io::Error| Advice::new(format!("cannot be read: {error}"), cure_for(&error, path));
+pub fn read(
+    path: &Path,
+    take: impl FnMut(IpNet, u32),
+    refuse: impl FnMut(u32, ValueAdvice),
+) -> Result<(), ValueAdvice> {
+    let unreadable = |error: io::Error| ValueAdvice::new(format!("cannot be read: {error}"), cure_for(&error, path));
     // What was opened is looked at, because the path may name something else a moment later. Without waiting: opening a
     // pipe would wait for somebody to write into it.
     let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
         let what = if metadata.is_dir() { "is a directory" } else { "is not a regular file" };
-        return Err(Advice::new(what, "write the networks into a file, one by line, and name that"));
+        return Err(ValueAdvice::new(what, "write the networks into a file, one by line, and name that"));
     }
     if metadata.len() > FILE_BYTES_MAX {
-        return Err(Advice::new("is larger than 256 MiB", "name a list of networks, not some other file"));
+        return Err(ValueAdvice::new("is larger than 256 MiB", "name a list of networks, not some other file"));
     }
     // It may grow meanwhile.
     read_lines(BufReader::with_capacity(64 << 10, file).take(FILE_BYTES_MAX), take, refuse).map_err(unreadable)
@@ -49,7 +53,7 @@ pub fn read(path: &Path, take: impl FnMut(IpNet, u32), refuse: impl FnMut(u32, A
 fn read_lines(
     mut text: impl BufRead,
     mut take: impl FnMut(IpNet, u32),
-    mut refuse: impl FnMut(u32, Advice),
+    mut refuse: impl FnMut(u32, ValueAdvice),
 ) -> io::Result<()> {
     let mut line = Vec::new();
     let (mut number, mut wrong) = (0, 0);
@@ -61,7 +65,7 @@ fn read_lines(
         number += 1;
         if line.len() as u64 == LINE_BYTES_MAX && line.last() != Some(&b'\n') {
             let what = format!("the line is longer than {LINE_BYTES_MAX} bytes");
-            refuse(number, Advice::new(what, "name a list of networks, one by line; the rest was not read"));
+            refuse(number, ValueAdvice::new(what, "name a list of networks, one by line; the rest was not read"));
             break;
         }
         let content = if number == 1 { line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&line) } else { &line };
@@ -78,7 +82,7 @@ fn read_lines(
 }
 
 /// The network of a line, if it has one.
-fn parse_line(line: &[u8]) -> Result<Option<IpNet>, Advice> {
+fn parse_line(line: &[u8]) -> Result<Option<IpNet>, ValueAdvice> {
     let end = line.iter().position(|byte| matches!(byte, b'#' | b';')).unwrap_or(line.len());
     let content = line[..end].trim_ascii();
     if content.is_empty() {
@@ -87,12 +91,12 @@ fn parse_line(line: &[u8]) -> Result<Option<IpNet>, Advice> {
     let text = str::from_utf8(content).ok().filter(|text| text.len() <= TEXT_BYTES_MAX);
     let Some(text) = text else {
         let shown: String = String::from_utf8_lossy(content).chars().take(TEXT_BYTES_MAX).collect();
-        return Err(Advice::new(format!("{shown:?} is not a network"), EXAMPLE));
+        return Err(ValueAdvice::new(format!("{shown:?} is not a network"), EXAMPLE));
     };
     match text.parse::<IpAddr>() {
         // In quotes a network is no network here.
         Err(_) => {
-            parse_network(text).map(Some).map_err(|advice| Advice { cure: advice.cure.replace('"', ""), ..advice })
+            parse_network(text).map(Some).map_err(|advice| ValueAdvice { cure: advice.cure.replace('"', ""), ..advice })
         }
         Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => parse_line(format!("{v6}/128").as_bytes()),
         Ok(address) => Ok(Some(address.into())),

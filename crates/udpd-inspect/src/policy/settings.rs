@@ -11,9 +11,9 @@ use ipnet::{IpNet, ip_mask_to_prefix};
 
 use super::access::AccessList;
 use udpd_base::os::paths;
-use udpd_base::settings::kinds::{Count, Inner, List, Words};
-use udpd_base::settings::{Field, Findings, Key, Kind, Settings, settings};
-use udpd_base::text::advice::Advice;
+use udpd_base::settings::kinds::{List, OneOf, SubTable, WholeNumber};
+use udpd_base::settings::{Field, Findings, KeyDeclaration, TableSettings, ValueKind, settings};
+use udpd_base::text::advice::ValueAdvice;
 
 /// Who may send: the longest prefix decides. No network is both accepted and refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,14 +52,14 @@ settings! {
         /// Files with more networks to refuse, one by line.
         deny_files: Vec<String> = [] like ["/etc/udpd/deny.list"], List(check_list_file);
         /// Whether the kernel refuses what these lists refuse before it takes room in the receive buffer.
-        kernel_filter: KernelFilter = "off", Words(KERNEL_FILTERS);
+        kernel_filter: KernelFilter = "off", OneOf(KERNEL_FILTERS);
         .. list = None;
     }
 }
 
 impl Default for Access {
     fn default() -> Self {
-        Settings::defaults()
+        TableSettings::defaults()
     }
 }
 
@@ -81,7 +81,7 @@ settings! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Proxies {
         /// Whether datagrams begin with a header that names their true sender: of the PROXY protocol, version 2.
-        protocol as proxy_protocol: bool = "off", Words(&[("off", false), ("v2", true)]);
+        protocol as proxy_protocol: bool = "off", OneOf(&[("off", false), ("v2", true)]);
         /// The networks of those that put it there. What comes from elsewhere must begin with none.
         from as proxy_from: Vec<IpNet> = [] like ["10.0.0.5/32"], List(parse_network);
     }
@@ -92,9 +92,9 @@ settings! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Limit {
         /// Datagrams per second; 0 = no limit, of which no limiter is made.
-        per_source: u64 = 0 like 1000, Count(0..=RATE_LIMIT_MAX);
+        per_source: u64 = 0 like 1000, WholeNumber(0..=RATE_LIMIT_MAX);
         /// Datagrams at once; 0 = what a second brings.
-        burst: u64 = 0, Count(0..=RATE_LIMIT_MAX);
+        burst: u64 = 0, WholeNumber(0..=RATE_LIMIT_MAX);
     }
 }
 
@@ -105,10 +105,10 @@ pub const RATE_LIMIT_MAX: u64 = 10_000_000;
 #[derive(Debug)]
 pub struct RateLimit;
 
-impl Kind<Option<Limit>> for RateLimit {
+impl ValueKind<Option<Limit>> for RateLimit {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Option<Limit>> {
         let before = findings.count();
-        let Limit { per_source, burst } = Inner.read(field, findings)?;
+        let Limit { per_source, burst } = SubTable.read(field, findings)?;
         if let (0, 1.., true) = (per_source, burst, findings.count() == before) {
             let what = format!("a burst of {burst} without a rate limits nothing");
             let cure = format!("write rate_limit = {{ per_source = 1000, burst = {burst} }}");
@@ -118,21 +118,21 @@ impl Kind<Option<Limit>> for RateLimit {
         Some((per_source > 0).then_some(Limit { per_source, burst }))
     }
 
-    fn keys(&self, own: Key) -> Vec<Key> {
-        Kind::<Limit>::keys(&Inner, own)
+    fn keys(&self, own: KeyDeclaration) -> Vec<KeyDeclaration> {
+        ValueKind::<Limit>::keys(&SubTable, own)
     }
 }
 
 /// A network as it is written: an address and the number of bits that count.
-pub fn parse_network(text: &str) -> Result<IpNet, Advice> {
+pub fn parse_network(text: &str) -> Result<IpNet, ValueAdvice> {
     let Some((address, length)) = text.split_once('/') else {
         return Err(without_length(text));
     };
     let Ok(address) = address.parse::<IpAddr>() else {
         let bare = address.trim_matches(['[', ']']);
         return Err(match bare.parse::<Ipv6Addr>() {
-            Ok(v6) => Advice::new(format!("{text:?} has brackets"), format!("write \"{v6}/{length}\"")),
-            Err(_) => Advice::new(format!("{address:?} in {text:?} is not an IP address"), EXAMPLE),
+            Ok(v6) => ValueAdvice::new(format!("{text:?} has brackets"), format!("write \"{v6}/{length}\"")),
+            Err(_) => ValueAdvice::new(format!("{address:?} in {text:?} is not an IP address"), EXAMPLE),
         });
     };
     let width = if address.is_ipv4() { 32 } else { 128 };
@@ -141,8 +141,8 @@ pub fn parse_network(text: &str) -> Result<IpNet, Advice> {
         let what = format!("{length:?} in {text:?} is not a length of 0 to {width} bits");
         let mask = length.parse::<Ipv4Addr>().ok().filter(|_| address.is_ipv4());
         return Err(match mask.and_then(|mask| ip_mask_to_prefix(mask.into()).ok()) {
-            Some(bits) => Advice::new(what, format!("write \"{address}/{bits}\"")),
-            None => Advice::new(what, EXAMPLE),
+            Some(bits) => ValueAdvice::new(what, format!("write \"{address}/{bits}\"")),
+            None => ValueAdvice::new(what, EXAMPLE),
         });
     };
     let bits = network.prefix_len();
@@ -150,13 +150,13 @@ pub fn parse_network(text: &str) -> Result<IpNet, Advice> {
         let what = format!("{text:?} has bits set behind the first {bits}");
         let right = network.trunc();
         let cure = format!("write \"{right}\" for that network, or \"{address}/{width}\" for the one address");
-        return Err(Advice::new(what, cure));
+        return Err(ValueAdvice::new(what, cure));
     }
     if let IpAddr::V6(v6) = address
         && let (Some(v4), 96..) = (v6.to_ipv4_mapped(), bits)
     {
         let what = format!("{text:?} is an IPv4 network written as IPv6");
-        return Err(Advice::new(what, format!("write \"{v4}/{}\", which holds on every socket", bits - 96)));
+        return Err(ValueAdvice::new(what, format!("write \"{v4}/{}\", which holds on every socket", bits - 96)));
     }
     Ok(network)
 }
@@ -164,22 +164,22 @@ pub fn parse_network(text: &str) -> Result<IpNet, Advice> {
 const EXAMPLE: &str = "write an address and a length, such as \"10.0.0.0/8\" or \"2001:db8::/32\"";
 
 /// The path of a list.
-fn check_list_file(text: &str) -> Result<String, Advice> {
+fn check_list_file(text: &str) -> Result<String, ValueAdvice> {
     // What comes back is what was written, which is text.
     paths::check_file(text).map(|path| path.display().to_string())
 }
 
-fn without_length(text: &str) -> Advice {
+fn without_length(text: &str) -> ValueAdvice {
     if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
         let width = if address.is_ipv4() { 32 } else { 128 };
         let cure = format!("write \"{address}/{width}\" for that one address, or the length of its network");
-        return Advice::new(format!("{text:?} has no length"), cure);
+        return ValueAdvice::new(format!("{text:?} has no length"), cure);
     }
     if ["all", "any", "*"].contains(&text) {
         let cure = "write \"0.0.0.0/0\" for all of IPv4 and \"::/0\" for all of IPv6; an empty allow is both";
-        return Advice::new(format!("{text:?} is not a network"), cure);
+        return ValueAdvice::new(format!("{text:?} is not a network"), cure);
     }
-    Advice::new(format!("{text:?} is not a network"), EXAMPLE)
+    ValueAdvice::new(format!("{text:?} is not a network"), EXAMPLE)
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::fmt;
 
 use toml::de::DeValue;
 
-use udpd_base::settings::kinds::{Count, Inner, Words};
-use udpd_base::settings::{Field, Findings, Key, Kind, Settings as _, settings};
+use udpd_base::settings::kinds::{OneOf, SubTable, WholeNumber};
+use udpd_base::settings::{Field, Findings, KeyDeclaration, TableSettings as _, ValueKind, settings};
 
 /// Where the sequence number stands, and what it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,11 +23,11 @@ settings! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Fixed {
         /// Where the number begins, in bytes from the start of the payload.
-        offset: usize = 0 like 4, Count(0..=65_499);
+        offset: usize = 0 like 4, WholeNumber(0..=65_499);
         /// How many bytes it has.
-        bytes: usize = 4, Count(1..=8), elsewhere "length size width";
+        bytes: usize = 4, WholeNumber(1..=8), elsewhere "length size width";
         /// Which of its bytes comes first: the highest ("big", as in network order) or the lowest ("little").
-        order: Order = "big" like "little", Words(ORDERS), elsewhere "endian endianness byte_order";
+        order: Order = "big" like "little", OneOf(ORDERS), elsewhere "endian endianness byte_order";
     }
 }
 
@@ -112,12 +112,12 @@ impl fmt::Display for Sequence {
 #[derive(Debug)]
 pub struct AnySequence;
 
-impl Kind<Option<Sequence>> for AnySequence {
+impl ValueKind<Option<Sequence>> for AnySequence {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Option<Sequence>> {
         match field.value {
-            DeValue::String(_) => Words(PROTOCOLS).read(field, findings),
+            DeValue::String(_) => OneOf(PROTOCOLS).read(field, findings),
             DeValue::Table(_) => {
-                let fixed: Fixed = Inner.read(field, findings)?;
+                let fixed: Fixed = SubTable.read(field, findings)?;
                 Some(Some(Sequence::Fixed(fixed)))
             }
             _ => field.wrong(findings, "the name of a protocol, or a table such as { offset = 4, bytes = 4 }"),
@@ -125,10 +125,10 @@ impl Kind<Option<Sequence>> for AnySequence {
     }
 
     fn bounds(&self) -> String {
-        format!("{}, or {{ offset = ..., bytes = ..., order = ... }}", Words(PROTOCOLS).bounds())
+        format!("{}, or {{ offset = ..., bytes = ..., order = ... }}", OneOf(PROTOCOLS).bounds())
     }
 
-    fn keys(&self, own: Key) -> Vec<Key> {
+    fn keys(&self, own: KeyDeclaration) -> Vec<KeyDeclaration> {
         let inner = Fixed::keys(&own.path);
         std::iter::once(own).chain(inner).collect()
     }

@@ -18,7 +18,7 @@ use super::stream::{Arrival, Counts, Rules, Stream};
 use super::table::{NO_LANE, Place, STREAMS_MAX, Table};
 use super::templates::Templates;
 use udpd_base::ledger::tables::UpstreamTally;
-use udpd_base::os::crew;
+use udpd_base::os::threads;
 
 /// How long the thread rests while notes come. What one stream sends by several lanes meanwhile is taken lane by lane,
 /// and should not be more than the window.
@@ -137,7 +137,7 @@ impl Tracker {
                 if !self.is_behind() {
                     let is_calm = self.lanes.len() == 1 && taken <= FEW && self.templates.is_none();
                     let rest = if is_calm { LONG_REST } else { REST };
-                    crew::at_rest(|| std::thread::sleep(rest));
+                    threads::blocking(|| std::thread::sleep(rest));
                 }
             } else {
                 self.sleep(is_unsettled);
@@ -155,7 +155,7 @@ impl Tracker {
         let is_idle =
             || self.lanes.iter().all(|lane| lane.ring.is_empty()) && !self.shared.is_ending.load(Ordering::Acquire);
         let park = || if is_unsettled { std::thread::park_timeout(SWEEP) } else { std::thread::park() };
-        self.shared.bell.sleep(is_idle, || crew::at_rest(park));
+        self.shared.bell.sleep(is_idle, || threads::blocking(park));
     }
 
     /// Takes what the lanes have left, at most `limit` of each; returns how many notes that was.

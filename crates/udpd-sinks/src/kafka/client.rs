@@ -23,8 +23,8 @@ use super::told::Purpose;
 #[cfg(feature = "kafka-tls")]
 use super::trust;
 use udpd_base::ledger::Tallies;
-use udpd_base::os::crew;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::{deliver, fail};
 
 /// How long to sleep before the next look for room in a full queue: at first, and at most while nothing is reported.
@@ -67,7 +67,7 @@ pub(super) struct KafkaClient {
     producer: BaseProducer<Context>,
     /// Starts the thread that looks at a broker that is not trusted.
     #[cfg_attr(not(feature = "kafka-tls"), expect(dead_code, reason = "without TLS every broker is trusted"))]
-    crew: Crew,
+    registry: ThreadRegistry,
     /// The name of the sink, for the log.
     name: String,
     settings: KafkaSettings,
@@ -94,7 +94,7 @@ impl KafkaClient {
         name: &str,
         settings: &KafkaSettings,
         listeners: usize,
-        crew: Crew,
+        registry: ThreadRegistry,
     ) -> Result<Self, KafkaError> {
         let batch_bytes = library::batch_bytes(settings);
         let producer = producer(name, settings, listeners, batch_bytes)?;
@@ -102,7 +102,7 @@ impl KafkaClient {
         let now = Instant::now();
         Ok(Self {
             producer,
-            crew,
+            registry,
             name: name.to_owned(),
             settings: settings.clone(),
             under_way,
@@ -131,7 +131,7 @@ impl KafkaClient {
         let mut wait = ROOM_WAIT_MIN;
         // What came back goes first.
         while !self.send_again(tallies) {
-            crew::at_rest(|| thread::sleep(wait));
+            threads::blocking(|| thread::sleep(wait));
             wait = (wait * 2).min(ROOM_WAIT_MAX);
             self.review(Instant::now());
         }
@@ -150,7 +150,7 @@ impl KafkaClient {
                     if self.drain(tallies) {
                         wait = ROOM_WAIT_MIN;
                     } else {
-                        crew::at_rest(|| thread::sleep(wait));
+                        threads::blocking(|| thread::sleep(wait));
                         wait = (wait * 2).min(ROOM_WAIT_MAX);
                         self.review(Instant::now());
                     }
@@ -258,7 +258,7 @@ impl KafkaClient {
             self.producer.purge(PurgeConfig::default().queue());
             let deadline = Instant::now() + ANSWER_LIMIT;
             while self.producer.in_flight_count() > 0 && Instant::now() < deadline {
-                crew::at_rest(|| thread::sleep(END_WAIT));
+                threads::blocking(|| thread::sleep(END_WAIT));
                 self.poll();
             }
         }
@@ -308,7 +308,7 @@ impl KafkaClient {
         self.producer.context().review(in_vain, now);
         #[cfg(feature = "kafka-tls")]
         if let Some(question) = self.producer.context().take_question() {
-            trust::say_why(&self.crew, &self.name, question);
+            trust::say_why(&self.registry, &self.name, question);
         }
     }
 
@@ -385,7 +385,7 @@ impl KafkaClient {
         let deadline = Instant::now() + PURGE_LIMIT;
         while self.under_way() > 0 && Instant::now() < deadline {
             if !self.drain(tallies) {
-                crew::at_rest(|| thread::sleep(END_WAIT));
+                threads::blocking(|| thread::sleep(END_WAIT));
             }
         }
         for (listener, under_way) in self.under_way.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
@@ -398,7 +398,7 @@ impl KafkaClient {
         let returned = self.take_returned();
         self.give_up(tallies);
         // Only this sink waits.
-        crew::at_rest(|| thread::sleep(RENEWAL_PAUSE.saturating_sub(self.born.elapsed())));
+        threads::blocking(|| thread::sleep(RENEWAL_PAUSE.saturating_sub(self.born.elapsed())));
         let is_renewed = self.replace();
         if is_renewed {
             self.resend(returned, tallies);
@@ -414,7 +414,7 @@ impl KafkaClient {
         match producer(&self.name, &self.settings, self.under_way.len(), self.batch_bytes) {
             Ok(producer) => {
                 // The library ends the threads of the old one, and waits for them.
-                crew::at_rest(|| self.producer = producer);
+                threads::blocking(|| self.producer = producer);
                 true
             }
             Err(error) => {

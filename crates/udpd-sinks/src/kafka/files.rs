@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 
 use udpd_base::os::paths;
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 
 /// How the path of a credential begins, and the variable that says where they are.
 const CREDENTIAL: &str = "$CREDENTIALS_DIRECTORY/";
@@ -25,13 +25,13 @@ const DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 pub(super) const BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// A path as the configuration may name it: absolute, or a credential.
-pub(super) fn check_path(text: &str) -> Result<PathBuf, Advice> {
+pub(super) fn check_path(text: &str) -> Result<PathBuf, ValueAdvice> {
     match text.strip_prefix(CREDENTIAL) {
         None => paths::check_file(text),
         Some(name) if !name.is_empty() && !name.contains('/') => Ok(PathBuf::from(text)),
         Some(_) => {
             let cure = format!("write {CREDENTIAL}NAME, where the unit has LoadCredential=NAME:/path");
-            Err(Advice::new(format!("{text:?} names no credential"), cure))
+            Err(ValueAdvice::new(format!("{text:?} names no credential"), cure))
         }
     }
 }
@@ -60,12 +60,12 @@ pub(super) fn contents(place: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>>
 }
 
 /// What is wrong with who may read a secret.
-pub(super) fn doubt(path: &Path) -> Option<Advice> {
+pub(super) fn doubt(path: &Path) -> Option<ValueAdvice> {
     let place = located(path)?;
     let mode = std::fs::metadata(&place).ok()?.mode();
     (mode & 0o007 != 0).then(|| {
         let what = format!("every user of this host may use {} (mode {:03o})", place.display(), mode & 0o777);
-        Advice::new(what, format!("take that away with: chmod o= {}", place.display()))
+        ValueAdvice::new(what, format!("take that away with: chmod o= {}", place.display()))
     })
 }
 

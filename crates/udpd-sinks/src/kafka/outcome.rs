@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use rdkafka::error::RDKafkaErrorCode;
 
-use udpd_base::ledger::Tally;
+use udpd_base::ledger::SinkTally;
 
 /// What a message carries where the library would carry a pointer: the listener and, above this bit, its ticket, where
 /// there is a spill. Without one there is none.
@@ -59,7 +59,7 @@ fn is_fresh(timestamp_ms: i64) -> bool {
 }
 
 /// Moves datagrams of a listener from pending to those that no broker takes.
-pub(super) fn refuse(tally: &mut Tally, refusal: MessageRefusal, datagrams: u64) {
+pub(super) fn refuse(tally: &mut SinkTally, refusal: MessageRefusal, datagrams: u64) {
     tally.pending -= datagrams;
     match refusal {
         MessageRefusal::TooLarge => tally.dropped.too_large += datagrams,

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::error::KafkaError;
 use super::files::{self, Print};
-use udpd_base::settings::kinds::{Flag, Optional, Text, Words};
+use udpd_base::settings::kinds::{Flag, OneOf, Optional, QuotedText};
 use udpd_base::settings::settings;
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 
 /// A mechanism of SASL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Sasl {
     }
 }
 
-const MECHANISMS: Words<Option<Sasl>> = Words(&[
+const MECHANISMS: OneOf<Option<Sasl>> = OneOf(&[
     ("none", None),
     ("PLAIN", Some(Sasl::Plain)),
     ("SCRAM-SHA-256", Some(Sasl::ScramSha256)),
@@ -70,7 +70,7 @@ settings! {
         /// How udpd says to the brokers who it is.
         sasl: Option<Sasl> = "none", MECHANISMS;
         /// Its name there.
-        username: String = "" like "udpd", Text(|text| Ok::<_, Advice>(text.to_owned()));
+        username: String = "" like "udpd", QuotedText(|text| Ok::<_, ValueAdvice>(text.to_owned()));
         /// The password of that name: a file, or $CREDENTIALS_DIRECTORY/NAME for a credential of the service manager.
         password_file: Option<PathBuf> = "" like "$CREDENTIALS_DIRECTORY/kafka", Optional(files::check_path);
         /// The token of OAUTHBEARER: a file, or a credential, that is read again before the token expires.
@@ -81,7 +81,7 @@ settings! {
 
 impl Default for Security {
     fn default() -> Self {
-        udpd_base::settings::Settings::defaults()
+        udpd_base::settings::TableSettings::defaults()
     }
 }
 
@@ -176,18 +176,18 @@ impl Security {
     }
 
     /// What is right and yet not good, each with its key.
-    pub(super) fn doubts(&self) -> Vec<(&'static str, Advice)> {
+    pub(super) fn doubts(&self) -> Vec<(&'static str, ValueAdvice)> {
         let is_secret = |key: &str| !matches!(key, "tls_ca_file" | "tls_certificate_file");
         let open = self.files().filter(|(key, _)| is_secret(key));
         let mut doubts: Vec<_> = open.filter_map(|(key, path)| Some((key, files::doubt(path)?))).collect();
         if let (false, Some(sasl @ (Sasl::Plain | Sasl::OauthBearer))) = (self.tls, self.sasl) {
             let what = format!("without TLS {} shows its secret to whoever hears the network", sasl.name());
-            doubts.push(("sasl", Advice::new(what, "write tls = true if the brokers have it")));
+            doubts.push(("sasl", ValueAdvice::new(what, "write tls = true if the brokers have it")));
         }
         #[cfg(feature = "kafka-tls")]
         for (key, path) in self.files().filter(|(key, _)| matches!(*key, "tls_ca_file" | "tls_certificate_file")) {
             if let Some(past) = super::trust::expiry(path) {
-                doubts.push((key, Advice::new(past, "put a renewed one there, and then: udpd reload")));
+                doubts.push((key, ValueAdvice::new(past, "put a renewed one there, and then: udpd reload")));
             }
         }
         doubts

@@ -10,14 +10,16 @@ use super::settings::KafkaSettings;
 #[cfg(feature = "kafka")]
 use super::{library, sink::KafkaSink};
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
 #[cfg(feature = "kafka")]
 use udpd_base::os::threads;
-use udpd_base::settings::kinds::{Flat, Inner, Text, Words};
-use udpd_base::settings::{Field, Findings, Kind, Located, Table, Written, settings};
-use udpd_base::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, SpillPlace, Target};
+use udpd_base::settings::kinds::{Flat, OneOf, QuotedText, SubTable};
+use udpd_base::settings::{Field, Findings, Located, TomlTable, ValueKind, WrittenKeys, settings};
+use udpd_base::sink::settings::{
+    AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget, SpillPlace,
+};
 use udpd_base::sink::written::{Scheme, Uri, WrittenSink, wrong};
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 use udpd_spill::spilling::Spill;
 #[cfg(feature = "kafka")]
 use udpd_spill::spilling::Spilling;
@@ -25,39 +27,39 @@ use udpd_spill::spilling::Spilling;
 settings! {
     for KafkaSettings {
         /// Where to find the cluster: host:port, or several with commas between them.
-        brokers: String = required like "10.0.0.5:9092", Text(check_brokers);
+        brokers: String = required like "10.0.0.5:9092", QuotedText(check_brokers);
         /// What to write to; {listener} and {sink} are filled in.
-        topic: String = required like "syslog", Text(|text| not_empty(text, "topic = \"syslog\""));
+        topic: String = required like "syslog", QuotedText(|text| not_empty(text, "topic = \"syslog\""));
         /// Whether records have the address of the source as their key, which keeps each source's datagrams in order.
-        key_by_source as key: bool = "source", Words(&[("source", true), ("none", false)]);
+        key_by_source as key: bool = "source", OneOf(&[("source", true), ("none", false)]);
         /// Which brokers must have a record before it counts as delivered: all replicas, the leader (1), or none (0).
-        acks: String = "all", Text(check_acks);
+        acks: String = "all", QuotedText(check_acks);
         /// How the library compresses what it sends.
         compression: &'static str = "none", CODECS;
         /// How udpd and the brokers know each other.
         security: Security = {}, Flat;
         /// What its destination does not take waits on a disk, see docs/spill.md.
-        spill: Spill = {}, Inner;
+        spill: Spill = {}, SubTable;
         /// Handed to librdkafka as they are.
         properties: Vec<(String, String)> = {}, Properties;
     }
 }
 
-const CODECS: Words<&'static str> =
-    Words(&[("none", "none"), ("gzip", "gzip"), ("snappy", "snappy"), ("lz4", "lz4"), ("zstd", "zstd")]);
+const CODECS: OneOf<&'static str> =
+    OneOf(&[("none", "none"), ("gzip", "gzip"), ("snappy", "snappy"), ("lz4", "lz4"), ("zstd", "zstd")]);
 
-fn not_empty(text: &str, right: &str) -> Result<String, Advice> {
+fn not_empty(text: &str, right: &str) -> Result<String, ValueAdvice> {
     match text.trim() {
-        "" => Err(Advice::new("is empty", format!("write {right}, for example"))),
+        "" => Err(ValueAdvice::new("is empty", format!("write {right}, for example"))),
         _ => Ok(text.to_owned()),
     }
 }
 
 /// Brokers are known by address alone. Who writes a user before it as in a URL has put a password where it would be
 /// shown with the address, so nothing of it is repeated here.
-fn check_brokers(text: &str) -> Result<String, Advice> {
+fn check_brokers(text: &str) -> Result<String, ValueAdvice> {
     match text.contains('@') {
-        true => Err(Advice::new(
+        true => Err(ValueAdvice::new(
             "names a user before the @, and would show a password (what is written is not shown here)",
             "write host:port alone, and beside it sasl, username and password_file, see docs/kafka.md",
         )),
@@ -65,12 +67,12 @@ fn check_brokers(text: &str) -> Result<String, Advice> {
     }
 }
 
-fn check_acks(text: &str) -> Result<String, Advice> {
+fn check_acks(text: &str) -> Result<String, ValueAdvice> {
     match text {
         "all" | "-1" | "1" | "0" => Ok(text.to_owned()),
         _ => {
             let cure = "write \"all\", \"1\" (the leader) or \"0\" (nobody, so that a loss is not seen)";
-            Err(Advice::new(format!("{text:?} is unknown"), cure))
+            Err(ValueAdvice::new(format!("{text:?} is unknown"), cure))
         }
     }
 }
@@ -78,9 +80,9 @@ fn check_acks(text: &str) -> Result<String, Advice> {
 /// The properties in the order of their names, each as the library takes it: as text.
 struct Properties;
 
-impl Kind<Vec<(String, String)>> for Properties {
+impl ValueKind<Vec<(String, String)>> for Properties {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<(String, String)>> {
-        let table = Table::open(field, findings, "a table")?;
+        let table = TomlTable::open(field, findings, "a table")?;
         let text = |(name, field): (Located<String>, Field<'_>)| {
             let value = match field.value {
                 DeValue::String(text) => text.to_string(),
@@ -98,17 +100,17 @@ impl WrittenSink for KafkaSettings {
     const NAME: &'static str = "kafka";
     const SCHEMES: &'static [Scheme] = &[Scheme { name: "kafka", form: "kafka://HOST:PORT/TOPIC", read: one_topic }];
 
-    fn available() -> Result<(), Advice> {
+    fn available() -> Result<(), ValueAdvice> {
         match cfg!(feature = "kafka") {
             true => Ok(()),
-            false => Err(Advice::new(
+            false => Err(ValueAdvice::new(
                 "this udpd was built without Kafka",
                 "build it with: cargo build --release --features kafka",
             )),
         }
     }
 
-    fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+    fn check(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         self.spill.check(written, findings);
         if let Err(error) = self.verify() {
             let key = error.key().unwrap_or_default();
@@ -132,15 +134,15 @@ fn one_topic(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
     if uri.rest.contains('@') {
         let cure = "name a file with --config, and there brokers, sasl, username and password_file, see docs/kafka.md";
         let what = "a kafka: URI with an @ names a user, and would show a password (it is not shown here)";
-        return Err(wrong(Advice::new(what, cure)));
+        return Err(wrong(ValueAdvice::new(what, cure)));
     }
     let named = uri.rest.strip_prefix("//").and_then(|rest| rest.split_once('/'));
     let Some((brokers, topic)) = named.filter(|(brokers, topic)| !brokers.is_empty() && !topic.is_empty()) else {
         let what = format!("{:?} does not name a broker and a topic", uri.whole);
-        return Err(wrong(Advice::new(what, "write kafka://10.0.0.5:9092/syslog, for example")));
+        return Err(wrong(ValueAdvice::new(what, "write kafka://10.0.0.5:9092/syslog, for example")));
     };
     let settings = KafkaSettings::new(brokers, topic);
-    let refused = |error: KafkaError| wrong(Advice::new(error.to_string(), "docs/kafka.md says more"));
+    let refused = |error: KafkaError| wrong(ValueAdvice::new(error.to_string(), "docs/kafka.md says more"));
     settings.verify().map(|()| settings.finished()).map_err(refused)
 }
 
@@ -155,8 +157,8 @@ impl KafkaSettings {
 }
 
 impl SinkSettings for KafkaSettings {
-    fn target(&self) -> Target<'_> {
-        Target::Elsewhere(format!("the topic {} of {}", self.topic, self.brokers))
+    fn target(&self) -> SinkTarget<'_> {
+        SinkTarget::Elsewhere(format!("the topic {} of {}", self.topic, self.brokers))
     }
 
     fn records_arrival(&self) -> bool {
@@ -183,31 +185,31 @@ impl SinkSettings for KafkaSettings {
         // Certificates and keys, where they are given as files.
         let files = self.properties.iter().map(|(_, value)| PathBuf::from(value)).filter(|value| value.is_absolute());
         let reads = files.chain(self.security.directories()).collect();
-        Needs { reads, ..Needs::only(if self.spill.is_on() { Duty::SpillingBrokerClient } else { Duty::BrokerClient }) }
+        Needs { reads, ..Needs::only([&[ThreadRole::BrokerClient][..], self.spill.role().as_slice()].concat()) }
     }
 
     #[cfg(feature = "kafka")]
-    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
+    fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
         let (name, settings, listeners) = (opening.sink.to_owned(), self.clone(), opening.listeners.to_vec());
-        let crew = opening.crew.clone();
+        let registry = opening.registry.clone();
         let fail = |error: KafkaError| {
             let message = format!("[sink.{}] {error}; docs/kafka.md says more", opening.sink);
             Failure::new(ExitCode::Configuration, message)
         };
         // The library starts threads of its own, which have what the thread has that starts them.
-        let start = move || KafkaSink::open(&name, &settings, &listeners, crew);
-        let starting = opening.crew.spawn("kafka-start", Duty::BrokerClient, start);
-        let starting = starting.map_err(|error| threads::refusal("kafka-start", &error))?;
+        let start = move || KafkaSink::open(&name, &settings, &listeners, registry);
+        let starting = opening.registry.spawn("kafka-start", ThreadRole::BrokerClient, start);
+        let starting = starting.map_err(|error| threads::start_failure("kafka-start", &error))?;
         let sink = starting.join().map_err(|_| Failure::new(ExitCode::Failure, "librdkafka cannot be started"))?;
         let sink = sink.map_err(fail)?;
         Ok(match self.spill.is_on() {
-            true => Opened::new(Spilling::open(sink, &self.spill, &opening)?),
-            false => Opened::new(sink),
+            true => OpenedSink::new(Spilling::open(sink, &self.spill, &opening)?),
+            false => OpenedSink::new(sink),
         })
     }
 
     #[cfg(not(feature = "kafka"))]
-    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
+    fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
         let fail = |advice| Failure::new(ExitCode::Configuration, format!("[sink.{}] {advice}", opening.sink));
         Err(Self::available().map_err(fail).expect_err("a build without Kafka"))
     }

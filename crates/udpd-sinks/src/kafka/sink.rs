@@ -15,7 +15,7 @@ use super::slots::MessageSlots;
 use super::topic;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::Sink;
 
 /// The longest wait for outstanding acknowledgements at the end.
@@ -53,9 +53,9 @@ impl KafkaSink {
         name: &str,
         settings: &KafkaSettings,
         listeners: &[String],
-        crew: Crew,
+        registry: ThreadRegistry,
     ) -> Result<Self, KafkaError> {
-        let client = KafkaClient::start(name, settings, listeners.len(), crew)?;
+        let client = KafkaClient::start(name, settings, listeners.len(), registry)?;
         let topics = listeners.iter().map(|listener| topic::expand(&settings.topic, listener, name)).collect();
         let (name, listeners, settings) = (name.to_owned(), listeners.to_vec(), settings.clone());
         let (wait, due) = (REPORT_WAIT_MIN, Instant::now() + IDLE_WAIT);

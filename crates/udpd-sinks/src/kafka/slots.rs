@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::outcome::{MessageOutcome, MessageRefusal, TICKET_SHIFT, refuse};
 use super::rounds::DeliveryRounds;
-use udpd_base::ledger::Tally;
+use udpd_base::ledger::SinkTally;
 use udpd_base::sink::deliver;
 
 /// A datagram that is to be attempted, in the order of the spill.
@@ -153,7 +153,7 @@ impl MessageSlots {
     }
 
     /// Counts what is decided of the first `count`; the others are left.
-    pub(super) fn settle(&mut self, count: usize, tally: &mut Tally, left: &mut Vec<usize>) {
+    pub(super) fn settle(&mut self, count: usize, tally: &mut SinkTally, left: &mut Vec<usize>) {
         self.next = 0;
         let mut rest = self.slots.split_off(count.min(self.slots.len()));
         for (place, slot) in std::mem::take(&mut self.slots).into_iter().enumerate() {
@@ -191,7 +191,7 @@ mod tests {
         let (mut slots, tickets) = under_way(4);
         slots.note(tickets[0], MessageOutcome::Delivered, 0);
         slots.note(tickets[2], MessageOutcome::Again, 0);
-        let (mut tally, mut left) = (Tally { pending: 4, ..Tally::default() }, Vec::new());
+        let (mut tally, mut left) = (SinkTally { pending: 4, ..SinkTally::default() }, Vec::new());
         slots.settle(3, &mut tally, &mut left);
         assert_eq!((tally.delivered, tally.pending, left.as_slice()), (1, 3, &[1, 2][..]));
         let held = |ticket| MessageSlot::UnderWay { ticket, size: 100 };

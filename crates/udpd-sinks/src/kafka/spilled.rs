@@ -15,8 +15,8 @@ use super::sink::KafkaSink;
 use super::slots::MessageSlot;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
-use udpd_base::os::crew;
-use udpd_base::sink::Feeders;
+use udpd_base::os::threads;
+use udpd_base::sink::ConsumerFeeders;
 use udpd_spill::spilling::Attempt;
 
 /// How long the reports of a batch are waited for.
@@ -101,7 +101,7 @@ impl Attempt for KafkaSink {
                 break;
             }
             self.client.hurry();
-            crew::at_rest(|| thread::sleep(LOOK));
+            threads::blocking(|| thread::sleep(LOOK));
         }
         self.client.review(Instant::now());
         self.slots.settle(count, &mut tallies[batch.listener], left);
@@ -133,5 +133,5 @@ impl Attempt for KafkaSink {
         self.slots.idle_due = Some(Instant::now() + IDLE_WAIT);
     }
 
-    fn go_on_for(&mut self, _: &Feeders) {}
+    fn go_on_for(&mut self, _: &ConsumerFeeders) {}
 }

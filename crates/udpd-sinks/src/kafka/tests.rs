@@ -15,8 +15,8 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::*;
-use udpd_base::ledger::Table as _;
-use udpd_base::ledger::tables::{SinkDropped, Tally};
+use udpd_base::ledger::CounterTable as _;
+use udpd_base::ledger::tables::{SinkDropped, SinkTally};
 use udpd_spill::spilling::{Spill, Spilling};
 
 /// Nothing here takes that long unless it never comes.
@@ -58,7 +58,7 @@ impl Bench {
         socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
         let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
         sender.connect(socket.local_addr().expect("an address")).expect("a destination");
-        let sink = KafkaSink::open("stream", settings, &["idle".to_owned(), "in".to_owned()], Crew::new().0)
+        let sink = KafkaSink::open("stream", settings, &["idle".to_owned(), "in".to_owned()], ThreadRegistry::new().0)
             .expect("right settings");
         Self { sink, tallies: Tallies::new(0..2), socket, sender }
     }
@@ -92,7 +92,7 @@ impl<S: Sink> Bench<S> {
     }
 
     /// Does what is due until `enough` says so.
-    fn until(&mut self, what: &str, enough: impl Fn(&Tally) -> bool) {
+    fn until(&mut self, what: &str, enough: impl Fn(&SinkTally) -> bool) {
         let start = Instant::now();
         while !enough(&self.tallies[1]) {
             assert!(start.elapsed() < DEADLINE, "{what} never came: {:?}", self.tallies[1]);
@@ -112,8 +112,8 @@ impl<S: Sink> Bench<S> {
     #[track_caller]
     fn finish_with(mut self, delivered: u64, dropped: SinkDropped) {
         self.sink.finish(&mut self.tallies, &mut |_| {});
-        let expected = Tally { taken: delivered + dropped.total(), delivered, dropped, ..Tally::default() };
-        assert_eq!([self.tallies[0], self.tallies[1]], [Tally::default(), expected]);
+        let expected = SinkTally { taken: delivered + dropped.total(), delivered, dropped, ..SinkTally::default() };
+        assert_eq!([self.tallies[0], self.tallies[1]], [SinkTally::default(), expected]);
     }
 }
 
@@ -206,7 +206,7 @@ fn the_kernels_time_of_arrival_goes_before_ours() {
     let mut datagrams = RecvBatch::new(&BatchShape::new(1, 64).control(control)).expect("memory");
     datagrams.receive(&bench.socket, Wait::Block).expect("a datagram");
     let arrival = datagrams.datagrams().next().and_then(|datagram| datagram.arrival_since_epoch()).expect("a time");
-    bench.tallies[1] = Tally { taken: 1, pending: 1, ..Tally::default() };
+    bench.tallies[1] = SinkTally { taken: 1, pending: 1, ..SinkTally::default() };
     bench.sink.accept(&LaneBatch::received(datagrams, 1, 0), &mut bench.tallies);
     bench.finish(1, 0);
     let seen = read(&cluster, 1);

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::secrets;
 use udpd_base::text::base64;
-use udpd_base::text::calendar::Moment;
+use udpd_base::text::calendar::CalendarTime;
 
 /// How long a token is good that says nothing about it.
 const OPAQUE_LIFETIME: Duration = Duration::from_secs(300);
@@ -52,7 +52,7 @@ fn parse(text: &str, now: SystemTime) -> Result<Token, String> {
     };
     if expires <= now {
         // The moment and not how long ago: the library repeats an error only when its text is another.
-        let Moment { year, month, day, hour, minute, second } = Moment::at(expires.as_secs());
+        let CalendarTime { year, month, day, hour, minute, second } = CalendarTime::at(expires.as_secs());
         return Err(format!(
             "its token expired at {year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z, and nobody has \
              written a new one"

@@ -18,9 +18,9 @@ use openssl::ssl::{Ssl, SslContext, SslMethod, SslVerifyMode};
 use openssl::x509::{X509, X509NameRef, X509Ref, X509VerifyResult};
 
 use super::files;
-use udpd_base::os::crew;
-use udpd_base::os::crew::Crew;
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// How long the broker may take for each step.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -64,7 +64,7 @@ pub(super) fn broker_of(line: &str) -> Option<&str> {
 }
 
 /// Says in the log why a broker is not trusted, from a thread of its own, because a broker may take its time.
-pub(super) fn say_why(crew: &Crew, sink: &str, question: TrustQuestion) {
+pub(super) fn say_why(registry: &ThreadRegistry, sink: &str, question: TrustQuestion) {
     let (reason, sink) = (question.reason.clone(), sink.to_owned());
     let say = |sink: &str, why: &str| {
         log::warn!(
@@ -76,10 +76,10 @@ pub(super) fn say_why(crew: &Crew, sink: &str, question: TrustQuestion) {
     let name = sink.clone();
     let work = move || {
         let _turn = turn;
-        let found = crew::at_rest(|| why(&question.broker, question.ca_file.as_deref())).ok().flatten();
+        let found = threads::blocking(|| why(&question.broker, question.ca_file.as_deref())).ok().flatten();
         say(&name, &found.unwrap_or(question.reason));
     };
-    if crew.spawn("kafka-trust", Duty::Errand, work).is_err() {
+    if registry.spawn("kafka-trust", ThreadRole::ShortLived, work).is_err() {
         say(&sink, &reason);
     }
 }

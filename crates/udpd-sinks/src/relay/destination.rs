@@ -18,9 +18,9 @@ use super::spoof::{PACKET_BYTES_MAX, Spoof, SpoofError};
 use super::target::DestinationTarget;
 use udpd_base::capture::headers;
 use udpd_base::ledger::{DestinationLedger, DestinationTally, Tallies};
-use udpd_base::os::crew;
+use udpd_base::os::threads;
 use udpd_base::sink::{deliver, fail};
-use udpd_base::text::peer::Peer;
+use udpd_base::text::peer::PeerAddress;
 
 /// Messages in the queue; each can be a train of datagrams of one length.
 const SLOTS: usize = 64;
@@ -98,7 +98,7 @@ impl RelayDestination {
     /// Opens it; a destination that is alone in its relay may wait for the kernel a little, unless it runs inline.
     pub(super) fn open(
         sink: &str,
-        (peer, target): (&Peer, DestinationTarget),
+        (peer, target): (&PeerAddress, DestinationTarget),
         keep_source: KeepSource,
         (may_wait, spills): (bool, bool),
     ) -> Result<Self, RelayError> {
@@ -222,7 +222,7 @@ impl RelayDestination {
                 self.is_stalled = true;
                 return false;
             }
-            crew::at_rest(|| thread::sleep(FULL_WAIT));
+            threads::blocking(|| thread::sleep(FULL_WAIT));
         }
         true
     }
@@ -378,7 +378,7 @@ impl RelayDestination {
         self.decided = decided;
     }
 
-    pub(super) fn peer(&self) -> &Peer {
+    pub(super) fn peer(&self) -> &PeerAddress {
         self.log_lines.peer()
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use nix::errno::Errno;
 
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::text::peer::Peer;
+use udpd_base::text::peer::PeerAddress;
 
 /// An operation that a [`RelayError`] is about: it needs a right.
 pub(super) const MAKE_RAW_SOCKET: &str = "make a raw socket";
@@ -19,7 +19,7 @@ pub(super) const START_LOOKUP: &str = "start a thread that looks up its name";
 /// Why a relay could not be opened.
 #[derive(Debug)]
 pub(super) struct RelayError {
-    pub(super) destination: Peer,
+    pub(super) destination: PeerAddress,
     pub(super) operation: &'static str,
     pub(super) error: io::Error,
 }

@@ -11,7 +11,7 @@ use super::destination::RelayDestination;
 use super::failover::Failover;
 use super::mode::{Distribute, RelayMode, Route};
 use udpd_base::capture::headers;
-use udpd_base::text::peer::Peer;
+use udpd_base::text::peer::PeerAddress;
 
 /// Chooses for all datagrams of a relay.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl DestinationGroup {
 }
 
 /// What the log hears of which one is in use. While none works they take turns, which is not said of each.
-fn say(sink: &str, works: Option<usize>, peer: &Peer) {
+fn say(sink: &str, works: Option<usize>, peer: &PeerAddress) {
     match works {
         Some(0) => log::info!("sink {sink}: sends to {peer} again, the first of its destinations"),
         Some(_) => log::warn!("sink {sink}: sends to {peer} now, because those before it do not work"),

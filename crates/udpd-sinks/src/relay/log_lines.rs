@@ -4,7 +4,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use udpd_base::text::peer::Peer;
+use udpd_base::text::peer::PeerAddress;
 
 /// Errors are over after so long without one.
 const QUIET: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ impl DestinationError {
 #[derive(Debug)]
 pub(super) struct DestinationLog {
     sink: String,
-    peer: Peer,
+    peer: PeerAddress,
     /// Datagrams that are not taken wait in a spill.
     spills: bool,
     /// There was trouble since the last [`DestinationLog::settle`].
@@ -57,7 +57,7 @@ pub(super) struct DestinationLog {
 }
 
 impl DestinationLog {
-    pub(super) fn new(sink: &str, peer: Peer, spills: bool) -> Self {
+    pub(super) fn new(sink: &str, peer: PeerAddress, spills: bool) -> Self {
         let said = Vec::with_capacity(KINDS_MAX);
         Self { sink: sink.to_owned(), peer, spills, fresh: false, last_error: None, said }
     }
@@ -67,7 +67,7 @@ impl DestinationLog {
         if self.spills { "wait in the spill" } else { LOST }
     }
 
-    pub(super) fn peer(&self) -> &Peer {
+    pub(super) fn peer(&self) -> &PeerAddress {
         &self.peer
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use udpd_base::text::peer::Peer;
+use udpd_base::text::peer::PeerAddress;
 
 /// Which destination gets a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,7 +44,7 @@ impl KeepSource {
 pub struct Route {
     pub source: IpNet,
     /// At least one.
-    pub to: Vec<Peer>,
+    pub to: Vec<PeerAddress>,
 }
 
 /// What one sink does.

@@ -204,14 +204,14 @@ fn is_for_a_while(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udpd_base::os::names::Name;
+    use udpd_base::os::names::FollowedName;
 
     #[test]
     fn of_the_addresses_of_a_name_the_first_that_there_is_a_way_to_is_sent_to_and_left_when_there_is_none() {
         // No host lets an ordinary socket connect to the broadcast address.
         let addresses = ["255.255.255.255:9", "127.0.0.1:9", "127.0.0.2:9"];
         let [nowhere, near, other] = addresses.map(|text| text.parse().expect(text));
-        let name = Name::known(vec![nowhere, near]);
+        let name = FollowedName::known(vec![nowhere, near]);
         let (mut route, none) = RouteSocket::new(DestinationTarget::Named(name.clone()), false).expect("no error");
         assert!(none.is_none() && route.socket().is_none(), "it is looked for when it is begun");
         assert!(route.begin(Instant::now()).is_none());

@@ -13,13 +13,15 @@ use super::mode::{DISTRIBUTIONS, Distribute, KeepSource, RelayMode, Route};
 use super::sink::RelaySink;
 use super::target::Lookup;
 use udpd_base::exit::Failure;
-use udpd_base::os::duty::Duty;
 use udpd_base::os::lookup;
-use udpd_base::settings::kinds::{Flag, Inner, List, OneOrMore, Or, Span, Words};
-use udpd_base::settings::{Field, Findings, Kind, Settings, Table, Written, settings};
-use udpd_base::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, SpillPlace, Target};
+use udpd_base::os::role::ThreadRole;
+use udpd_base::settings::kinds::{Flag, List, OneOf, OneOrMore, Or, SubTable, TimeSpan};
+use udpd_base::settings::{Field, Findings, TableSettings, TomlTable, ValueKind, WrittenKeys, settings};
+use udpd_base::sink::settings::{
+    AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget, SpillPlace,
+};
 use udpd_base::sink::written::{Scheme, Uri, WrittenSink};
-use udpd_base::text::peer::{Peer, parse_peer};
+use udpd_base::text::peer::{PeerAddress, parse_peer};
 use udpd_inspect::policy::parse_network;
 use udpd_spill::spilling::{Spill, Spilling};
 
@@ -30,7 +32,7 @@ const DESTINATIONS_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelaySettings {
     /// At least one, each once.
-    pub destinations: Vec<Peer>,
+    pub destinations: Vec<PeerAddress>,
     /// Each network once.
     pub routes: Vec<Route>,
     pub distribute: Distribute,
@@ -45,19 +47,19 @@ pub struct RelaySettings {
 settings! {
     for RelaySettings {
         /// Where datagrams are sent.
-        destinations: Vec<Peer> = required like ["10.0.0.9:514"], List(parse_peer);
+        destinations: Vec<PeerAddress> = required like ["10.0.0.9:514"], List(parse_peer);
         /// The destinations of these networks of sources; the longest that holds a source decides.
         routes: Vec<Route> = {} like { "10.0.0.0/8" = "10.0.0.9:514" }, Routes;
         /// Whether every destination gets all, or one of them what a source sends, or the first that works.
-        distribute: Distribute = "all", Words(DISTRIBUTIONS);
+        distribute: Distribute = "all", OneOf(DISTRIBUTIONS);
         /// With "failover", after how long a destination that has failed is tried again.
-        probe_every: Duration = "10s", Span(Duration::from_secs(1)..=Duration::from_secs(3_600));
+        probe_every: Duration = "10s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(3_600));
         /// Send with the original source address and port, or with a header that names them.
         keep_source: KeepSource = false like "proxy", Or(&[("proxy", KeepSource::Header)], Flag, KeepSource::flag);
         /// How often the names of destinations are looked up.
-        resolve_every: Duration = "60s", Span(Duration::from_secs(1)..=Duration::from_secs(86_400));
+        resolve_every: Duration = "60s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(86_400));
         /// What its destination does not take waits on a disk, see docs/spill.md.
-        spill: Spill = {}, Inner;
+        spill: Spill = {}, SubTable;
         .. looked_up = None;
     }
 }
@@ -66,7 +68,7 @@ impl WrittenSink for RelaySettings {
     const NAME: &'static str = "udp";
     const SCHEMES: &'static [Scheme] = &[Scheme { name: "udp", form: "udp:HOST:PORT", read: one_destination }];
 
-    fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+    fn check(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         self.spill.check(written, findings);
         let Some(place) = written.place("destinations") else { return };
         let count = self.destinations.len();
@@ -92,7 +94,7 @@ impl WrittenSink for RelaySettings {
 
 impl RelaySettings {
     /// A datagram is one in the books: with routes it goes to one destination.
-    fn check_routes(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+    fn check_routes(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         let Some(place) = written.place("routes").filter(|_| !self.routes.is_empty()) else { return };
         let groups = std::iter::once(&self.destinations).chain(self.routes.iter().map(|route| &route.to));
         if self.distribute == Distribute::All && groups.into_iter().any(|group| group.len() > 1) {
@@ -103,11 +105,11 @@ impl RelaySettings {
     }
 
     fn has_names(&self) -> bool {
-        self.peers().any(|peer| matches!(peer, Peer::Host { .. }))
+        self.peers().any(|peer| matches!(peer, PeerAddress::Host { .. }))
     }
 
     /// What waits for one destination would hold up what others could have.
-    fn check_spill(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+    fn check_spill(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         let Some(place) = written.place("spill").filter(|_| self.spill.is_on()) else { return };
         let is_shared = self.distribute == Distribute::BySource && self.destinations.len() > 1;
         if is_shared || !self.routes.is_empty() {
@@ -118,7 +120,7 @@ impl RelaySettings {
     }
 
     /// All destinations, in the order of their places.
-    fn peers(&self) -> impl Iterator<Item = &Peer> {
+    fn peers(&self) -> impl Iterator<Item = &PeerAddress> {
         self.destinations.iter().chain(self.routes.iter().flat_map(|route| &route.to))
     }
 }
@@ -126,9 +128,9 @@ impl RelaySettings {
 /// A table of networks, and where each one's datagrams go.
 struct Routes;
 
-impl Kind<Vec<Route>> for Routes {
+impl ValueKind<Vec<Route>> for Routes {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<Route>> {
-        let table = Table::open(field, findings, "a table of networks")?;
+        let table = TomlTable::open(field, findings, "a table of networks")?;
         let mut routes: Vec<Route> = Vec::new();
         for (name, field) in table.fields() {
             let source = findings.accept(parse_network(&name.value), &name.place);
@@ -158,8 +160,8 @@ fn one_destination(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
 }
 
 impl SinkSettings for RelaySettings {
-    fn target(&self) -> Target<'_> {
-        Target::Peers(self.peers().collect())
+    fn target(&self) -> SinkTarget<'_> {
+        SinkTarget::Peers(self.peers().collect())
     }
 
     fn records_destination(&self) -> bool {
@@ -176,7 +178,7 @@ impl SinkSettings for RelaySettings {
     }
 
     fn lookup_threads(&self, consumers: usize) -> usize {
-        consumers * self.peers().filter(|peer| matches!(peer, Peer::Host { .. })).count()
+        consumers * self.peers().filter(|peer| matches!(peer, PeerAddress::Host { .. })).count()
     }
 
     fn spill(&self) -> Option<SpillPlace<'_>> {
@@ -191,7 +193,7 @@ impl SinkSettings for RelaySettings {
         if self.distribute != Distribute::All || self.destinations.len() < 2 || !self.routes.is_empty() {
             return Vec::new();
         }
-        let alone = |peer: &Peer| -> (String, AnySettings) {
+        let alone = |peer: &PeerAddress| -> (String, AnySettings) {
             let spill = self.spill.share(&peer.to_string(), self.destinations.len());
             (format!("@{peer}"), Arc::new(Self { destinations: vec![peer.clone()], spill, ..self.clone() }))
         };
@@ -203,22 +205,18 @@ impl SinkSettings for RelaySettings {
     }
 
     fn needs(&self) -> Needs {
-        let is_raw = self.keep_source == KeepSource::Address;
-        let duty = match (is_raw, self.spill.is_on()) {
-            (false, false) => Duty::Relay,
-            (true, false) => Duty::SourceKeepingRelay,
-            (false, true) => Duty::SpillingRelay,
-            (true, true) => Duty::SpillingSourceKeepingRelay,
-        };
-        Needs { names: self.has_names(), ..Needs::only(duty) }
+        let mut roles = vec![ThreadRole::Relay];
+        roles.extend((self.keep_source == KeepSource::Address).then_some(ThreadRole::SourceKeeper));
+        roles.extend(self.spill.role());
+        Needs { names: self.has_names(), ..Needs::only(roles) }
     }
 
-    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
+    fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
         let name = opening.sink;
         let Self { distribute, probe_every, keep_source, .. } = *self;
         let mode = RelayMode { distribute, probe_every, keep_source, never_waits: opening.is_inline };
         let bound: Vec<SocketAddr> = opening.scenes.iter().map(|scene| scene.address).collect();
-        let lookup = Lookup { crew: opening.crew, every: self.resolve_every, sink: name, bound: &bound };
+        let lookup = Lookup { registry: opening.registry, every: self.resolve_every, sink: name, bound: &bound };
         let peers = (&*self.destinations, &*self.routes);
         let opened = RelaySink::open(peers, (mode, self.spill.is_on()), lookup, opening.scenes);
         let (sink, destinations) = opened.map_err(|error| error.of_sink(name))?;
@@ -241,10 +239,10 @@ impl SinkSettings for RelaySettings {
             }
         }
         let opened = match self.spill.is_on() {
-            true => Opened::new(Spilling::open(sink, &self.spill, &opening)?),
-            false => Opened::new(sink),
+            true => OpenedSink::new(Spilling::open(sink, &self.spill, &opening)?),
+            false => OpenedSink::new(sink),
         };
-        Ok(Opened { destinations, ..opened })
+        Ok(OpenedSink { destinations, ..opened })
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {

@@ -12,8 +12,8 @@ use super::target::{DestinationTarget, FIRST_ANSWER, Lookup};
 use udpd_base::format::encoder::Scene;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{DestinationLedger, Tallies};
-use udpd_base::sink::{Feeders, Sink};
-use udpd_base::text::peer::Peer;
+use udpd_base::sink::{ConsumerFeeders, Sink};
+use udpd_base::text::peer::PeerAddress;
 
 /// How soon a queue that the kernel did not take is tried again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -39,20 +39,20 @@ pub(super) struct RelaySink {
 impl RelaySink {
     /// Opens a socket for each destination; nothing is sent yet. The ledgers are those of the destinations, in order.
     pub(super) fn open(
-        (destinations, routes): (&[Peer], &[Route]),
+        (destinations, routes): (&[PeerAddress], &[Route]),
         (mode, spills): (RelayMode, bool),
         lookup: Lookup<'_>,
         scenes: &Arc<[Scene]>,
     ) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
         let groups = DestinationGroups::new(destinations.len(), routes, mode);
-        let peers: Vec<&Peer> = destinations.iter().chain(routes.iter().flat_map(|route| &route.to)).collect();
+        let peers: Vec<&PeerAddress> = destinations.iter().chain(routes.iter().flat_map(|route| &route.to)).collect();
         let may_wait = peers.len() == 1 && !mode.never_waits;
-        let target = |peer: &&Peer| {
+        let target = |peer: &&PeerAddress| {
             let fail = |error| RelayError { destination: (*peer).clone(), operation: START_LOOKUP, error };
             DestinationTarget::at(peer, lookup).map_err(fail)
         };
         let aims = peers.iter().map(target).collect::<Result<Vec<_>, _>>()?;
-        let open = |aimed: (&Peer, DestinationTarget)| {
+        let open = |aimed: (&PeerAddress, DestinationTarget)| {
             RelayDestination::open(lookup.sink, aimed, mode.keep_source, (may_wait, spills))
         };
         let destinations = peers.into_iter().zip(aims).map(open).collect::<Result<Vec<_>, _>>()?;
@@ -97,7 +97,7 @@ impl Sink for RelaySink {
         self.flush_all(tallies);
     }
 
-    fn go_on_for(&mut self, feeders: &Feeders) {
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
         self.scenes = Arc::clone(&feeders.scenes);
     }
 

@@ -10,7 +10,7 @@ use super::failover::ANSWER_TIME;
 use super::sink::RelaySink;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
-use udpd_base::sink::{Feeders, Sink};
+use udpd_base::sink::{ConsumerFeeders, Sink};
 use udpd_spill::spilling::Attempt;
 
 impl Attempt for RelaySink {
@@ -51,7 +51,7 @@ impl Attempt for RelaySink {
         self.destinations.iter_mut().fold(false, |refused, destination| destination.take_refusal() | refused)
     }
 
-    fn go_on_for(&mut self, feeders: &Feeders) {
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
         Sink::go_on_for(self, feeders);
     }
 }

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use mmsg::{Family, Socket};
 use nix::libc;
 
-use udpd_base::os::crew;
-use udpd_base::os::crew::Crew;
-use udpd_base::os::names::{Name, Question};
+use udpd_base::os::names::{FollowedName, LookupRequest};
+use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::text::address;
-use udpd_base::text::peer::Peer;
+use udpd_base::text::peer::PeerAddress;
 
 /// How long what comes first waits for the first answers of a resolver.
 pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
@@ -22,14 +22,14 @@ pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) enum DestinationTarget {
     At(SocketAddr),
-    OnInterface { peer: Peer, address: SocketAddrV6, interface: String },
-    Named(Name),
+    OnInterface { peer: PeerAddress, address: SocketAddrV6, interface: String },
+    Named(FollowedName),
 }
 
 /// How names are looked up.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lookup<'a> {
-    pub(super) crew: &'a Crew,
+    pub(super) registry: &'a ThreadRegistry,
     pub(super) every: Duration,
     /// What the relay is called.
     pub(super) sink: &'a str,
@@ -39,24 +39,24 @@ pub(super) struct Lookup<'a> {
 
 impl DestinationTarget {
     /// Begins to find out.
-    pub(super) fn at(peer: &Peer, lookup: Lookup<'_>) -> io::Result<Self> {
+    pub(super) fn at(peer: &PeerAddress, lookup: Lookup<'_>) -> io::Result<Self> {
         Ok(match peer {
-            Peer::Address(address) => Self::At(*address),
-            Peer::OnInterface { ip, interface, port } => Self::OnInterface {
+            PeerAddress::Address(address) => Self::At(*address),
+            PeerAddress::OnInterface { ip, interface, port } => Self::OnInterface {
                 peer: peer.clone(),
                 address: SocketAddrV6::new(*ip, *port, 0, 0),
                 interface: interface.clone(),
             },
-            Peer::Host { name, port } => {
+            PeerAddress::Host { name, port } => {
                 let whom = format!("sink {}", lookup.sink);
-                let question = Question { name: name.clone(), port: *port, every: lookup.every, whom };
+                let question = LookupRequest { name: name.clone(), port: *port, every: lookup.every, whom };
                 let bound = lookup.bound.to_vec();
                 let local = udpd_base::os::lookup::local_addresses();
                 let is_usable = move |address: SocketAddr| {
                     address::parse_destination(&address.to_string()).is_ok()
                         && !bound.iter().any(|&bound| address::reaches(address, bound, &local))
                 };
-                Self::Named(Name::follow(lookup.crew, question, is_usable)?)
+                Self::Named(FollowedName::follow(lookup.registry, question, is_usable)?)
             }
         })
     }
@@ -64,7 +64,7 @@ impl DestinationTarget {
     /// Waits for the first answer, where there is to be one, and no longer than until `limit`.
     pub(super) fn settle(&self, limit: Instant) {
         if let Self::Named(name) = self {
-            crew::at_rest(|| name.wait(limit));
+            threads::blocking(|| name.wait(limit));
         }
     }
 

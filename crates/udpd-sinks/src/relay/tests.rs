@@ -6,8 +6,8 @@ use std::net::{SocketAddr, UdpSocket};
 use super::*;
 use crate::relay::{Distribute, KeepSource, choice};
 use udpd_base::exit::ExitCode;
-use udpd_base::ledger::{DestinationTally, Tally};
-use udpd_base::os::crew::Crew;
+use udpd_base::ledger::{DestinationTally, SinkTally};
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::testing::{Received, scenes};
 
 fn receiver() -> UdpSocket {
@@ -53,9 +53,9 @@ fn opening(
     routes: &[Route],
     mode: RelayMode,
 ) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
-    let destinations: Vec<Peer> = destinations.iter().copied().map(Peer::from).collect();
-    let (crew, _events) = Crew::new();
-    let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
+    let destinations: Vec<PeerAddress> = destinations.iter().copied().map(PeerAddress::from).collect();
+    let (registry, _events) = ThreadRegistry::new();
+    let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: "relay", bound: &[] };
     RelaySink::open((&destinations, routes), (mode, false), lookup, &scenes(1))
 }
 
@@ -64,8 +64,8 @@ fn address(socket: &UdpSocket) -> SocketAddr {
 }
 
 /// Hands over a batch and returns what became of it.
-fn accept(sink: &mut RelaySink, received: &Received, datagrams: usize) -> Tally {
-    let mut tallies = Tallies::from([Tally { pending: datagrams as u64, ..Tally::default() }]);
+fn accept(sink: &mut RelaySink, received: &Received, datagrams: usize) -> SinkTally {
+    let mut tallies = Tallies::from([SinkTally { pending: datagrams as u64, ..SinkTally::default() }]);
     sink.accept(&received.batch, &mut tallies);
     sink.flush(&mut tallies);
     tallies[0]
@@ -243,9 +243,9 @@ fn a_destination_that_has_failed_is_tried_by_a_datagram_of_its_own_sources_and_n
 #[test]
 fn the_way_to_a_name_is_looked_for_when_its_consumer_begins_and_nobody_waits_for_it_before() {
     let destination = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("127.0.0.1:0")).expect("a free port");
-    let peers = [Peer::Host { name: "localhost".to_owned(), port: address(&destination).port() }];
-    let (crew, _events) = Crew::new();
-    let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
+    let peers = [PeerAddress::Host { name: "localhost".to_owned(), port: address(&destination).port() }];
+    let (registry, _events) = ThreadRegistry::new();
+    let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: "relay", bound: &[] };
     let mode = mode(Distribute::All, KeepSource::No);
     let (mut sink, ledgers) = RelaySink::open((&peers, &[]), (mode, false), lookup, &scenes(1)).expect("opened");
     assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"too early"]), 1).dropped.sink_error, 1);

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use super::sink::{UnixDatagramSink, UnixStreamSink};
 use udpd_base::exit::Failure;
 use udpd_base::format::Format;
-use udpd_base::os::duty::Duty;
 use udpd_base::os::paths;
-use udpd_base::settings::kinds::{Inner, Text, Words};
-use udpd_base::settings::{Findings, Written, settings};
+use udpd_base::os::role::ThreadRole;
+use udpd_base::settings::kinds::{OneOf, QuotedText, SubTable};
+use udpd_base::settings::{Findings, WrittenKeys, settings};
 use udpd_base::sink::outbox;
-use udpd_base::sink::settings::{Differs, Needs, Opened, Opening, SinkSettings, SpillPlace, Target};
+use udpd_base::sink::settings::{Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget, SpillPlace};
 use udpd_base::sink::written::{Scheme, WrittenSink, wrong};
 use udpd_spill::spilling::{Spill, Spilling};
 
@@ -19,15 +19,15 @@ settings! {
     #[derive(Debug, Clone, PartialEq)]
     pub struct UnixSettings {
         /// Where another program listens.
-        path: PathBuf = required like "/run/collector.sock", Text(paths::check_socket);
+        path: PathBuf = required like "/run/collector.sock", QuotedText(paths::check_socket);
         /// What kind of socket that is.
-        socket: UnixSocket = "datagram", Words(&[("datagram", UnixSocket::Datagram), ("stream", UnixSocket::Stream)]);
+        socket: UnixSocket = "datagram", OneOf(&[("datagram", UnixSocket::Datagram), ("stream", UnixSocket::Stream)]);
         /// How datagrams are told apart in a stream.
-        framing: Framing = "newline", Words(&[("newline", Framing::Newline), ("length", Framing::Length)]);
+        framing: Framing = "newline", OneOf(&[("newline", Framing::Newline), ("length", Framing::Length)]);
         /// How a datagram is written.
-        format: Format = "lines", Words(&Format::WORDS);
+        format: Format = "lines", OneOf(&Format::WORDS);
         /// What its destination does not take waits on a disk, see docs/spill.md.
-        spill: Spill = {}, Inner;
+        spill: Spill = {}, SubTable;
     }
 }
 
@@ -60,7 +60,7 @@ impl WrittenSink for UnixSettings {
         },
     }];
 
-    fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+    fn check(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         self.spill.check(written, findings);
         if let (Some(place), UnixSocket::Datagram) = (written.place("framing"), self.socket) {
             let what = "messages of a datagram socket need no framing";
@@ -88,8 +88,8 @@ impl UnixSettings {
 }
 
 impl SinkSettings for UnixSettings {
-    fn target(&self) -> Target<'_> {
-        Target::Elsewhere(self.path.display().to_string())
+    fn target(&self) -> SinkTarget<'_> {
+        SinkTarget::Elsewhere(self.path.display().to_string())
     }
 
     fn records_arrival(&self) -> bool {
@@ -117,24 +117,26 @@ impl SinkSettings for UnixSettings {
     }
 
     fn needs(&self) -> Needs {
-        Needs::only(if self.spill.is_on() { Duty::SpillingUnixClient } else { Duty::UnixClient })
+        Needs::only([&[ThreadRole::UnixClient][..], self.spill.role().as_slice()].concat())
     }
 
-    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
+    fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
         let (path, name) = (self.path.clone(), opening.sink);
         if self.spill.is_on() {
             return Ok(match self.stream_format() {
-                None => Opened::new(Spilling::open(UnixDatagramSink::with_spill(name, path), &self.spill, &opening)?),
+                None => {
+                    OpenedSink::new(Spilling::open(UnixDatagramSink::with_spill(name, path), &self.spill, &opening)?)
+                }
                 Some(format) => {
                     let inner = UnixStreamSink::with_spill(name, path, opening.encoder(format));
-                    Opened::new(Spilling::open(inner, &self.spill, &opening)?)
+                    OpenedSink::new(Spilling::open(inner, &self.spill, &opening)?)
                 }
             });
         }
         Ok(match self.stream_format() {
-            None if opening.is_inline => Opened::new(UnixDatagramSink::that_never_waits(opening.sink, path)),
-            None => Opened::new(UnixDatagramSink::new(opening.sink, path)),
-            Some(format) => Opened::new(UnixStreamSink::new(opening.sink, path, opening.encoder(format))),
+            None if opening.is_inline => OpenedSink::new(UnixDatagramSink::that_never_waits(opening.sink, path)),
+            None => OpenedSink::new(UnixDatagramSink::new(opening.sink, path)),
+            Some(format) => OpenedSink::new(UnixStreamSink::new(opening.sink, path, opening.encoder(format))),
         })
     }
 

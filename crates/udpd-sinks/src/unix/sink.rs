@@ -19,9 +19,9 @@ use super::peer::UnixPeer;
 use udpd_base::format::encoder::{Encoder, Format};
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
-use udpd_base::os::crew;
-use udpd_base::sink::outbox::{Destination, Outbox};
-use udpd_base::sink::{Feeders, Sink, deliver, fail};
+use udpd_base::os::threads;
+use udpd_base::sink::outbox::{Outbox, OutboxDestination};
+use udpd_base::sink::{ConsumerFeeders, Sink, deliver, fail};
 
 /// How long a peer that takes nothing is waited for at once. With a spill it then counts as one that is gone; without
 /// one what it has taken until then is counted, and it is waited for again.
@@ -81,7 +81,7 @@ impl UnixDatagramSink {
     pub(super) fn send(&mut self, payload: &[u8]) -> SendOutcome {
         loop {
             let Some(socket) = self.peer.find() else { return SendOutcome::NotNow };
-            match crew::at_rest(|| socket.send(payload)) {
+            match threads::blocking(|| socket.send(payload)) {
                 Ok(_) => return SendOutcome::Yes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.never_waits => {
@@ -141,7 +141,7 @@ impl UnixDatagramSink {
     fn send_at_last(&mut self, payload: &[u8], tallies: &mut Tallies) -> SendOutcome {
         loop {
             match self.send(payload) {
-                SendOutcome::Stuck if crew::is_given_up() => return SendOutcome::Never,
+                SendOutcome::Stuck if threads::is_given_up() => return SendOutcome::Never,
                 // What it has taken before counts, should it take nothing more before the end.
                 SendOutcome::Stuck => tallies.publish(),
                 sent => return sent,
@@ -165,7 +165,7 @@ pub(super) struct UnixStreamSink {
 #[derive(Debug)]
 pub(super) struct PeerStream(pub(super) UnixStream);
 
-impl Destination for PeerStream {
+impl OutboxDestination for PeerStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes)
     }
@@ -230,13 +230,13 @@ impl Sink for UnixStreamSink {
         let Some(stream) = self.peer.find() else { return self.outbox.discard(tallies) };
         match self.outbox.write_to(stream, tallies) {
             // A peer may have a part of a record, and nothing is to follow that.
-            (_, Err(_)) if crew::is_given_up() => self.peer.socket = None,
+            (_, Err(_)) if threads::is_given_up() => self.peer.socket = None,
             (_, Err(error)) => self.peer.lose(&error),
             (_, Ok(())) => {}
         }
     }
 
-    fn go_on_for(&mut self, feeders: &Feeders) {
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
         self.outbox.go_on_for(Arc::clone(&feeders.scenes));
     }
 }
@@ -244,16 +244,16 @@ impl Sink for UnixStreamSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udpd_base::ledger::{ConsumerLedger, Tally};
+    use udpd_base::ledger::{ConsumerLedger, SinkTally};
     use udpd_base::sink::testing::{Received, scenes};
 
     fn encoder(format: Format) -> Encoder {
         Encoder::new(format, scenes(1), |_| true)
     }
 
-    fn accept(sink: &mut impl Sink, payloads: &[&[u8]]) -> Tally {
+    fn accept(sink: &mut impl Sink, payloads: &[&[u8]]) -> SinkTally {
         let batch = Received::over_loopback(payloads).batch;
-        let mut tallies = Tallies::from([Tally { pending: payloads.len() as u64, ..Tally::default() }]);
+        let mut tallies = Tallies::from([SinkTally { pending: payloads.len() as u64, ..SinkTally::default() }]);
         sink.accept(&batch, &mut tallies);
         sink.flush(&mut tallies);
         assert_eq!(tallies[0].pending, 0);
@@ -336,7 +336,7 @@ mod tests {
 
     /// A consumer that waits for a peer which reads nothing, and the moment at which that one goes: what others saw
     /// delivered by then, and what is in the end.
-    fn stuck<S: Sink + 'static>(mut sink: S, go: impl FnOnce()) -> (u64, Tally) {
+    fn stuck<S: Sink + 'static>(mut sink: S, go: impl FnOnce()) -> (u64, SinkTally) {
         const DATAGRAMS: u64 = 600;
         let payloads = vec![vec![b'x'; 2000]; DATAGRAMS as usize];
         let batch = Received::over_loopback(&payloads.iter().map(Vec::as_slice).collect::<Vec<_>>()).batch;
@@ -393,7 +393,7 @@ mod tests {
         let cut = Received::into_slots(&[&[b'x'; 100], b"whole"], 10).batch;
         for (format, delivered) in [(Format::Lines, 2), (Format::Lengths, 1)] {
             let mut sink = UnixStreamSink::new("s", path.clone(), encoder(format));
-            let mut tallies = Tallies::from([Tally { pending: 2, ..Tally::default() }]);
+            let mut tallies = Tallies::from([SinkTally { pending: 2, ..SinkTally::default() }]);
             sink.accept(&cut, &mut tallies);
             sink.flush(&mut tallies);
             assert_eq!(
@@ -404,7 +404,7 @@ mod tests {
         }
         let messages = directory.path().join("messages");
         let _peer = UnixDatagram::bind(&messages).expect("bound");
-        let mut tallies = Tallies::from([Tally { pending: 2, ..Tally::default() }]);
+        let mut tallies = Tallies::from([SinkTally { pending: 2, ..SinkTally::default() }]);
         UnixDatagramSink::new("s", messages).accept(&cut, &mut tallies);
         assert_eq!((tallies[0].delivered, tallies[0].dropped.sink_error), (1, 1));
     }

@@ -9,9 +9,9 @@ use std::io::{self, Write};
 
 use super::sink::{SendOutcome, UnixDatagramSink, UnixStreamSink};
 use udpd_base::handover::batch::LaneBatch;
-use udpd_base::ledger::{Tallies, Tally};
-use udpd_base::os::crew;
-use udpd_base::sink::{Feeders, Sink, deliver, fail};
+use udpd_base::ledger::{SinkTally, Tallies};
+use udpd_base::os::threads;
+use udpd_base::sink::{ConsumerFeeders, Sink, deliver, fail};
 use udpd_spill::spilling::Attempt;
 
 impl Attempt for UnixDatagramSink {
@@ -43,7 +43,7 @@ impl Attempt for UnixDatagramSink {
         }
     }
 
-    fn go_on_for(&mut self, _: &Feeders) {}
+    fn go_on_for(&mut self, _: &ConsumerFeeders) {}
 }
 
 impl UnixStreamSink {
@@ -51,7 +51,7 @@ impl UnixStreamSink {
     fn write_cut(&mut self) -> bool {
         while !self.gathered.cut.is_empty() {
             let Some(stream) = self.peer.find() else { return false };
-            match crew::at_rest(|| stream.0.write(&self.gathered.cut)) {
+            match threads::blocking(|| stream.0.write(&self.gathered.cut)) {
                 Ok(0) => return false,
                 Ok(written) => drop(self.gathered.cut.drain(..written)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -74,7 +74,7 @@ impl UnixStreamSink {
     }
 
     /// Writes what is gathered; the places of what is not written go to `left`. Whether all of it is.
-    fn write_gathered(&mut self, tally: &mut Tally, left: &mut Vec<usize>) -> bool {
+    fn write_gathered(&mut self, tally: &mut SinkTally, left: &mut Vec<usize>) -> bool {
         let (written, outcome) = match self.peer.find() {
             None => (0, Err(io::ErrorKind::NotConnected.into())),
             Some(stream) => self.outbox.write_part(stream),
@@ -143,7 +143,7 @@ impl Attempt for UnixStreamSink {
         }
     }
 
-    fn go_on_for(&mut self, feeders: &Feeders) {
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
         Sink::go_on_for(self, feeders);
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
-use udpd_base::sink::Feeders;
+use udpd_base::sink::ConsumerFeeders;
 
 /// A sink that says what it could not hand on.
 pub trait Attempt: Send + fmt::Debug {
@@ -48,5 +48,5 @@ pub trait Attempt: Send + fmt::Debug {
     fn forget_left(&mut self) {}
 
     /// Goes on for other lanes.
-    fn go_on_for(&mut self, feeders: &Feeders);
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders);
 }

@@ -8,10 +8,11 @@ use nix::unistd::{AccessFlags, access};
 use crate::{BYTES_MIN, FILES_MAX, MEMORY_BYTES, SpillLane, SpillLanes};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::owned;
-use udpd_base::settings::kinds::{Optional, Size};
-use udpd_base::settings::{Findings, Written, settings};
+use udpd_base::os::role::ThreadRole;
+use udpd_base::settings::kinds::{ByteSize, Optional};
+use udpd_base::settings::{Findings, WrittenKeys, settings};
 use udpd_base::sink::settings::{Opening, SpillPlace};
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::units::print_size;
 
 settings! {
@@ -21,21 +22,21 @@ settings! {
         /// A directory of this sink alone; "" = no spill.
         path: Option<PathBuf> = "" like "/var/spool/udpd/relay", Optional(check_path);
         /// How much it may take on the disk, for all consumers together.
-        bytes: u64 = 0 like "10GiB", Size(0..=u64::MAX);
+        bytes: u64 = 0 like "10GiB", ByteSize(0..=u64::MAX);
     }
 }
 
-fn check_path(text: &str) -> Result<PathBuf, Advice> {
-    let advice = |what: String| Advice::new(what, "write an absolute path, such as \"/var/spool/udpd/relay\"");
+fn check_path(text: &str) -> Result<PathBuf, ValueAdvice> {
+    let advice = |what: String| ValueAdvice::new(what, "write an absolute path, such as \"/var/spool/udpd/relay\"");
     let path = Path::new(text);
     if !path.is_absolute() || text.chars().any(char::is_control) {
         return Err(advice(format!("{text:?} is no absolute path")));
     }
     if path.components().any(|component| component == std::path::Component::ParentDir) {
-        return Err(Advice::new(format!("{text:?} climbs with .."), "write the path that it leads to"));
+        return Err(ValueAdvice::new(format!("{text:?} climbs with .."), "write the path that it leads to"));
     }
     if path.exists() && !path.is_dir() {
-        return Err(Advice::new(format!("{text:?} is no directory"), "name a directory, which udpd makes"));
+        return Err(ValueAdvice::new(format!("{text:?} is no directory"), "name a directory, which udpd makes"));
     }
     Ok(path.components().collect())
 }
@@ -44,6 +45,11 @@ impl Spill {
     /// Whether there is one.
     pub fn is_on(&self) -> bool {
         self.path.is_some()
+    }
+
+    /// What a consumer does besides where there is one.
+    pub fn role(&self) -> Option<ThreadRole> {
+        self.is_on().then_some(ThreadRole::Spill)
     }
 
     /// The same for one of several sinks that this one stands for.
@@ -68,7 +74,7 @@ impl Spill {
     }
 
     /// Holds one key against the other, and against the disk.
-    pub fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+    pub fn check(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         let Some(place) = written.place("spill") else { return };
         let at = |key| written.inner("spill", key).unwrap_or_else(|| place.clone());
         match &self.path {

@@ -23,10 +23,10 @@ use crate::{FRAME_BYTES_MAX, Frame, Recovered, Store};
 use udpd_base::exit::Failure;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::handover::route::FullPolicy;
-use udpd_base::ledger::{Counters as _, Table as _, Tallies, Tally};
-use udpd_base::os::crew;
+use udpd_base::ledger::{CounterSet as _, CounterTable as _, SinkTally, Tallies};
+use udpd_base::os::threads;
 use udpd_base::sink::settings::Opening;
-use udpd_base::sink::{Feeders, Sink, fail};
+use udpd_base::sink::{ConsumerFeeders, Sink, fail};
 
 /// The pause before a destination is retried.
 const RETRY: Duration = Duration::from_millis(250);
@@ -169,7 +169,7 @@ impl<S: Attempt> Spilling<S> {
             store: None,
             opened: None,
             when_full,
-            is_unawaited: crew::is_given_up,
+            is_unawaited: threads::is_given_up,
             is_given_up: false,
             retry: RETRY,
             link: LinkState::Up,
@@ -278,7 +278,7 @@ impl<S: Attempt> Spilling<S> {
                 tallies[listener].pending -= datagrams;
                 tallies[listener].spilled += datagrams;
             };
-            let error = match crew::at_rest(|| store.write_out(&mut spilled)) {
+            let error = match threads::blocking(|| store.write_out(&mut spilled)) {
                 Err(error) => error,
                 Ok(lent) => {
                     self.added_bytes += bytes;
@@ -311,7 +311,7 @@ impl<S: Attempt> Spilling<S> {
                     self.drain(tallies);
                     // This may take as long as the destination does.
                     tallies.publish();
-                    crew::at_rest(|| thread::sleep(FULL_WAIT.min(self.retry)));
+                    threads::blocking(|| thread::sleep(FULL_WAIT.min(self.retry)));
                     true
                 }
             };
@@ -382,7 +382,7 @@ impl<S: Attempt> Spilling<S> {
             return;
         }
         self.next_sync = None;
-        if let Err(error) = crew::at_rest(|| store.sync()) {
+        if let Err(error) = threads::blocking(|| store.sync()) {
             self.log_lines.log_sync_error(store.directory(), &error);
         }
     }
@@ -520,7 +520,7 @@ impl<S: Attempt> Spilling<S> {
             return Some(0);
         }
         let summary = *self.batch.datagrams.summary();
-        self.scratch[listener] = Tally { pending: summary.datagrams, ..Tally::default() };
+        self.scratch[listener] = SinkTally { pending: summary.datagrams, ..SinkTally::default() };
         self.inner.attempt(&self.batch, &mut self.scratch, &mut self.left);
         if only_first && self.left.is_empty() {
             return Some(summary.bytes);
@@ -540,8 +540,8 @@ impl<S: Attempt> Spilling<S> {
     }
 
     /// Takes what the sink below has counted for the current frame.
-    fn take_counted(&mut self) -> Tally {
-        let Some(work) = &self.work else { return Tally::default() };
+    fn take_counted(&mut self) -> SinkTally {
+        let Some(work) = &self.work else { return SinkTally::default() };
         std::mem::take(&mut self.scratch[work.frame.listener])
     }
 
@@ -678,7 +678,7 @@ impl<S: Attempt> Sink for Spilling<S> {
         self.flush(tallies);
     }
 
-    fn go_on_for(&mut self, feeders: &Feeders) {
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
         self.inner.go_on_for(feeders);
     }
 

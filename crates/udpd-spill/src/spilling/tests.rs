@@ -13,9 +13,9 @@ use crate::disk::small;
 use crate::{BYTES_MIN, SpillLane, SpillLanes};
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::handover::route::FullPolicy;
-use udpd_base::ledger::{Table as _, Tallies, Tally};
+use udpd_base::ledger::{CounterTable as _, SinkTally, Tallies};
 use udpd_base::sink::testing::Received;
-use udpd_base::sink::{Feeders, Sink, deliver};
+use udpd_base::sink::{ConsumerFeeders, Sink, deliver};
 
 /// Takes what it is allowed to, and remembers it.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl Attempt for Narrow {
         std::mem::take(&mut self.has_refused)
     }
 
-    fn go_on_for(&mut self, _: &Feeders) {}
+    fn go_on_for(&mut self, _: &ConsumerFeeders) {}
 }
 
 fn spilling(directory: &Path, when_full: FullPolicy) -> Spilling<Narrow> {
@@ -81,7 +81,7 @@ fn accept_batch(sink: &mut Spilling<Narrow>, tallies: &mut Tallies, batch: &Lane
     assert_closed(tallies[0]);
 }
 
-fn assert_closed(tally: Tally) {
+fn assert_closed(tally: SinkTally) {
     let decided = tally.delivered + tally.dropped.total() + tally.pending + tally.spilled;
     assert_eq!(tally.taken + tally.spilled_before + tally.spilled_again, decided, "{tally:?}");
 }
@@ -156,7 +156,7 @@ fn a_full_spill_does_what_when_full_says_and_each_datagram_that_costs_is_counted
             sink.flush(&mut tallies);
             assert_closed(tallies[0]);
         }
-        let Tally { spilled, dropped, delivered, .. } = tallies[0];
+        let SinkTally { spilled, dropped, delivered, .. } = tallies[0];
         assert!(spilled > 80 && dropped.spill_full > 60 && delivered == 0, "{:?}", tallies[0]);
         sink.finish(&mut tallies, &mut |_| {});
         assert_closed(tallies[0]);
@@ -310,7 +310,7 @@ fn a_datagram_on_trial_whose_place_is_given_up_for_room_is_counted_as_what_becom
         let before = tallies[0];
         sink.finish(&mut tallies, &mut |_| {});
         assert_closed(tallies[0]);
-        let Tally { pending, delivered, dropped, .. } = tallies[0];
+        let SinkTally { pending, delivered, dropped, .. } = tallies[0];
         let lost = dropped.spill_full - before.dropped.spill_full;
         assert_eq!((pending, delivered, lost), (0, u64::from(!is_refused), u64::from(is_refused)));
     }

@@ -4,7 +4,7 @@
 use clap::{Arg, Command};
 
 use udpd_base::exit::ExitCode;
-use udpd_base::text::roff::Page;
+use udpd_base::text::roff::ManPage;
 
 /// Where each page is in the manual: its name and section, as in `udpd.toml(5)`.
 pub(super) const PAGES: [(&str, u8); 4] = [("udpd", 8), ("udpd-bench", 8), ("udpd-steer", 8), ("udpd.toml", 5)];
@@ -14,7 +14,7 @@ const OWN_PAGES: [&str; 2] = ["bench", "steer"];
 
 /// The page of the program.
 pub(super) fn whole(program: &Command) -> String {
-    let mut page = Page::new("udpd", 8, &about(program));
+    let mut page = ManPage::new("udpd", 8, &about(program));
     page.heading("SYNOPSIS");
     page.text("`udpd` COMMAND [OPTIONS]");
     page.heading("DESCRIPTION");
@@ -58,7 +58,7 @@ pub(super) fn whole(program: &Command) -> String {
 
 /// The page of a command that has commands of its own.
 pub(super) fn of_command(name: &str, command: &Command) -> String {
-    let mut page = Page::new(name, 8, &about(command));
+    let mut page = ManPage::new(name, 8, &about(command));
     page.heading("SYNOPSIS");
     page.text(&format!("`{}` COMMAND [OPTIONS]", command.get_bin_name().unwrap_or(name)));
     page.heading("DESCRIPTION");
@@ -80,7 +80,7 @@ fn about(command: &Command) -> String {
 }
 
 /// A command: its usage, what it is for, its options and examples.
-fn describe(page: &mut Page, command: &Command) {
+fn describe(page: &mut ManPage, command: &Command) {
     let usage = command.clone().render_usage().to_string();
     page.subheading(usage.trim_start_matches("Usage: "));
     page.text(&format!("{}.", about(command)));
@@ -92,7 +92,7 @@ fn describe(page: &mut Page, command: &Command) {
     examples(page, command);
 }
 
-fn option(page: &mut Page, argument: &Arg) {
+fn option(page: &mut ManPage, argument: &Arg) {
     let takes_value = argument.get_num_args().is_some_and(|count| count.takes_values());
     let mut term: Vec<String> = Vec::new();
     term.extend(argument.get_short().map(|short| format!("-{short}")));
@@ -120,13 +120,13 @@ fn option(page: &mut Page, argument: &Arg) {
     }
 }
 
-fn examples(page: &mut Page, command: &Command) {
+fn examples(page: &mut ManPage, command: &Command) {
     if let Some(text) = command.get_after_help() {
         page.lines(&text.to_string());
     }
 }
 
-fn exit_status(page: &mut Page) {
+fn exit_status(page: &mut ManPage) {
     page.heading("EXIT STATUS");
     page.item("0", "ended as asked");
     for code in ExitCode::ALL {
@@ -134,7 +134,7 @@ fn exit_status(page: &mut Page) {
     }
 }
 
-fn see_also(page: &mut Page, name: &str) {
+fn see_also(page: &mut ManPage, name: &str) {
     page.heading("SEE ALSO");
     let others = PAGES.iter().filter(|(other, _)| *other != name);
     let others: Vec<_> = others.map(|(other, section)| format!("`{other}`({section})")).collect();

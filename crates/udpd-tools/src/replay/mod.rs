@@ -23,7 +23,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::console;
 use udpd_base::os::interrupt::stop_on_signal;
 use udpd_base::os::lookup;
-use udpd_base::text::advice::Advice;
+use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::tables::grouped;
 
 /// Messages in one call.
@@ -137,7 +137,7 @@ fn speed(arguments: &Arguments) -> Result<Option<f64>, Failure> {
 }
 
 fn usage(option: &str, what: String, cure: &str) -> Failure {
-    Failure::new(ExitCode::Usage, format!("{option}: {}", Advice::new(what, cure)))
+    Failure::new(ExitCode::Usage, format!("{option}: {}", ValueAdvice::new(what, cure)))
 }
 
 /// Whether somebody has interrupted it, or all that was asked for is read.

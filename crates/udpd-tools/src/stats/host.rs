@@ -3,12 +3,12 @@
 
 use std::fmt::Write as _;
 
-use hostloss::{Counter, Loss, Losses, Reading, Table, tables};
+use hostloss::{HostReading, KernelCounter, KernelTable, Loss, Losses, tables};
 use udpd_base::text::tables::grouped;
 
 /// The section of the host. Empty when nobody has looked, as in a ledger of an older udpd.
-pub(super) fn render(host: &Reading) -> String {
-    if host == &Reading::default() {
+pub(super) fn render(host: &HostReading) -> String {
+    if host == &HostReading::default() {
         return String::new();
     }
     let Losses { lost, total, unseen, .. } = &host.lost;
@@ -39,9 +39,9 @@ pub(super) fn render(host: &Reading) -> String {
 }
 
 /// The declaration of a counter that can be in the sum.
-fn declared(layer: &str, name: &str) -> Option<&'static Counter> {
+fn declared(layer: &str, name: &str) -> Option<&'static KernelCounter> {
     let tables = [
-        tables::Link::COUNTERS,
+        tables::LinkCounters::COUNTERS,
         tables::Conntrack::COUNTERS,
         tables::Ip::COUNTERS,
         tables::Udp::COUNTERS,

@@ -13,9 +13,9 @@ use udpd_base::ledger::snapshot::{
     LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
 };
 use udpd_base::ledger::tables::FileTally;
-use udpd_base::ledger::{Counter, Table as _};
+use udpd_base::ledger::{CounterTable as _, LedgerCounter};
 use udpd_base::os::console;
-use udpd_base::text::tables::{Table, grouped, or_dash};
+use udpd_base::text::tables::{TextTable, grouped, or_dash};
 use udpd_base::text::units::print_seconds;
 use udpd_endpoint::control::Connection;
 use udpd_engine::plan::memory::Bytes;
@@ -154,7 +154,7 @@ fn push_upstream(rows: &mut Vec<(&str, String, String)>, upstream: &UpstreamSnap
     }
 }
 
-fn terms(values: impl Iterator<Item = (&'static Counter, u64)>) -> String {
+fn terms(values: impl Iterator<Item = (&'static LedgerCounter, u64)>) -> String {
     named(values).map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
 
@@ -162,7 +162,7 @@ fn terms(values: impl Iterator<Item = (&'static Counter, u64)>) -> String {
 type Row = Vec<(String, String)>;
 
 /// Counters as cells of a row.
-fn named(values: impl Iterator<Item = (&'static Counter, u64)>) -> impl Iterator<Item = (String, String)> {
+fn named(values: impl Iterator<Item = (&'static LedgerCounter, u64)>) -> impl Iterator<Item = (String, String)> {
     values.map(|(counter, value)| (counter.words(), grouped(value)))
 }
 
@@ -171,7 +171,7 @@ fn cell(heading: &str, cell: impl ToString) -> (String, String) {
 }
 
 /// What only a sink with a spill counts.
-fn of_spill(sink: &SinkSnapshot) -> impl Iterator<Item = (&'static Counter, u64)> {
+fn of_spill(sink: &SinkSnapshot) -> impl Iterator<Item = (&'static LedgerCounter, u64)> {
     let counts = sink.counts.values().chain(sink.counts.dropped.values());
     counts.filter(|(counter, _)| counter.name.starts_with("spill"))
 }
@@ -206,7 +206,7 @@ fn residence(sink: &SinkSnapshot) -> Option<Row> {
 /// most have neither, and the table is wide.
 fn files(sinks: &[SinkSnapshot]) -> Vec<Row> {
     let sinks: Vec<_> = sinks.iter().filter_map(|sink| Some((&sink.name, &sink.files.as_ref()?.counts))).collect();
-    let group = |counter: &Counter| match counter.name {
+    let group = |counter: &LedgerCounter| match counter.name {
         "sources" | "overflow" => 2,
         name if name.contains("compress") => 1,
         _ => 0,
@@ -284,7 +284,7 @@ fn senders(lane: &LaneSnapshot) -> impl Iterator<Item = Row> {
 /// Writes rows below an empty line, indented; nothing where there are none.
 fn push_table(text: &mut String, rows: Vec<Row>) {
     let Some(first) = rows.first() else { return };
-    let mut table = Table::new(first.iter().map(|(heading, _)| heading.as_str()));
+    let mut table = TextTable::new(first.iter().map(|(heading, _)| heading.as_str()));
     rows.into_iter().for_each(|row| table.row(row.into_iter().map(|(_, cell)| cell)));
     text.push('\n');
     for line in table.text().lines() {

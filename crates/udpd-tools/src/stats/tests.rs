@@ -8,7 +8,7 @@ use udpd_base::ledger::SenderSnapshot;
 use udpd_base::ledger::snapshot::FilesSnapshot;
 use udpd_base::ledger::tables::FileTally;
 use udpd_base::ledger::testing::{example, numbered, upstream};
-use udpd_base::os::crew::Crew;
+use udpd_base::os::threads::ThreadRegistry;
 use udpd_endpoint::control::{ControlServer, ControlSocket, Seats};
 
 #[test]
@@ -148,7 +148,7 @@ fn daemon(directory: &Path) -> (PathBuf, ControlServer) {
     let reopen = || Ok("nothing to reopen".into());
     let server = ControlSocket::bind(&path)
         .unwrap()
-        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
+        .serve(&ThreadRegistry::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap();
     (path, server)
 }

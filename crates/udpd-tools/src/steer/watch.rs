@@ -17,13 +17,12 @@ use super::keeper::{Host, Keeper};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging;
 use udpd_base::logging::LogFormat;
-use udpd_base::os::crew;
-use udpd_base::os::crew::{Crew, Event};
-use udpd_base::os::duty::Duty;
 use udpd_base::os::notify::Notifier;
+use udpd_base::os::role::ThreadRole;
 use udpd_base::os::signals;
 use udpd_base::os::signals::Effect;
 use udpd_base::os::threads;
+use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
 use udpd_base::os::watchdog::Watchdog;
 
 /// How long between two looks without any notification: what sends none is set again within ten seconds.
@@ -41,35 +40,40 @@ const LOG_LIMIT: Duration = Duration::from_millis(200);
 
 /// Applies and stays until SIGTERM or SIGINT; the settings stay as they are then.
 pub(super) fn execute(mut keeper: Keeper, host: &mut impl Host) -> Result<(), Failure> {
-    let (crew, events) = Crew::new();
-    signals::watch(&crew)?;
-    let logger = logging::start(LevelFilter::Info, LogFormat::Text, io::stderr(), &crew)?;
-    let outcome = keep(&mut keeper, host, &crew, &events);
+    let (registry, events) = ThreadRegistry::new();
+    signals::watch(&registry)?;
+    let logger = logging::start(LevelFilter::Info, LogFormat::Text, io::stderr(), &registry)?;
+    let outcome = keep(&mut keeper, host, &registry, &events);
     logger.finish(LOG_LIMIT);
     outcome
 }
 
-fn keep(keeper: &mut Keeper, host: &mut impl Host, crew: &Crew, events: &Receiver<Event>) -> Result<(), Failure> {
+fn keep(
+    keeper: &mut Keeper,
+    host: &mut impl Host,
+    registry: &ThreadRegistry,
+    events: &Receiver<DaemonEvent>,
+) -> Result<(), Failure> {
     let notifier = Arc::new(Notifier::from_environment());
-    crew.enlist("main");
-    let watchdog = Watchdog::start(crew, &notifier)?;
+    registry.register_current("main");
+    let watchdog = Watchdog::start(registry, &notifier)?;
     // Heard from before the first look on, so that nothing is missed between the two.
-    let mut notices = listen(crew)?;
+    let mut notices = listen(registry)?;
     look(keeper, host)?;
     notifier.ready(&keeper.status());
     watchdog.begin();
     let mut pace = Pace::new(Instant::now());
     loop {
         let wait = pace.due().saturating_duration_since(Instant::now());
-        let woken = crew::at_rest(|| {
+        let woken = threads::blocking(|| {
             select! {
-                recv(events) -> event => Woken::Event(event.expect("the crew holds a sender")),
+                recv(events) -> event => Woken::DaemonEvent(event.expect("the registry holds a sender")),
                 recv(notices) -> notice => notice.map_or(Woken::Deaf, Woken::Notice),
                 default(wait) => Woken::Time,
             }
         });
         match woken {
-            Woken::Event(Event::Signal(number)) => match signals::effect_of(number) {
+            Woken::DaemonEvent(DaemonEvent::Signal(number)) => match signals::effect_of(number) {
                 Effect::End | Effect::EndForced => {
                     notifier.stopping();
                     log::info!("stopping: {}; the settings stay as they are", signals::name_of(number));
@@ -77,12 +81,14 @@ fn keep(keeper: &mut Keeper, host: &mut impl Host, crew: &Crew, events: &Receive
                 }
                 _ => log::warn!("ignored the signal {}, which means nothing here", signals::name_of(number)),
             },
-            Woken::Event(Event::ThreadPanicked(name) | Event::SinkClosed(name)) => {
+            Woken::DaemonEvent(DaemonEvent::ThreadPanicked(name) | DaemonEvent::SinkClosed(name)) => {
                 let message = format!("thread {name} has panicked, which is a bug of udpd: please report it");
                 return Err(Failure::new(ExitCode::Failure, message));
             }
             // It answers nobody.
-            Woken::Event(Event::Reload | Event::TakeOver | Event::TakenOver(_) | Event::Stranded(_)) => {}
+            Woken::DaemonEvent(
+                DaemonEvent::Reload | DaemonEvent::TakeOver | DaemonEvent::TakenOver(_) | DaemonEvent::Stranded(_),
+            ) => {}
             Woken::Notice(notice) => {
                 let now = Instant::now();
                 if keeper.hear(&notice, now) {
@@ -92,7 +98,7 @@ fn keep(keeper: &mut Keeper, host: &mut impl Host, crew: &Crew, events: &Receive
             Woken::Deaf => notices = never(),
             Woken::Time => {
                 // A driver that is busy with its card keeps whoever asks about it waiting.
-                crew::at_rest(|| look(keeper, host))?;
+                threads::blocking(|| look(keeper, host))?;
                 pace = Pace::new(Instant::now());
                 notifier.status(&keeper.status());
             }
@@ -102,7 +108,7 @@ fn keep(keeper: &mut Keeper, host: &mut impl Host, crew: &Crew, events: &Receive
 
 /// What has woken the main thread.
 enum Woken {
-    Event(Event),
+    DaemonEvent(DaemonEvent),
     Notice(LinkEvent),
     /// Nobody listens any more.
     Deaf,
@@ -142,7 +148,7 @@ impl Pace {
 }
 
 /// Starts the thread that listens. Where the kernel lets nobody listen it is said, and looking has to do.
-fn listen(crew: &Crew) -> Result<Receiver<LinkEvent>, Failure> {
+fn listen(registry: &ThreadRegistry) -> Result<Receiver<LinkEvent>, Failure> {
     let instead = format!("looks every {} s instead", LOOK.as_secs());
     let mut events = match LinkEvents::open() {
         Ok(events) => events,
@@ -157,7 +163,7 @@ fn listen(crew: &Crew) -> Result<Receiver<LinkEvent>, Failure> {
     let (sender, notices) = bounded(NOTICES);
     let body = move || {
         loop {
-            match crew::at_rest(|| events.wait(None)) {
+            match threads::blocking(|| events.wait(None)) {
                 Ok(found) => {
                     for event in found {
                         if let Err(TrySendError::Disconnected(_)) = sender.try_send(event) {
@@ -172,7 +178,9 @@ fn listen(crew: &Crew) -> Result<Receiver<LinkEvent>, Failure> {
             }
         }
     };
-    crew.spawn("udpd-links", Duty::Free, body).map_err(|error| threads::refusal("udpd-links", &error))?;
+    registry
+        .spawn("udpd-links", ThreadRole::Unconfined, body)
+        .map_err(|error| threads::start_failure("udpd-links", &error))?;
     Ok(notices)
 }
 

@@ -24,9 +24,9 @@ use super::screen::{Screen, show};
 use super::view::View;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
-use udpd_base::os::crew;
-use udpd_base::os::crew::Crew;
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// What the terminal sends for Ctrl-Z, which is no signal while we read keys.
 const SUSPEND: u8 = 0x1a;
@@ -200,10 +200,10 @@ impl Ears {
             while sender.send(timed()).is_ok() {
                 bell.ring();
                 next = (next + interval).max(Instant::now());
-                crew::at_rest(|| std::thread::sleep(next.saturating_duration_since(Instant::now())));
+                threads::blocking(|| std::thread::sleep(next.saturating_duration_since(Instant::now())));
             }
         };
-        Crew::new().0.spawn("udpd-top-ask", Duty::Free, body).map_err(fail)?;
+        ThreadRegistry::new().0.spawn("udpd-top-ask", ThreadRole::Unconfined, body).map_err(fail)?;
         Ok(Self { answers, answered, signals })
     }
 

@@ -7,9 +7,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use hostloss::{Layer, Reading};
+use hostloss::{HostReading, KernelLayer};
 use udpd_base::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot};
-use udpd_base::ledger::{ResidenceSnapshot, SenderSnapshot, Table};
+use udpd_base::ledger::{CounterTable, ResidenceSnapshot, SenderSnapshot};
 
 /// By how much the clock of a daemon may seem to be late, because an answer was slow or the next one was not.
 const LATE_SECONDS: f64 = 6.0;
@@ -248,19 +248,19 @@ impl Between<'_> {
     }
 
     /// What the cards and the queues of the cores lost. The first counts the second as well.
-    fn host(&self, host: &Reading) -> (Flow, Flow) {
-        let nic = |host: &Reading| {
-            let lost = || host.lost.lost.iter().filter(|loss| loss.layer == Layer::Nic).map(|loss| loss.count);
+    fn host(&self, host: &HostReading) -> (Flow, Flow) {
+        let nic = |host: &HostReading| {
+            let lost = || host.lost.lost.iter().filter(|loss| loss.layer == KernelLayer::Nic).map(|loss| loss.count);
             (!host.nic.is_empty()).then(|| lost().sum())
         };
-        let softnet = |host: &Reading| -> Option<u64> {
+        let softnet = |host: &HostReading| -> Option<u64> {
             let cores = || host.softnet.values().map(|core| core.dropped);
             if host.softnet.is_empty() { None } else { cores().sum() }
         };
         let earlier = self.before.map(|before| &before.host);
         let nic = self.flow(nic(host), earlier.and_then(nic));
         // Some drivers do not tell all.
-        let is_partial = nic.total.is_some() && host.lost.unseen.iter().any(|unseen| unseen.layer == Layer::Nic);
+        let is_partial = nic.total.is_some() && host.lost.unseen.iter().any(|unseen| unseen.layer == KernelLayer::Nic);
         (Flow { is_partial, ..nic }, self.flow(softnet(host), earlier.and_then(softnet)))
     }
 

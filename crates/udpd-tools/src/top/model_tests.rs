@@ -144,6 +144,6 @@ fn what_cards_and_cores_lost_is_known_where_somebody_tells_it() {
     let one = model([with_host(10.0, 100, [Some(1), None]), with_host(12.0, 300, [Some(1), None])]);
     assert_eq!(one.layers.softnet, Flow::default());
     let mut silent = reading(10.0, 0);
-    silent.host = Reading::default();
+    silent.host = HostReading::default();
     assert_eq!(model([silent]).layers.nic, Flow::default(), "no card is known, which is not that none lost anything");
 }

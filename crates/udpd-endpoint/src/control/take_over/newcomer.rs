@@ -20,9 +20,9 @@ use super::words::{Offer, Stopped, Word};
 use crate::exchange::Reply;
 use udpd_base::exit::Failure;
 use udpd_base::logging::limiter::{LogLimiter, repeats};
-use udpd_base::os::crew;
-use udpd_base::os::crew::Crew;
-use udpd_base::os::duty::Duty;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadRegistry;
 
 /// How long the new process may take to make what it needs beside this one.
 const PREPARING_LIMIT: Duration = Duration::from_secs(60);
@@ -49,7 +49,7 @@ type Ask = dyn Fn(Asked) + Send + Sync;
 
 /// Answers those who want to take over, one at a time.
 pub(in super::super) struct TakeOvers {
-    crew: Crew,
+    registry: ThreadRegistry,
     ask: Arc<Ask>,
     /// Whose this process is. In its sandbox it could not ask any more.
     own_user: u32,
@@ -86,9 +86,9 @@ impl Drop for Turn {
 }
 
 impl TakeOvers {
-    pub(in super::super) fn new(crew: &Crew, ask: impl Fn(Asked) + Send + Sync + 'static) -> Self {
+    pub(in super::super) fn new(registry: &ThreadRegistry, ask: impl Fn(Asked) + Send + Sync + 'static) -> Self {
         Self {
-            crew: crew.clone(),
+            registry: registry.clone(),
             ask: Arc::new(ask),
             own_user: geteuid().as_raw(),
             is_busy: Arc::default(),
@@ -104,7 +104,10 @@ impl TakeOvers {
         let (turn, ask, own_user) = (Turn(Arc::clone(&self.is_busy)), Arc::clone(&self.ask), self.own_user);
         let strangers = Arc::clone(&self.strangers);
         let (give, given) = bounded(1);
-        match self.crew.spawn("udpd-leaving", Duty::Errand, move || meet(&given, turn, own_user, &*ask, &strangers)) {
+        match self
+            .registry
+            .spawn("udpd-leaving", ThreadRole::ShortLived, move || meet(&given, turn, own_user, &*ask, &strangers))
+        {
             Ok(_) => Reply::Given(give),
             Err(error) => Reply::Now(refusal(&format!(
                 "cannot start the thread udpd-leaving: {error}; raise the limit on threads (ulimit -u, TasksMax=)"
@@ -115,7 +118,7 @@ impl TakeOvers {
 
 /// Who may open the control socket can ask for this again and again: `strangers` says how often the log hears.
 fn meet(given: &Receiver<OwnedFd>, turn: Turn, own_user: u32, ask: &Ask, strangers: &LogLimiter) {
-    let Ok(connection) = crew::at_rest(|| given.recv()) else { return };
+    let Ok(connection) = threads::blocking(|| given.recv()) else { return };
     let greeted = Wire::new(connection.into()).and_then(|wire| wire.peer().map(|peer| (wire, peer)));
     let (wire, peer) = match greeted {
         Ok(greeted) => greeted,
@@ -127,7 +130,7 @@ fn meet(given: &Receiver<OwnedFd>, turn: Turn, own_user: u32, ask: &Ask, strange
         }
     };
     let mut newcomer = Newcomer { wire, peer, _turn: turn };
-    match crew::at_rest(|| newcomer.prepare(own_user, ask)) {
+    match threads::blocking(|| newcomer.prepare(own_user, ask)) {
         Ok(keeps) => ask(Asked::Leave(newcomer, keeps)),
         Err(why) => {
             let (who, is_stranger) = (newcomer.to_string(), newcomer.peer.user != own_user);

@@ -7,7 +7,7 @@
 mod digest;
 
 use udpd_base::ledger::tables::{KERNEL_DROPPED, ListenerDropped, SinkDropped};
-use udpd_base::ledger::{Counter, Table};
+use udpd_base::ledger::{CounterTable, LedgerCounter};
 
 const FRAME: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -53,7 +53,7 @@ impl Page {
 
 /// Every reason for a loss with what helps against it, as JSON that can stand in a document.
 fn reasons() -> String {
-    let about = |counter: &Counter| {
+    let about = |counter: &LedgerCounter| {
         serde_json::json!({
             "layer": counter.layer, "name": counter.name, "help": counter.help.replace('`', ""),
             "cure": counter.cure.replace('`', ""), "wanted": counter.is_quiet,

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use crate::config::listener::ListenerConfig;
-use udpd_base::settings::{Findings, Place, Section};
+use udpd_base::settings::{Findings, Section, ValuePlace};
 use udpd_base::text::address::{overlap, parse_listener};
 
 /// Addresses of one listener, and of all of them: each costs at least one lane, and each pair is compared.
@@ -12,7 +12,7 @@ const ADDRESSES_MAX: usize = 64;
 const ADDRESSES_TOTAL_MAX: usize = 4096;
 
 /// The addresses of a listener that are right, each with its place.
-pub(super) fn addresses(section: &Section<'_, ListenerConfig>) -> impl Iterator<Item = (SocketAddr, Place)> {
+pub(super) fn addresses(section: &Section<'_, ListenerConfig>) -> impl Iterator<Item = (SocketAddr, ValuePlace)> {
     let texts = section.written.texts("address").into_iter();
     texts.filter_map(|text| Some((parse_listener(&text.value).ok()?, text.place)))
 }

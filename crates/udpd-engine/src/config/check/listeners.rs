@@ -9,7 +9,7 @@ use super::{addresses, multicast};
 use crate::config::host::HostView;
 use crate::config::listener::ListenerConfig;
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
-use udpd_base::settings::{Findings, Located, Place, Section};
+use udpd_base::settings::{Findings, Located, Section, ValuePlace};
 use udpd_base::text::suggest::nearest;
 use udpd_inspect::policy::{KernelFilter, parse_network};
 
@@ -100,7 +100,7 @@ fn check_networks(section: &Section<'_, ListenerConfig>, findings: &mut Findings
         let texts = section.written.texts(key).into_iter();
         texts.filter_map(|text| Some((parse_network(&text.value).ok()?, text.place)))
     };
-    let allowed: BTreeMap<IpNet, Place> = networks("allow").collect();
+    let allowed: BTreeMap<IpNet, ValuePlace> = networks("allow").collect();
     for (network, place) in networks("deny") {
         let Some(other) = allowed.get(&network) else { continue };
         let (line, _) = findings.position(other.offset);

@@ -11,8 +11,8 @@ use ipnet::IpNet;
 
 use crate::config::host::{HostView, Lists};
 use crate::config::listener::ListenerConfig;
-use udpd_base::settings::{Findings, Place, Section};
-use udpd_base::text::advice::Advice;
+use udpd_base::settings::{Findings, Section, ValuePlace};
+use udpd_base::text::advice::ValueAdvice;
 use udpd_inspect::policy::lists;
 use udpd_inspect::policy::lists::NETWORKS_MAX;
 use udpd_inspect::policy::{Access, AccessList, Networks, Origin};
@@ -36,7 +36,7 @@ pub(super) fn read(sections: &mut [Section<'_, ListenerConfig>], host: &HostView
 
 /// A file, the key that names it and where.
 struct Text {
-    place: Place,
+    place: ValuePlace,
     path: String,
     accept: bool,
 }
@@ -87,7 +87,7 @@ fn read_file(index: usize, text: &Text, networks: &mut Networks, findings: &mut 
         }
     };
     let refuse = |line: u32, advice| findings.refuse_line(path, line as usize, &place.key, advice);
-    if let Err(Advice { what, cure }) = lists::read(Path::new(path), take, refuse) {
+    if let Err(ValueAdvice { what, cure }) = lists::read(Path::new(path), take, refuse) {
         findings.say(place, format!("{path:?} {what}"), cure);
     }
 }
@@ -115,7 +115,7 @@ fn say_conflict(
         None => format!("{other} of the configuration"),
         Some(index) => format!("line {} of {:?}, in {other}_files", there.line, texts[usize::from(index)].path),
     };
-    let advice = Advice::new(
+    let advice = ValueAdvice::new(
         format!("{network} is in {other}, too"),
         "write it in one of the two; the longest prefix decides, and these are equal",
     );

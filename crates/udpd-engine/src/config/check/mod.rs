@@ -25,7 +25,7 @@ use super::sinks::SinkConfig;
 use super::steer::{SteerConfig, or_auto};
 use super::whole::Config;
 use udpd_base::os::lookup::local_addresses;
-use udpd_base::settings::{Findings, Place, Section};
+use udpd_base::settings::{Findings, Section, ValuePlace};
 
 /// More of either is a generated mistake, and every one costs threads.
 const COUNT_MAX: usize = 1024;
@@ -74,7 +74,7 @@ fn check_counts(parts: &Parts<'_>, findings: &mut Findings<'_>) {
     if !parts.complete {
         return;
     }
-    let top = |key: &str| Place { offset: 0, key: key.to_owned() };
+    let top = |key: &str| ValuePlace { offset: 0, key: key.to_owned() };
     if parts.listeners.is_empty() {
         let cure = "add [[listener]] with name = \"syslog\", address = \"0.0.0.0:514\" and sinks = [\"archive\"]";
         findings.say(&top("listener"), "the file defines no listener", cure);

@@ -12,7 +12,7 @@ use crate::config::daemon::DaemonConfig;
 use crate::config::feeders::LaneFeeds;
 use crate::config::file::parts::Parts;
 use udpd_base::os::paths::resolve;
-use udpd_base::settings::{Findings, Place};
+use udpd_base::settings::{Findings, ValuePlace};
 
 /// A file that something has already.
 struct Claim {
@@ -52,7 +52,7 @@ pub(super) fn check(parts: &Parts<'_>, daemon: &DaemonConfig, feeders: &LaneFeed
     }
 }
 
-fn refuse(place: &Place, other: &str, findings: &mut Findings<'_>) {
+fn refuse(place: &ValuePlace, other: &str, findings: &mut Findings<'_>) {
     findings.say(place, format!("the same path is {other}"), "give each its own path");
 }
 

@@ -8,7 +8,7 @@ use crate::config::multicast::receives;
 use crate::config::sinks::SinkConfig;
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
 use udpd_base::settings::Findings;
-use udpd_base::sink::settings::Target;
+use udpd_base::sink::settings::SinkTarget;
 use udpd_base::text::address;
 
 /// Refuses to send to where udpd itself listens: each datagram would come back, for ever.
@@ -19,7 +19,7 @@ pub(crate) fn check_loops(
     findings: &mut Findings<'_>,
 ) {
     for SinkPart { sink, written, .. } in parts {
-        let Some(Target::Peers(peers)) = sink.as_ref().map(|sink| sink.settings.target()) else { continue };
+        let Some(SinkTarget::Peers(peers)) = sink.as_ref().map(|sink| sink.settings.target()) else { continue };
         let own = written.texts("destinations");
         for destination in peers {
             // A name is judged where it is looked up.

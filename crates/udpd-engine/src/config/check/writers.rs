@@ -10,8 +10,8 @@ use crate::config::feeders::LaneFeeds;
 use crate::config::file::sinks::SinkPart;
 use crate::config::sinks::{ConsumerCount, SinkConfig};
 use udpd_base::os::paths;
-use udpd_base::settings::{Findings, Written};
-use udpd_base::sink::settings::Target;
+use udpd_base::settings::{Findings, WrittenKeys};
+use udpd_base::sink::settings::SinkTarget;
 use udpd_file::template;
 
 /// When a file is compared with others, the files of this many lanes are looked at: more than any machine runs.
@@ -19,7 +19,7 @@ const LANES_COMPARED_MAX: usize = 4096;
 
 /// The files that the sink may write, as far as they are compared.
 pub(super) fn files_of(index: usize, sink: &SinkConfig, feeders: &LaneFeeds<'_>) -> BTreeSet<PathBuf> {
-    let Target::Files(path) = sink.settings.target() else { return BTreeSet::new() };
+    let SinkTarget::Files(path) = sink.settings.target() else { return BTreeSet::new() };
     let lanes = feeders.of_sink(index, sink.consumers).take(LANES_COMPARED_MAX);
     let mut files: BTreeSet<String> = lanes.map(|lane| lane.file(feeders.listeners(), &sink.name, path)).collect();
     if files.is_empty() {
@@ -36,8 +36,8 @@ pub(super) fn check(parts: &[SinkPart<'_>], feeders: &LaneFeeds<'_>, findings: &
     for (index, SinkPart { sink, written, .. }) in parts.iter().enumerate() {
         let Some(sink) = sink else { continue };
         match sink.settings.target() {
-            Target::Nowhere | Target::Peers(_) | Target::Elsewhere(_) => {}
-            Target::Stdout => {
+            SinkTarget::Nowhere | SinkTarget::Peers(_) | SinkTarget::Elsewhere(_) => {}
+            SinkTarget::Stdout => {
                 if let Some(other) = stdout.replace(&sink.name) {
                     let what = format!("sink {other:?} writes to standard output already, and lines of both would mix");
                     let place = written.place("type").unwrap_or_else(|| written.place.clone());
@@ -45,7 +45,7 @@ pub(super) fn check(parts: &[SinkPart<'_>], feeders: &LaneFeeds<'_>, findings: &
                 }
                 check_stdout_consumers(written, sink, findings);
             }
-            Target::Files(path) => {
+            SinkTarget::Files(path) => {
                 let clean = check_own_files(written, index, sink, path, feeders, findings);
                 let own = if clean { files_of(index, sink, feeders) } else { BTreeSet::new() };
                 let mut taken = None;
@@ -64,7 +64,7 @@ pub(super) fn check(parts: &[SinkPart<'_>], feeders: &LaneFeeds<'_>, findings: &
     }
 }
 
-fn check_stdout_consumers(written: &Written<'_>, sink: &SinkConfig, findings: &mut Findings<'_>) {
+fn check_stdout_consumers(written: &WrittenKeys<'_>, sink: &SinkConfig, findings: &mut Findings<'_>) {
     let one = ConsumerCount::Count(NonZeroUsize::MIN);
     if let (Some(place), false) = (written.place("consumers"), sink.consumers == one) {
         let what = "several consumers would mix their lines on standard output";
@@ -73,7 +73,7 @@ fn check_stdout_consumers(written: &Written<'_>, sink: &SinkConfig, findings: &m
 }
 
 /// A path that is a file as a template may be a directory once its names are filled in.
-fn check_expanded(written: &Written<'_>, path: &Path, findings: &mut Findings<'_>) {
+fn check_expanded(written: &WrittenKeys<'_>, path: &Path, findings: &mut Findings<'_>) {
     if let (true, Some(place)) = (path.is_dir(), written.place("path")) {
         let what = format!("{} is a directory", path.display());
         findings.say(&place, what, "name a file in it, such as one ending in .log");
@@ -82,7 +82,7 @@ fn check_expanded(written: &Written<'_>, path: &Path, findings: &mut Findings<'_
 
 /// False when several consumers of the sink would write one file.
 fn check_own_files(
-    written: &Written<'_>,
+    written: &WrittenKeys<'_>,
     index: usize,
     sink: &SinkConfig,
     path: &str,

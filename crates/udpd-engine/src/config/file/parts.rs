@@ -6,13 +6,14 @@ use super::sinks::{SinkPart, read_sinks, sink_keys};
 use crate::config::daemon::DaemonConfig;
 use crate::config::listener::ListenerConfig;
 use crate::config::steer::SteerConfig;
-use udpd_base::settings::{Field, Findings, Key, Keys, Section, Settings, Table};
+use udpd_base::settings::{Field, Findings, KeyDeclaration, Keys, Section, TableSettings, TomlTable};
 
 /// Every key that a file may hold.
 pub(crate) fn keys() -> Keys {
-    let daemon = Key::header("daemon", "[daemon]", "The process itself.", "global");
-    let listener = Key::header("listener", "[[listener]]", "One port, on one or several addresses.", "listeners");
-    let steer = Key::header("steer", "[steer]", "The receive queues and interrupts of interfaces.", "");
+    let daemon = KeyDeclaration::header("daemon", "[daemon]", "The process itself.", "global");
+    let listener =
+        KeyDeclaration::header("listener", "[[listener]]", "One port, on one or several addresses.", "listeners");
+    let steer = KeyDeclaration::header("steer", "[steer]", "The receive queues and interrupts of interfaces.", "");
     let mut keys = vec![daemon];
     keys.extend(DaemonConfig::keys("daemon"));
     keys.push(listener);
@@ -36,7 +37,7 @@ pub(crate) struct Parts<'a> {
 
 /// Reads the whole file; problems go to `findings`.
 pub(crate) fn read<'a>(entries: &'a DeTable<'a>, findings: &mut Findings<'_>) -> Parts<'a> {
-    let mut root = Table::root(entries);
+    let mut root = TomlTable::root(entries);
     let sinks = entries.get("sink").and_then(|value| value.get_ref().as_table());
     if let Some((first, _)) = sinks.and_then(|sinks| sinks.iter().min_by_key(|(name, _)| name.span().start)) {
         findings.keys.set_example("listener.sinks", format!("[{:?}]", first.get_ref()));
@@ -51,12 +52,12 @@ pub(crate) fn read<'a>(entries: &'a DeTable<'a>, findings: &mut Findings<'_>) ->
     Parts { daemon, listeners, sinks, steer, complete }
 }
 
-fn read_section<'a, S: Settings>(
-    root: &mut Table<'a>,
+fn read_section<'a, S: TableSettings>(
+    root: &mut TomlTable<'a>,
     key: &'static str,
     findings: &mut Findings<'_>,
 ) -> Option<Section<'a, S>> {
-    let table = Table::open(&root.take(key)?, findings, "a table")?;
+    let table = TomlTable::open(&root.take(key)?, findings, "a table")?;
     Some(Section::read(table, findings))
 }
 
@@ -69,7 +70,7 @@ fn read_listeners<'a>(field: &Field<'a>, findings: &mut Findings<'_>) -> Option<
     };
     let mut listeners = Vec::with_capacity(items.len());
     for item in items {
-        let table = Table::open(&field.element(item), findings, "a table under [[listener]]")?;
+        let table = TomlTable::open(&field.element(item), findings, "a table under [[listener]]")?;
         listeners.push(Section::read(table, findings));
     }
     Some(listeners)

@@ -12,7 +12,7 @@
 use std::fs;
 use std::path::Path;
 
-use udpd_base::os::crew::STACK_OF_MANY_BYTES;
+use udpd_base::os::threads::STACK_OF_MANY_BYTES;
 
 /// The first kernel that charges rings again.
 const CHARGED_FROM: (u32, u32) = (6, 14);

@@ -76,7 +76,7 @@ mod tests {
     use crate::explain::cases::diagnose;
     use crate::explain::cases::testing::{first, losing_listener, told};
     use crate::explain::evidence::{Evidence, Lane, Queue};
-    use hostloss::{Losses, Reading};
+    use hostloss::{HostReading, Losses};
 
     /// A listener whose two queues lost 1,000 frames of 11,000 within five seconds.
     fn losing() -> Evidence {
@@ -114,9 +114,9 @@ mod tests {
 
     #[test]
     fn what_a_queue_lost_is_not_told_once_more_as_dropped_by_its_interface() {
-        let mut reading = Reading::default();
+        let mut reading = HostReading::default();
         reading.nic.entry("eth1".into()).or_default().link.rx_dropped = Some(1000);
-        let evidence = |reading: &Reading| Evidence { losses: Losses::of(reading).lost, ..losing() };
+        let evidence = |reading: &HostReading| Evidence { losses: Losses::of(reading).lost, ..losing() };
         let told: Vec<_> = diagnose(&evidence(&reading)).iter().map(|it| (it.case, it.lost)).collect();
         assert_eq!(told, [("queue_too_short", 1000)]);
         reading.nic.entry("eth1".into()).or_default().link.rx_dropped = Some(1005);

@@ -3,8 +3,8 @@
 
 use crate::explain::evidence::Evidence;
 use crate::explain::finding::{Cure, Finding, Layer, quote};
-use hostloss::tables::{Ip, Link, SocketCounts, Udp};
-use hostloss::{Counter, Loss, Table as _};
+use hostloss::tables::{Ip, LinkCounters, SocketCounts, Udp};
+use hostloss::{KernelCounter, KernelTable as _, Loss};
 
 /// Counters whose losses other cases tell, all of them.
 const TOLD: &[&str] = &["rx_missed_errors", "drop", "reverse_path_filter", "reasm_fails", "no_ports", "drops"];
@@ -42,20 +42,20 @@ fn take(rest: &mut u64, count: u64) -> u64 {
 
 fn finding(loss: &Loss, lost: u64) -> Finding {
     let layer = match loss.layer {
-        hostloss::Layer::Nic => Layer::Nic,
-        hostloss::Layer::Softnet => Layer::Backlog,
-        hostloss::Layer::Conntrack | hostloss::Layer::Ip => Layer::Ip,
-        hostloss::Layer::Udp => Layer::Udp,
-        hostloss::Layer::Socket => Layer::Socket,
+        hostloss::KernelLayer::Nic => Layer::Nic,
+        hostloss::KernelLayer::Softnet => Layer::Backlog,
+        hostloss::KernelLayer::Conntrack | hostloss::KernelLayer::Ip => Layer::Ip,
+        hostloss::KernelLayer::Udp => Layer::Udp,
+        hostloss::KernelLayer::Socket => Layer::Socket,
     };
-    let unit = if loss.layer < hostloss::Layer::Udp { "packets of any protocol" } else { "datagrams" };
+    let unit = if loss.layer < hostloss::KernelLayer::Udp { "packets of any protocol" } else { "datagrams" };
     let counter = counter(loss);
     let (name, help) = counter.map_or((loss.counter.as_str(), ""), |counter| (counter.source, counter.help));
     let cause =
         format!("the kernel counts them as {name} ({}), and udpd explain knows no case of it. {help}", loss.place);
     let cause = cause.trim_end().trim_end_matches('.').replace('`', "");
     let command = match loss.layer {
-        hostloss::Layer::Nic => Cure::command(format!("ip -s -s link show dev {}", quote(&loss.place)), NIC),
+        hostloss::KernelLayer::Nic => Cure::command(format!("ip -s -s link show dev {}", quote(&loss.place)), NIC),
         _ => Cure::command("nstat -asz", "shows all counters of IP and UDP"),
     };
     let subject = format!("{name} of {}", loss.place);
@@ -64,8 +64,8 @@ fn finding(loss: &Loss, lost: u64) -> Finding {
 
 const NIC: &str = "shows what kind of error it was; ethtool -S has the driver's own counters";
 
-fn counter(loss: &Loss) -> Option<&'static Counter> {
-    let all = [Link::COUNTERS, Ip::COUNTERS, Udp::COUNTERS, SocketCounts::COUNTERS];
+fn counter(loss: &Loss) -> Option<&'static KernelCounter> {
+    let all = [LinkCounters::COUNTERS, Ip::COUNTERS, Udp::COUNTERS, SocketCounts::COUNTERS];
     all.into_iter().flatten().find(|counter| counter.layer == loss.layer && counter.name == loss.counter)
 }
 
@@ -74,15 +74,15 @@ mod tests {
     use crate::explain::cases::testing::{first, losing, told};
     use crate::explain::cases::{diagnose, testing};
     use crate::explain::evidence::{Core, Evidence, Interface, Listener};
-    use hostloss::{Losses, Reading};
+    use hostloss::{HostReading, Losses};
 
-    fn lost(reading: &Reading) -> Evidence {
+    fn lost(reading: &HostReading) -> Evidence {
         Evidence { seconds: 5.0, losses: Losses::of(reading).lost, ..Evidence::default() }
     }
 
     #[test]
     fn a_loss_that_no_case_knows_is_told_by_its_counter_and_is_no_success() {
-        let mut reading = Reading::default();
+        let mut reading = HostReading::default();
         reading.ip.in_discards = Some(7);
         let finding = first(&lost(&reading));
         assert_eq!((finding.case, finding.lost, finding.unit.as_str()), ("unexplained", 7, "packets of any protocol"));
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn only_what_the_other_cases_left_over_is_told() {
-        let mut reading = Reading::default();
+        let mut reading = HostReading::default();
         reading.udp.in_errors = Some(1000);
         reading.udp.no_ports = Some(5);
         let evidence = Evidence { losses: Losses::of(&reading).lost, ..losing() };
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_a_filter_has_denied_is_no_loss() {
-        let mut reading = Reading::default();
+        let mut reading = HostReading::default();
         reading.udp.in_errors = Some(50);
         let listener = Listener { denied_in_kernel: 50, ..Listener::default() };
         assert!(diagnose(&Evidence { listeners: vec![listener], ..lost(&reading) }).is_empty());
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn of_what_an_interface_dropped_the_backlog_has_its_part() {
-        let mut reading = Reading::default();
+        let mut reading = HostReading::default();
         reading.nic.entry("eth0".into()).or_default().link.rx_dropped = Some(50);
         let mut evidence = lost(&reading);
         assert_eq!(told(&evidence).2, "ip -s -s link show dev eth0");

@@ -3,8 +3,8 @@
 
 use crate::explain::evidence::{Dropped, Lane, Listener, Queue, Sink, Upstream};
 use udpd_base::handover::route::FullPolicy;
+use udpd_base::ledger::CounterTable;
 use udpd_base::ledger::SENDERS_SHOWN;
-use udpd_base::ledger::Table;
 use udpd_base::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, UpstreamSnapshot};
 use udpd_engine::config::{Config, ReceiveBuffer};
 

@@ -10,14 +10,14 @@ use ::steer::format_core_list;
 use super::cores::Shares;
 use super::looks::Looks;
 use crate::explain::evidence::{Core, Interface, Settings, Stack};
-use hostloss::Reading;
+use hostloss::HostReading;
 
 /// The sum of those that are known; not known when none is.
 fn sum(parts: [Option<u64>; 2]) -> Option<u64> {
     parts.iter().any(Option::is_some).then(|| parts.iter().flatten().sum())
 }
 
-pub fn stack(counted: &Reading) -> Stack {
+pub fn stack(counted: &HostReading) -> Stack {
     let (ip, ip6, udp, udp6) = (&counted.ip, &counted.ip6, &counted.udp, &counted.udp6);
     Stack {
         received: sum([udp.in_datagrams, udp6.in_datagrams]),
@@ -33,7 +33,7 @@ pub fn stack(counted: &Reading) -> Stack {
 }
 
 /// The interfaces that count something of their own, with what they are set to.
-pub fn interfaces(counted: &Reading, mut set: BTreeMap<String, Interface>, proc_root: &Path) -> Vec<Interface> {
+pub fn interfaces(counted: &HostReading, mut set: BTreeMap<String, Interface>, proc_root: &Path) -> Vec<Interface> {
     let own = counted.nic.iter().filter(|(_, interface)| !interface.repeats_others);
     own.map(|(name, interface)| {
         let link = &interface.link;
@@ -51,7 +51,7 @@ pub fn interfaces(counted: &Reading, mut set: BTreeMap<String, Interface>, proc_
     .collect()
 }
 
-pub fn cores(counted: &Reading, shares: &BTreeMap<usize, Shares>) -> BTreeMap<usize, Core> {
+pub fn cores(counted: &HostReading, shares: &BTreeMap<usize, Shares>) -> BTreeMap<usize, Core> {
     let mut cores: BTreeMap<usize, Core> = BTreeMap::new();
     for (number, softnet) in &counted.softnet {
         let core = cores.entry(*number as usize).or_default();
@@ -66,7 +66,7 @@ pub fn cores(counted: &Reading, shares: &BTreeMap<usize, Shares>) -> BTreeMap<us
     cores
 }
 
-pub fn settings(counted: &Reading, looks: &Looks, proc_root: &Path) -> Settings {
+pub fn settings(counted: &HostReading, looks: &Looks, proc_root: &Path) -> Settings {
     let memory = &counted.memory;
     let pages = match (memory.udp_pages_low, memory.udp_pages_pressure, memory.udp_pages_max) {
         (Some(low), Some(pressure), Some(max)) => Some([low, pressure, max]),
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn both_families_are_added_and_what_neither_tells_is_not_known() {
-        let mut counted = Reading::default();
+        let mut counted = HostReading::default();
         counted.udp.no_ports = Some(3);
         counted.udp6.no_ports = Some(4);
         counted.udp6.rcvbuf_errors = Some(5);
@@ -144,7 +144,7 @@ mod tests {
         let route = "Iface\tDestination\tGateway\neth0\t00000000\t0101A8C0\n";
         let files =
             [("sys/net/ipv4/conf/all/rp_filter", "2\n"), ("meminfo", "MemTotal:  1000 kB\n"), ("net/route", route)];
-        let read = settings(&Reading::default(), &Looks::default(), root(&files).path());
+        let read = settings(&HostReading::default(), &Looks::default(), root(&files).path());
         assert_eq!((read.rp_filter_all, read.memory_bytes, read.has_default_route), (Some(2), Some(1_024_000), true));
         assert_eq!((read.udp_mem_pages, read.fragments_max_bytes), (None, None));
         assert!(!is_default_route("*\t00000000\t00000000\t0200\t0\t0\t-1\t00000000"), "it refuses everything");

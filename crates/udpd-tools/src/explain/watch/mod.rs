@@ -23,7 +23,7 @@ use self::names::Names;
 use self::sockets::Owners;
 use super::evidence::Evidence;
 use hostloss as host_ledger;
-use hostloss::{Losses, Reader, Reading};
+use hostloss::{HostReader, HostReading, Losses};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
 use udpd_base::os::holder;
@@ -76,7 +76,7 @@ pub fn watch(target: &Target<'_>) -> Result<Watched, Failure> {
     let ledger = ledger.filter(|ledger| target.port.is_none_or(|port| has_port(ledger, port)));
     let has_all_ports = target.port.is_none() && ledger.is_none();
     let ports = ports(target, ledger.as_ref(), proc_root);
-    let mut reader = Reader::new(ports.iter().copied());
+    let mut reader = HostReader::new(ports.iter().copied());
     let before = Moment::take(&mut reader, &ports, proc_root);
     let mut names = Names::open();
     let looks = look(target, &before, &mut names, proc_root);
@@ -113,7 +113,7 @@ pub fn watch(target: &Target<'_>) -> Result<Watched, Failure> {
     evidence.cores = host::cores(&counted, &cores::since(&before.ticks, &after.ticks));
     unseen.extend(host::unseen(&evidence.cores));
     evidence.losses = Losses::of(&counted).lost;
-    evidence.losses.retain(|loss| loss.layer != host_ledger::Layer::Nic || is_meant(target, &loss.place));
+    evidence.losses.retain(|loss| loss.layer != host_ledger::KernelLayer::Nic || is_meant(target, &loss.place));
     evidence.stack = host::stack(&counted);
     evidence.settings = host::settings(&counted, &looks, proc_root);
     evidence.ports = sockets::ports(&counted, &looks, (&before.owners, &after.owners), seconds);
@@ -171,13 +171,13 @@ fn subject(target: &Target<'_>, evidence: &Evidence) -> String {
 struct Moment {
     /// When the counters were read.
     at: Instant,
-    reading: Reading,
+    reading: HostReading,
     ticks: cores::Ticks,
     owners: Owners,
 }
 
 impl Moment {
-    fn take(reader: &mut Reader, ports: &BTreeSet<u16>, proc_root: &Path) -> Self {
+    fn take(reader: &mut HostReader, ports: &BTreeSet<u16>, proc_root: &Path) -> Self {
         Self {
             owners: Owners::find(ports, proc_root),
             ticks: cores::parse(&fs::read_to_string(proc_root.join("stat")).unwrap_or_default()),

@@ -2,7 +2,7 @@
 //! numbers). The firewall is known by nothing else; for `udp_mem` some kernels count nothing but this. Every other case
 //! has a counter.
 
-use hostloss::drops::{Tally, Tracepoints, Unseen, Watch};
+use hostloss::drops::{BlindSpot, DropTally, Tracepoints, Watch};
 
 use crate::explain::evidence::Reason;
 
@@ -50,18 +50,20 @@ impl Names {
     }
 }
 
-fn reasons(tally: Tally) -> Vec<Reason> {
+fn reasons(tally: DropTally) -> Vec<Reason> {
     let by_port = tally.by_port.into_iter().map(|it| Reason { name: it.reason, port: Some(it.port), count: it.count });
     let others = tally.by_reason.into_iter().map(|it| Reason { name: it.reason, port: None, count: it.count });
     by_port.chain(others).collect()
 }
 
 /// What is worth a line: what it can never see at all is in docs/explain.md.
-fn unseen(tally: &Tally) -> Vec<String> {
-    let matters = |it: &&Unseen| matches!(it, Unseen::Reasons | Unseen::Names | Unseen::Ports | Unseen::PortsOfIpv6);
+fn unseen(tally: &DropTally) -> Vec<String> {
+    let matters = |it: &&BlindSpot| {
+        matches!(it, BlindSpot::Reasons | BlindSpot::Names | BlindSpot::Ports | BlindSpot::PortsOfIpv6)
+    };
     let mut words: Vec<String> =
         tally.unseen.iter().filter(matters).map(|it| format!("names of drops: {it}")).collect();
-    if tally.unseen.iter().any(|it| matches!(it, Unseen::Reasons | Unseen::Names)) {
+    if tally.unseen.iter().any(|it| matches!(it, BlindSpot::Reasons | BlindSpot::Names)) {
         words.push(FIREWALL.to_owned());
     }
     for (lost, what) in [(tally.lost_reasons, "reasons"), (tally.lost_ports, "ports")] {
@@ -79,17 +81,18 @@ mod tests {
     #[test]
     fn rules_of_a_firewall_are_not_seen_where_the_names_are_not() {
         let says_so = |words: &[String]| words.iter().any(|line| line.contains("firewall (netfilter)"));
-        for gap in [Unseen::Reasons, Unseen::Names] {
-            assert!(says_so(&unseen(&Tally { unseen: vec![gap], ..Tally::default() })), "{gap:?}");
+        for gap in [BlindSpot::Reasons, BlindSpot::Names] {
+            assert!(says_so(&unseen(&DropTally { unseen: vec![gap], ..DropTally::default() })), "{gap:?}");
         }
-        assert!(!says_so(&unseen(&Tally { unseen: vec![Unseen::Ports], ..Tally::default() })));
+        assert!(!says_so(&unseen(&DropTally { unseen: vec![BlindSpot::Ports], ..DropTally::default() })));
         let (reasons, words) = Names { watch: Err("not allowed".into()), broken: None }.close();
         assert!(reasons.is_empty() && says_so(&words), "{words:?}");
     }
 
     #[test]
     fn what_the_kernel_does_not_name_and_what_was_lost_of_the_names_is_said() {
-        let tally = Tally { lost_ports: 7, unseen: vec![Unseen::PortsOfIpv6, Unseen::Card], ..Tally::default() };
+        let tally =
+            DropTally { lost_ports: 7, unseen: vec![BlindSpot::PortsOfIpv6, BlindSpot::Card], ..DropTally::default() };
         let words = unseen(&tally);
         assert_eq!(words.len(), 2, "{words:?}");
         assert!(words[1].contains("the ports of 7 drops"), "{words:?}");

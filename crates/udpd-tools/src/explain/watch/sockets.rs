@@ -8,7 +8,7 @@ use std::path::Path;
 use super::looks::Looks;
 use super::threads::Process;
 use crate::explain::evidence::{Listener, Port, Reader, Socket};
-use hostloss::Reading;
+use hostloss::HostReading;
 use hostloss::tables::Udp;
 use udpd_base::os::holder;
 
@@ -55,7 +55,7 @@ impl Owners {
 }
 
 /// By port, those that have dropped the most first.
-pub fn ports(counted: &Reading, looks: &Looks, (before, after): (&Owners, &Owners), seconds: f64) -> Vec<Port> {
+pub fn ports(counted: &HostReading, looks: &Looks, (before, after): (&Owners, &Owners), seconds: f64) -> Vec<Port> {
     let mut by_port: BTreeMap<u16, Vec<(u64, Socket)>> = BTreeMap::new();
     let mut damaged = damaged(counted);
     for socket in counted.sockets.iter().flatten().filter(|socket| !socket.own) {
@@ -82,7 +82,7 @@ pub fn ports(counted: &Reading, looks: &Looks, (before, after): (&Owners, &Owner
 
 /// Of what the sockets dropped, what had a wrong checksum: the kernel charges a socket for that as well. What it has
 /// beyond the full buffers is that, as far as there were wrong checksums.
-fn damaged(counted: &Reading) -> u64 {
+fn damaged(counted: &HostReading) -> u64 {
     let both = |field: fn(&Udp) -> Option<u64>| field(&counted.udp).unwrap_or(0) + field(&counted.udp6).unwrap_or(0);
     let drops: u64 = counted.sockets.iter().flatten().filter_map(|socket| socket.counts.drops).sum();
     let full = both(|udp| udp.rcvbuf_errors) + both(|udp| udp.mem_errors);
@@ -123,7 +123,7 @@ mod tests {
     use hostloss::SocketReading;
     use hostloss::tables::SocketCounts;
 
-    fn counted(drops: u64, rcvbuf_errors: u64, in_csum_errors: u64) -> Reading {
+    fn counted(drops: u64, rcvbuf_errors: u64, in_csum_errors: u64) -> HostReading {
         let socket = SocketReading {
             address: ([0, 0, 0, 0], 514).into(),
             inode: 4711,
@@ -133,10 +133,10 @@ mod tests {
             counts: SocketCounts { drops: Some(drops), used_bytes: Some(0), buffer_bytes: Some(212_992) },
         };
         let udp = Udp { rcvbuf_errors: Some(rcvbuf_errors), in_csum_errors: Some(in_csum_errors), ..Udp::default() };
-        Reading { udp, sockets: Some(vec![socket]), ..Reading::default() }
+        HostReading { udp, sockets: Some(vec![socket]), ..HostReading::default() }
     }
 
-    fn dropped(counted: &Reading) -> u64 {
+    fn dropped(counted: &HostReading) -> u64 {
         let nobody = Owners::default();
         ports(counted, &Looks::default(), (&nobody, &nobody), 1.0)[0].dropped()
     }
