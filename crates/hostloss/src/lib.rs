@@ -3,14 +3,15 @@
 //! A receiver counts what it gets and what its own sockets drop. What the kernel throws away before or beside them it
 //! cannot see: this crate reads it from the kernel.
 //!
-//! - [`HostReader`], [`Losses`]: what this host has lost before a datagram reaches a socket, and at every socket on a port,
+//! - [`HostReader`], [`Losses`]: what this host has lost before a datagram reaches a socket, and at every socket on a
+//!   port,
 //!   those of other processes too.
 //! - [`drops`]: the reasons of the kernel for each drop, by name, for some seconds.
 //!
 //! The kernel counts losses in six places, in different units, and some of them twice. [`tables`] says of each counter
 //! what it counts, in which unit, and what it is contained in. A [`HostReader`] reads all of them in one pass, a
-//! [`HostReading`] is what it read, [`HostReading::since`] is what happened between two, and [`Losses`] adds the layers up
-//! without counting anything twice. What a kernel or a driver does not tell is `None`, and never 0.
+//! [`HostReading`] is what it read, [`HostReading::since`] is what happened between two, and [`Losses`] adds the layers
+//! up without counting anything twice. What a kernel or a driver does not tell is `None`, and never 0.
 //!
 //! # The files
 //!

@@ -41,20 +41,25 @@ tables! {
     }
 
     /// What one core did with what came from the drivers (`/proc/net/softnet_stat`): of all network namespaces.
-    pub struct Softnet = KernelCounter { bits: 32, ..KernelCounter::of_all(KernelLayer::Softnet, CounterUnit::Buffers) } => {
+    pub struct Softnet =
+        KernelCounter { bits: 32, ..KernelCounter::of_all(KernelLayer::Softnet, CounterUnit::Buffers) }
+    => {
         processed = "processed": "Packets that the core took from its queues.";
         dropped = "dropped": "The core's backlog was full (net.core.netdev_max_backlog), or `flow_limit` refused it.",
             is_loss = true, contained_in = &["nic.rx_dropped"];
         time_squeeze = "time_squeeze": "The core stopped before its queues were empty: its budget was used up.",
             unit = CounterUnit::Polls;
-        received_rps = "received_rps": "Interrupts from other cores that gave it packets (RPS).", unit = CounterUnit::Polls;
+        received_rps = "received_rps": "Interrupts from other cores that gave it packets (RPS).",
+            unit = CounterUnit::Polls;
         flow_limit = "flow_limit": "One flow had too much of the backlog.",
             is_loss = true, contained_in = &["softnet.dropped"];
         backlog = "backlog": "Packets that wait in the core's backlog now.", is_gauge = true;
     }
 
     /// What connection tracking tells (`/proc/net/stat/nf_conntrack`), in both directions.
-    pub struct Conntrack = KernelCounter { bits: 32, ..KernelCounter::of_all(KernelLayer::Conntrack, CounterUnit::Buffers) } => {
+    pub struct Conntrack =
+        KernelCounter { bits: 32, ..KernelCounter::of_all(KernelLayer::Conntrack, CounterUnit::Buffers) }
+    => {
         drop = "drop": "The table was full (net.netfilter.nf_conntrack_max), or two raced for an entry.",
             is_loss = true;
         chain_too_long = "chainlength": "Too many connections have the same hash (net.netfilter.nf_conntrack_buckets).",
@@ -127,7 +132,8 @@ tables! {
         drops = "drops": "Did not get into the socket: its buffer or the memory of UDP was full, a checksum was \
             wrong, or its filter refused it.", bits = 32, is_loss = true, contained_in = &["udp.in_errors"];
         used_bytes = "rmem_alloc": "Of the receive buffer, what is in use.", unit = CounterUnit::Bytes, is_gauge = true;
-        buffer_bytes = "rcvbuf": "The receive buffer, as the kernel accounts.", unit = CounterUnit::Bytes, is_gauge = true;
+        buffer_bytes = "rcvbuf": "The receive buffer, as the kernel accounts.",
+            unit = CounterUnit::Bytes, is_gauge = true;
     }
 
     /// What all UDP sockets of the network namespace dropped, by whose they are. The sums keep what a socket that was

@@ -26,8 +26,8 @@ pub struct GenericFamily {
 }
 
 impl GenericFamily {
-    /// Asks for a family on a socket of [`NetlinkProtocol::Generic`](crate::NetlinkProtocol::Generic); `None` where the kernel does
-    /// not have it.
+    /// Asks for a family on a socket of [`NetlinkProtocol::Generic`](crate::NetlinkProtocol::Generic); `None` where the
+    /// kernel does not have it.
     pub fn find(socket: &mut NetlinkSocket, name: &str) -> Result<Option<Self>> {
         let name = [name.as_bytes(), &[0]].concat();
         let mut found = None;

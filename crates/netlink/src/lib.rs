@@ -1,9 +1,9 @@
 //! Netlink: how a program asks the Linux kernel about interfaces, routes and sockets, and hears of changes.
 //!
-//! [`NetlinkSocket`] is the one transport. It sends a [`NetlinkRequest`], matches the answer by its sequence number, follows a dump
-//! to its end, and says of an error which operation failed on which protocol with which errno. [`NetlinkMessage`] and
-//! [`Attributes`] read what the kernel wrote; whatever the lengths in a datagram claim, nothing outside of it is read.
-//! [`generic`] finds the families of generic netlink, and [`sock_diag`] lists UDP sockets.
+//! [`NetlinkSocket`] is the one transport. It sends a [`NetlinkRequest`], matches the answer by its sequence number,
+//! follows a dump to its end, and says of an error which operation failed on which protocol with which errno.
+//! [`NetlinkMessage`] and [`Attributes`] read what the kernel wrote; whatever the lengths in a datagram claim, nothing
+//! outside of it is read. [`generic`] finds the families of generic netlink, and [`sock_diag`] lists UDP sockets.
 //!
 //! Written by hand, because this is a handful of messages, and the crates that know every family have ten thousand
 //! lines. The numbers of a family stay with the code that uses them.

@@ -31,7 +31,8 @@ settings! {
         keep: Keep = {}, SubTable;
         /// When written records are forced to the disk: never, when a file is finished, or this long after the write.
         sync: Sync = "1s",
-            Or(&[("never", Sync::Never), ("rotate", Sync::WhenFinished)], TimeSpan(SYNC), Sync::Every), elsewhere "fsync";
+            Or(&[("never", Sync::Never), ("rotate", Sync::WhenFinished)], TimeSpan(SYNC), Sync::Every),
+            elsewhere "fsync";
         /// What stands in front of each line of format "lines": "time", "source", "time source" or nothing.
         prefix: LinePrefix = "", OneOf(&LinePrefix::WORDS);
         /// By what finished files are compressed: "gzip", "zstd" (a cargo feature) or nothing.

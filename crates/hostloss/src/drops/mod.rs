@@ -25,8 +25,8 @@
 //! ```
 //!
 //! It is a watch for some seconds, not a ledger: it sees the drops of all network namespaces, most reasons are shared
-//! with TCP and others, and a burst that overruns a ring is counted without its names. [`DropTally::unseen`] says which of
-//! these apply.
+//! with TCP and others, and a burst that overruns a ring is counted without its names. [`DropTally::unseen`] says which
+//! of these apply.
 
 #[cfg(test)]
 mod drops_tests;

@@ -27,8 +27,8 @@ pub(super) struct ConsumerWaker {
 
 impl ConsumerWaker {
     /// Rings if the consumer sleeps or is about to. The fence pairs with the one in
-    /// [`ConsumerInbox::wait`](super::channel::ConsumerInbox::wait): either the consumer sees what was left before this call, or this
-    /// call sees that it is going to sleep.
+    /// [`ConsumerInbox::wait`](super::channel::ConsumerInbox::wait): either the consumer sees what was left before this
+    /// call, or this call sees that it is going to sleep.
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed)

@@ -1,11 +1,11 @@
 //! The channel between receivers and a consumer: a queue for each lane that feeds it, bounded, lock-free.
 //!
 //! A queue has a place for everything of its lane that can be under way, so it is never full; what is bounded is the
-//! memory of what waits, and a [`SinkRoute`](super::route::SinkRoute) says what happens when that is used up. Beside each queue
-//! there is a place for one open block: what a receiver has packed and not filled. It takes the block out again to go
-//! on filling it; a consumer whose queues are empty takes it as it is. So short batches are joined for as long as the
-//! consumer is behind and not longer, without a timer. The place is a queue of one and not an atomic cell: a cell keeps
-//! a pointer as a number, which miri rightly refuses, and looking into an empty cell writes to it.
+//! memory of what waits, and a [`SinkRoute`](super::route::SinkRoute) says what happens when that is used up. Beside
+//! each queue there is a place for one open block: what a receiver has packed and not filled. It takes the block out
+//! again to go on filling it; a consumer whose queues are empty takes it as it is. So short batches are joined for as
+//! long as the consumer is behind and not longer, without a timer. The place is a queue of one and not an atomic cell:
+//! a cell keeps a pointer as a number, which miri rightly refuses, and looking into an empty cell writes to it.
 //!
 //! The queues are crossbeam's; the sleep is ours, see `bell`. A consumer of a thousand lanes does not
 //! look through a thousand queues to find the one that has something, see `marks`.
@@ -151,8 +151,8 @@ impl Drop for ConsumerInbox {
 }
 
 impl ConsumerInbox {
-    /// One for the same consumer, which takes nothing from it before [`ConsumerInbox::go_on_with`]. Whoever calls that consumer
-    /// is heard as before.
+    /// One for the same consumer, which takes nothing from it before [`ConsumerInbox::go_on_with`]. Whoever calls that
+    /// consumer is heard as before.
     pub fn heir(consumer: &Caller) -> Self {
         let mut heir = Self::default();
         (heir.bell, heir.is_heir) = (Arc::clone(&consumer.0), true);

@@ -97,9 +97,9 @@ impl SinkRoute {
     }
 
     /// Hands the datagrams of a batch over: the batch itself, or their copies. `is_full` says that the batch has no
-    /// slot left, so that lending it wastes nothing. With `quietly` the consumer is woken by [`SinkRoute::ring`], which the
-    /// caller owes before it sleeps; a consumer that would get too much at once is woken all the same. Each number of
-    /// datagrams that nobody will consume goes to `dropped`.
+    /// slot left, so that lending it wastes nothing. With `quietly` the consumer is woken by [`SinkRoute::ring`], which
+    /// the caller owes before it sleeps; a consumer that would get too much at once is woken all the same. Each number
+    /// of datagrams that nobody will consume goes to `dropped`.
     pub fn hand(
         &mut self,
         parcel: &Parcel,

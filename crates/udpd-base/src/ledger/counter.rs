@@ -174,7 +174,7 @@ macro_rules! counters {
         $crate::ledger::counter::cells!($table { $($name: u64,)+ $($($field: $kind,)+)? });
 
         impl $crate::ledger::counter::CounterTable for $table {
-            const COUNTERS: &'static [$crate::ledger::counter::LedgerCounter] = &[$($crate::ledger::counter::LedgerCounter {
+            const COUNTERS: &'static [$crate::ledger::counter::LedgerCounter] = &[$($crate::ledger::LedgerCounter {
                 name: stringify!($name),
                 help: $help,
                 $($fact: $value,)*

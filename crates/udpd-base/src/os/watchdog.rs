@@ -1,16 +1,16 @@
 //! The watchdog: tells the service manager that every thread is well, and is silent while one hangs, so that the
 //! manager restarts the daemon (`WatchdogSec=`).
 //!
-//! A thread is well when its heartbeat has moved since the look before, or when it rests. Resting is waiting for work, for
-//! a disk or for a peer: a disk that freezes for an hour is not our hang, and a restart would only lose what waits for
-//! it. For what the heartbeat does not show the kernel is asked, where /proc can be read. A thread that somebody has
-//! stopped, with a debugger, stands in its rest and takes no work when it comes: it is not well. One that the kernel
-//! itself keeps in a sleep that no signal ends, for a page that a slow disk has yet to bring, is well, for nobody could
-//! restart it.
+//! A thread is well when its heartbeat has moved since the look before, or when it rests. Resting is waiting for work,
+//! for a disk or for a peer: a disk that freezes for an hour is not our hang, and a restart would only lose what waits
+//! for it. For what the heartbeat does not show the kernel is asked, where /proc can be read. A thread that somebody
+//! has stopped, with a debugger, stands in its rest and takes no work when it comes: it is not well. One that the
+//! kernel itself keeps in a sleep that no signal ends, for a page that a slow disk has yet to bring, is well, for
+//! nobody could restart it.
 //!
-//! The heartbeat of every thread is read at each look, which is cheap. To ask the kernel costs ten microseconds a thread,
-//! and a daemon with a port for each customer has a thousand that rest. So of many that rest some are asked at each
-//! look, in turn, and all of them within half of the manager's limit.
+//! The heartbeat of every thread is read at each look, which is cheap. To ask the kernel costs ten microseconds a
+//! thread, and a daemon with a port for each customer has a thousand that rest. So of many that rest some are asked at
+//! each look, in turn, and all of them within half of the manager's limit.
 //!
 //! The looks are made by a thread of their own. So the main thread is looked at like any other, and may rest like any
 //! other. A look wakes this one thread once a second, or four times within a limit shorter than four seconds; three
@@ -244,7 +244,8 @@ mod tests {
         ThreadStatus { name: format!("thread{thread_id}").into(), thread_id, heartbeat }
     }
 
-    /// Who was found hanging at each look at threads with these heartbeat, where 8 sleeps in the kernel and 9 is stopped.
+    /// Who was found hanging at each look at threads with these heartbeat, where 8 sleeps in the kernel and 9 is
+    /// stopped.
     fn judged(looks: &[&[(i32, u64)]]) -> Vec<Option<i32>> {
         let mut seen = PreviousLooks::default();
         let mut look = |found: &[(i32, u64)]| {

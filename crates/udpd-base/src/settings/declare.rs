@@ -76,7 +76,10 @@ macro_rules! settings {
                 keys
             }
 
-            fn read(table: &mut $crate::settings::TomlTable<'_>, findings: &mut $crate::settings::Findings<'_>) -> Self {
+            fn read(
+                table: &mut $crate::settings::TomlTable<'_>,
+                findings: &mut $crate::settings::Findings<'_>,
+            ) -> Self {
                 use $crate::settings::ValueKind;
                 Self {
                     $($field: ValueKind::<$type>::take(

@@ -85,7 +85,8 @@ impl Outlet {
         }
     }
 
-    /// Hands the datagrams of a batch over, see [`SinkRoute::hand`]. What nobody takes is counted in the books of the lane.
+    /// Hands the datagrams of a batch over, see [`SinkRoute::hand`]. What nobody takes is counted in the books of the
+    /// lane.
     pub fn hand(
         &mut self,
         parcel: &Parcel,
