@@ -17,7 +17,7 @@ use udpd_engine::config::{
     Config, DaemonConfig, EngineKind, Gro, HostView, Lanes, ListenerConfig, Multicast, RunArguments, Spread,
     SteerConfig,
 };
-use udpd_inspect::policy::{Limit, Proxies, RATE_LIMIT_MAX};
+use udpd_inspect::policy::{Proxies, RATE_LIMIT_MAX, SourceLimit};
 
 /// A pipeline to be measured, and what was changed for it.
 #[derive(Debug, Clone)]
@@ -131,7 +131,7 @@ fn move_to(place: &Place, listener: &mut ListenerConfig, changed: &mut Vec<Strin
         changed.push("it reads no PROXY headers, because the bench sends none".to_owned());
     }
     if let Some(limit) = &mut listener.rate_limit {
-        *limit = Limit { per_source: RATE_LIMIT_MAX, burst: RATE_LIMIT_MAX };
+        *limit = SourceLimit { per_source: RATE_LIMIT_MAX, burst: RATE_LIMIT_MAX };
         changed.push(format!(
             "rate_limit lets {RATE_LIMIT_MAX}/s through from each source, because the bench is one source"
         ));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use udpd_inspect::policy::{Limit, RateLimiter};
+use udpd_inspect::policy::{RateLimiter, SourceLimit};
 
 /// A limiter of ten a second, and what is written about it.
 struct Scene {
@@ -17,7 +17,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let offences = Arc::new(Offences::default());
-        let limiter = RateLimiter::new(Limit { per_source: 10, burst: 10 }, Arc::clone(&offences));
+        let limiter = RateLimiter::new(SourceLimit { per_source: 10, burst: 10 }, Arc::clone(&offences));
         let watch = OffenceWatch::new("listener in, lane 0".to_owned(), "rate_limit".to_owned());
         Self { limiter, offences, watch, second: 0 }
     }

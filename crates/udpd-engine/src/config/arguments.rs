@@ -5,11 +5,11 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use super::Config;
 use super::daemon::DaemonConfig;
 use super::listener::{LANES_MAX, Lanes, ListenerConfig, MAX_LENGTH};
-use super::sinks::{Common, SinkConfig};
+use super::sinks::{CommonKeys, SinkConfig};
 use super::steer::SteerConfig;
-use super::whole::Config;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Format;
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
@@ -180,7 +180,7 @@ fn parse_uri(uri: &str, directory: &Path) -> Result<SinkConfig, Failure> {
         return Err(wrong(ValueAdvice::new(format!("{name:?} is an unknown scheme"), working())));
     };
     let settings = (scheme.read)(&Uri { whole: uri, scheme: name, rest, directory })?;
-    Ok(SinkConfig::with(name, settings, Common::default()))
+    Ok(SinkConfig::with(name, settings, CommonKeys::default()))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ settings! {
     #[derive(Debug, Clone, PartialEq)]
     pub struct DaemonConfig {
         /// The Unix socket that answers `udpd stats`, `udpd reload` and `udpd reopen`. "" = none.
-        control_socket: Chosen<Option<PathBuf>> = "/run/udpd/control.sock", ControlSocket;
+        control_socket: Chosen<Option<PathBuf>> = "/run/udpd/control.sock", ControlSocketPath;
         /// The address that Prometheus scrapes, with a page for browsers. "" = off.
         metrics_address: Chosen<Option<SocketAddr>> = "127.0.0.1:9817", Choose(Optional(address::parse_metrics)),
             elsewhere "metrics";
@@ -41,7 +41,7 @@ settings! {
     }
 }
 
-/// Less would not hold what one lane receives into; the plan knows how much these lanes need.
+/// Less would not hold the batches of one lane. How much all lanes need is for the plan to say.
 const POOL: std::ops::RangeInclusive<u64> = 1 << 20..=1024 << 30;
 
 const LOG_LEVELS: &[(&str, log::LevelFilter)] = &[
@@ -51,7 +51,7 @@ const LOG_LEVELS: &[(&str, log::LevelFilter)] = &[
     ("debug", log::LevelFilter::Debug),
 ];
 
-/// The name of a user as tools write one, which need not be there.
+/// A possible name of a user. Whether the host has that user is checked elsewhere.
 fn check_user(text: &str) -> Result<WantedUser, ValueAdvice> {
     let is_odd = |letter: char| letter.is_whitespace() || letter.is_control() || matches!(letter, ':' | '/');
     match text {
@@ -65,20 +65,18 @@ fn check_user(text: &str) -> Result<WantedUser, ValueAdvice> {
     }
 }
 
-/// The path of the control socket, whose default depends on who runs the daemon.
-struct ControlSocket;
+/// The path of the control socket, whose default depends on the user that runs the daemon.
+struct ControlSocketPath;
 
-impl ValueKind<Chosen<Option<PathBuf>>> for ControlSocket {
+impl ValueKind<Chosen<Option<PathBuf>>> for ControlSocketPath {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Chosen<Option<PathBuf>>> {
         let packaged = Choose(Optional(paths::check_socket)).read(field, findings)?;
         Some(if field.written { packaged } else { Chosen { value: own_socket(packaged.value), written: false } })
     }
 }
 
-/// The control socket of this process, when the file does not name one. `packaged` is that of root.
-///
-/// Under systemd that is the directory the unit was given; for root the directory under /run; for an ordinary user the
-/// first of those that are the user's own.
+/// The control socket where the file names none: in the directory that systemd gave to the unit, or `packaged` (under
+/// /run) for root, or in the first runtime directory that an ordinary user has.
 fn own_socket(packaged: Option<PathBuf>) -> Option<PathBuf> {
     // systemd separates several directories with colons; the first is the one of the unit's own name.
     let of_unit = std::env::var_os("RUNTIME_DIRECTORY");
@@ -86,7 +84,7 @@ fn own_socket(packaged: Option<PathBuf>) -> Option<PathBuf> {
     if let Some(own) = of_unit.filter(|path| path.starts_with('/')) {
         return Some(PathBuf::from(own).join("control.sock"));
     }
-    // Also for a reload, in a process that has become another user.
+    // A process that has become another user still was root when it chose the path, also at a reload.
     if user::is_or_was_root() {
         return packaged;
     }

@@ -1,8 +1,7 @@
-//! Who feeds whom: how many lanes a listener gets, which consumer of a sink each of them feeds, and which file that
-//! makes.
+//! How many lanes a listener gets, which consumer of a sink each lane feeds, and which file that consumer writes.
 //!
-//! The plan is made of these answers, and so are the test for two writers of one file, the daemon's own files and the
-//! bench: what none of them counts by itself cannot differ between them.
+//! The plan, the check for two writers of one file, the daemon and the bench all take these answers from here, so they
+//! cannot differ.
 
 use super::listener::{Lanes, ListenerConfig};
 use super::sinks::ConsumerCount;
@@ -22,7 +21,7 @@ pub struct LaneFeeds<'c> {
     listeners: &'c [ListenerConfig],
     /// By listener: how many each of its addresses gets.
     lanes_on_address: Vec<usize>,
-    /// By listener: how many there are besides, each for a receive queue that goes past the kernel's stack.
+    /// By listener: how many more there are, each for a receive queue that AF_XDP takes past the kernel's stack.
     lanes_past_the_stack: Vec<usize>,
 }
 
@@ -37,9 +36,9 @@ pub struct Feeder {
 }
 
 impl<'c> LaneFeeds<'c> {
-    /// `receive_queues` tells how many an interface has, where it tells, and `cores` how many udpd may use, where that
-    /// is known: more receivers than cores would only take turns, so with more queues than cores each lane takes
-    /// several. A listener with receive queues of its own has a lane for each, and the others none for those.
+    /// `receive_queues` is the number that an interface has, where it is known, and `cores` the number that udpd may
+    /// use. More receivers than cores would only take turns, so with more queues than cores each lane takes several. A
+    /// listener with dedicated receive queues has a lane for each, and the other listeners have none for those.
     pub fn new(
         listeners: &'c [ListenerConfig],
         steer: &SteerConfig,
@@ -50,12 +49,12 @@ impl<'c> LaneFeeds<'c> {
             let needed = || listener.absorb.rate.div_ceil(LANE_RATE).clamp(1, LANES_FOR_RATE_MAX) as usize;
             let one_each = |queues: usize| cores.filter(|&cores| cores > 0).map_or(queues, |cores| queues.min(cores));
             let shared = |interface: &str| {
-                // Those that it will have once it is steered: the lanes are not to change with it.
+                // As many as it will have once it is steered: steering must not change the number of lanes.
                 let asked = steer.queues_asked(interface).or_else(|| receive_queues(interface));
                 asked.map(|queues| queues.saturating_sub(steer.dedicated_on(interface)).max(1))
             };
             match (listener.lanes, &listener.interface) {
-                // Its sockets take what the program at the interface lets pass.
+                // Its sockets receive only what the program at the interface lets pass.
                 _ if listener.is_past_the_stack() => 1,
                 (Lanes::Count(count), _) => count.get(),
                 (Lanes::Auto, _) if steer.dedicated_to(listener).is_some() => steer.own_queues(listener),
@@ -63,7 +62,7 @@ impl<'c> LaneFeeds<'c> {
                 (Lanes::Auto, None) => needed(),
             }
         };
-        // Each needs its own engine, however many cores there are.
+        // Each queue needs an engine of its own, however many cores there are.
         let past_the_stack = |listener: &ListenerConfig| match &listener.interface {
             Some(interface) if listener.is_past_the_stack() => receive_queues(interface).unwrap_or(1).max(1),
             _ => 0,

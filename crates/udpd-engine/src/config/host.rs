@@ -1,7 +1,7 @@
 //! What the configuration is checked against: the interfaces and cores of this host.
 //!
-//! Files are read below roots that a test can point elsewhere. A host that hides them (a container without /sys)
-//! is not an error: what cannot be known is not refused here and fails later, if it does, with its own message.
+//! Files are read below roots that a test can point elsewhere. A host that hides them (a container without /sys) is
+//! not an error: what cannot be known is not refused here. If it is wrong it fails later, with its own message.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,26 +22,26 @@ pub struct HostView {
     pub may_come: MayCome,
     /// Whether the lists of networks are read that listeners name.
     pub lists: Lists,
-    /// Whether the user has to be there that udpd becomes: a daemon that runs has become it.
+    /// Whether the user that udpd becomes must exist. A running daemon has become it already.
     pub becomes_user: bool,
 }
 
-/// What becomes of `allow_files` and `deny_files`.
+/// Whether `allow_files` and `deny_files` are read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Lists {
-    /// They are read.
     #[default]
     Read,
-    /// Who only asks a daemon that runs, or looks after a card, does without: they may be long, and somebody else's.
+    /// For commands that only ask a running daemon or steer a card: the files may be long, and not readable for the
+    /// user.
     Leave,
 }
 
-/// Interfaces that may be absent, and no mistake of the file.
+/// Interfaces that may be absent without being a mistake.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MayCome {
     #[default]
     None,
-    /// Those of `[steer]`: who receives does so without them, and warns.
+    /// Those of `[steer]`: the daemon receives without them, and warns.
     Steered,
     All,
 }
@@ -72,7 +72,7 @@ impl HostView {
     /// Refuses a user that this host does not have.
     pub(super) fn check_user(&self, wanted: &WantedUser) -> Result<(), ValueAdvice> {
         let WantedUser::Named(name) = wanted else { return Ok(()) };
-        // A list of users that cannot be read is no reason: whoever becomes the user says so.
+        // Where the list of users cannot be read, the change of user fails later with its own message.
         if !self.becomes_user || !matches!(Account::of(name), Ok(None)) {
             return Ok(());
         }
@@ -109,36 +109,26 @@ impl HostView {
 
     /// Refuses cores that do not exist, are offline, or that this process may not use.
     pub(super) fn check_cpus(&self, cpus: &[usize]) -> Result<(), ValueAdvice> {
-        let missing =
-            |known: &[usize]| -> Vec<usize> { cpus.iter().copied().filter(|cpu| !known.contains(cpu)).collect() };
-        if let Some(present) = self.cpu_file("present") {
-            let absent = missing(&present);
-            if !absent.is_empty() {
-                let what = format!("this host has no {}", cores(&absent));
-                return Err(ValueAdvice::new(what, format!("write some of \"{}\"", steer::format_core_list(&present))));
-            }
-        }
-        if let Some(online) = self.cpu_file("online") {
-            let offline = missing(&online);
-            if !offline.is_empty() {
-                let what = format!("{} offline", is(&offline));
-                let cure = format!(
-                    "write some of \"{}\", or bring it up: echo 1 > /sys/devices/system/cpu/cpu{}/online",
-                    steer::format_core_list(&online),
-                    offline[0]
-                );
-                return Err(ValueAdvice::new(what, cure));
-            }
-        }
-        if let Some(allowed) = self.allowed_cpus() {
-            let barred = missing(&allowed);
-            if !barred.is_empty() {
-                let what = format!("this process may not use {}", cores(&barred));
-                let cure = format!(
-                    "write some of \"{}\", or widen CPUAffinity=, AllowedCPUs=, taskset or the container's cpuset",
-                    steer::format_core_list(&allowed)
-                );
-                return Err(ValueAdvice::new(what, cure));
+        type Describe = fn(&[usize]) -> String;
+        let checks: [(Option<Vec<usize>>, Describe, Describe); 3] = [
+            (self.cpu_file("present"), |missing| format!("this host has no {}", cores(missing)), |_| String::new()),
+            (
+                self.cpu_file("online"),
+                |missing| format!("{} {} offline", cores(missing), if missing.len() == 1 { "is" } else { "are" }),
+                |missing| format!(", or bring it up: echo 1 > /sys/devices/system/cpu/cpu{}/online", missing[0]),
+            ),
+            (
+                self.allowed_cpus(),
+                |missing| format!("this process may not use {}", cores(missing)),
+                |_| ", or widen CPUAffinity=, AllowedCPUs=, taskset or the container's cpuset".to_owned(),
+            ),
+        ];
+        for (known, what, other_cure) in checks {
+            let Some(known) = known else { continue };
+            let missing: Vec<usize> = cpus.iter().copied().filter(|cpu| !known.contains(cpu)).collect();
+            if !missing.is_empty() {
+                let cure = format!("write some of \"{}\"{}", steer::format_core_list(&known), other_cure(&missing));
+                return Err(ValueAdvice::new(what(&missing), cure));
             }
         }
         Ok(())
@@ -168,10 +158,6 @@ impl HostView {
 
 fn cores(cpus: &[usize]) -> String {
     format!("{} {}", if cpus.len() == 1 { "core" } else { "cores" }, steer::format_core_list(cpus))
-}
-
-fn is(cpus: &[usize]) -> String {
-    format!("{} {}", cores(cpus), if cpus.len() == 1 { "is" } else { "are" })
 }
 
 #[cfg(test)]

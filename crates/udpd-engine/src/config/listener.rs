@@ -1,21 +1,21 @@
 //! `[[listener]]`: one port, or one port on several addresses, and how its lanes receive.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use mmsg::proxy::PREFIX_BYTES_MAX;
 use mmsg::xdp::{Checksums, Mode};
 
-use super::multicast::Multicast;
-use super::names::check_name;
+use super::check_name;
 use udpd_base::settings::kinds::{
-    ByteSize, Flag, Flat, NameList, OneOf, OneOrMore, Optional, Or, QuotedText, SubTable, TimeSpan, WholeNumber,
+    ByteSize, Flag, Flat, List, NameList, OneOf, OneOrMore, Optional, Or, QuotedText, SubTable, TimeSpan, WholeNumber,
 };
 use udpd_base::settings::{Field, Findings, KeyDeclaration, ValueKind, settings};
 use udpd_base::text::address;
-use udpd_inspect::policy::{Access, Limit, Proxies, RateLimit};
+use udpd_base::text::advice::ValueAdvice;
+use udpd_inspect::policy::{Access, Proxies, RateLimit, SourceLimit};
 use udpd_inspect::upstream::{AnySequence, Sequence};
 
 settings! {
@@ -72,12 +72,55 @@ settings! {
         /// The proxies before it.
         proxies: Proxies = {}, Flat;
         /// What one source address may send to one lane.
-        rate_limit: Option<Limit> = {}, RateLimit;
+        rate_limit: Option<SourceLimit> = {}, RateLimit;
         /// The sequence number that its datagrams carry. "" = none: what never reached this host is then unknown.
         sequence: Option<Sequence> = "" like "netflow9", AnySequence, elsewhere "protocol";
         // Indexes into `Config::sinks`, each once.
         /// The sinks that get every datagram of this listener.
         sinks: Vec<usize> = required like ["archive"], NameList, elsewhere "sink outputs";
+    }
+}
+
+settings! {
+    /// The multicast groups of a listener.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Multicast {
+        /// The groups to join. Every one needs an address of the listener that receives it.
+        groups as multicast_groups: Vec<IpAddr> = [] like ["239.1.1.1"], List(parse_group);
+        /// Where they are joined. "" = `interface`, or else the one that the kernel's routes name.
+        interface as multicast_interface: Option<String> = "", Optional(|name| Ok(name.to_owned()));
+        /// Take them from these senders only. Empty = from any sender; otherwise every group has one of its family.
+        sources: Vec<IpAddr> = [], List(parse_source);
+    }
+}
+
+fn parse_group(text: &str) -> Result<IpAddr, ValueAdvice> {
+    let right = "write a group from 224.0.0.0 to 239.255.255.255, or one that begins with ff, such as \"239.1.1.1\"";
+    match text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(group) if group.is_multicast() => Ok(group),
+        Ok(_) => Err(ValueAdvice::new(format!("{text:?} is not a multicast group"), right)),
+        Err(_) => Err(ValueAdvice::new(format!("{text:?} is not an IP address"), format!("{right}, without a port"))),
+    }
+}
+
+fn parse_source(text: &str) -> Result<IpAddr, ValueAdvice> {
+    let right = "write the unicast address of a sender, such as \"10.0.0.9\"";
+    match text.parse::<IpAddr>() {
+        Ok(source) if source.is_multicast() || source.is_unspecified() => {
+            Err(ValueAdvice::new(format!("{text:?} cannot be the address of a sender"), right))
+        }
+        Ok(source) => Ok(source),
+        Err(_) => Err(ValueAdvice::new(format!("{text:?} is not an IP address"), right)),
+    }
+}
+
+/// Whether a socket on `address` can be given what is sent to `group`.
+pub(super) fn receives(address: &SocketAddr, group: IpAddr) -> bool {
+    match address.ip() {
+        own if own == group => true,
+        IpAddr::V4(own) => own.is_unspecified() && group.is_ipv4(),
+        // A socket on [::] takes IPv4 as well.
+        IpAddr::V6(own) => own.is_unspecified(),
     }
 }
 
@@ -105,7 +148,7 @@ settings! {
     }
 }
 
-/// A table of its own, and whether it was written.
+/// Reads `absorb`, and notes whether it was written.
 struct WrittenAbsorb;
 
 impl ValueKind<Absorb> for WrittenAbsorb {
@@ -120,34 +163,34 @@ impl ValueKind<Absorb> for WrittenAbsorb {
 }
 
 impl ListenerConfig {
-    /// A listener of which only the name and the addresses are written. It feeds no sink yet.
+    /// A listener with defaults for all but its name and its addresses. It feeds no sink yet.
     pub fn new(name: impl Into<String>, addresses: Vec<SocketAddr>) -> Self {
         Self { name: name.into(), addresses, ..Self::default() }
     }
 
-    /// Whether its datagrams go past the kernel's stack.
+    /// Whether it takes datagrams past the kernel's network stack, with AF_XDP.
     pub fn is_past_the_stack(&self) -> bool {
         self.engine == Some(EngineKind::AfXdp)
     }
 
-    /// Whether the kernel is to say at each datagram how many it has dropped before, because they have numbers. Past
-    /// its stack it does not.
+    /// Whether the kernel is asked for its count of drops with each datagram, to compare it with sequence numbers. With
+    /// AF_XDP there is no such count.
     pub fn reads_drops(&self) -> bool {
         !self.is_past_the_stack() && self.sequence.is_some_and(|sequence| sequence.reads_drops(self.gro.is_on()))
     }
 
-    /// The payload of the datagrams that `absorb` speaks of, as far as it is kept, and what a proxy puts before it.
+    /// How many bytes udpd keeps of a datagram of `absorb`, with the header that a proxy puts before it.
     pub fn absorbed_bytes(&self) -> usize {
         (self.absorb.size_bytes + self.proxy_header_bytes()).min(self.max_length_bytes)
     }
 
-    /// The most that a header of a proxy takes of a datagram, without fields that nobody reads.
+    /// The most bytes that a proxy's header takes of a datagram, without the optional fields, which udpd does not read.
     pub fn proxy_header_bytes(&self) -> usize {
         if self.proxies.protocol { PREFIX_BYTES_MAX } else { 0 }
     }
 }
 
-/// The most lanes of an address: every one is a thread, a socket and a pool.
+/// The most lanes of an address: each lane is a thread, a socket and a pool.
 pub(super) const LANES_MAX: u64 = 1024;
 
 /// From a byte to what a UDP header can say.
@@ -171,14 +214,14 @@ impl Lanes {
     }
 }
 
-/// Whether trains are taken in one piece.
+/// Whether the kernel hands over trains of datagrams in one piece (UDP_GRO).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gro {
     Off,
     On,
-    /// As the datagrams are that come first.
+    /// Decided by the datagrams that come first.
     Auto,
-    /// The same when that is known.
+    /// `Auto`, once that is decided.
     Decided(bool),
 }
 
@@ -187,7 +230,7 @@ impl Gro {
         matches!(self, Gro::On | Gro::Decided(true))
     }
 
-    /// For the ledger.
+    /// As the ledger shows it.
     pub fn state(self) -> &'static str {
         match self {
             Gro::Off => "off",
@@ -213,7 +256,7 @@ pub enum Spread {
 }
 
 impl Spread {
-    /// As it is written.
+    /// Its name in the configuration.
     pub fn name(self) -> &'static str {
         SPREADS.iter().find(|(_, spread)| *spread == self).map_or("", |(name, _)| name)
     }
@@ -222,7 +265,7 @@ impl Spread {
 const SPREADS: &[(&str, Spread)] =
     &[("flow", Spread::Flow), ("cpu", Spread::Cpu), ("queue", Spread::Queue), ("random", Spread::Random)];
 
-/// What receives.
+/// How a lane receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
     /// One system call for each batch.
@@ -233,7 +276,7 @@ pub enum EngineKind {
     AfXdp,
 }
 
-/// As they are written; `None` is for udpd to choose.
+/// The engines by their names in the configuration; with `None` udpd chooses.
 pub const ENGINES: &[(&str, Option<EngineKind>)] = &[
     ("auto", None),
     ("recvmmsg", Some(EngineKind::Recvmmsg)),
@@ -241,7 +284,8 @@ pub const ENGINES: &[(&str, Option<EngineKind>)] = &[
     ("af_xdp", Some(EngineKind::AfXdp)),
 ];
 
-/// `verify` takes what a sender on this host has left to a device that a virtual cable does not have.
+/// `verify` accepts datagrams whose checksum a sender on this host left to the network card: a virtual link never
+/// computes it.
 const CHECKSUMS: &[(&str, Checksums)] =
     &[("verify", Checksums::VerifiedOrLeftToDevice), ("strict", Checksums::Verified), ("off", Checksums::Unverified)];
 

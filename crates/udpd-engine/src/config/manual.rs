@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::file::parts::keys;
+use super::file::keys;
 use udpd_base::settings::KeyDeclaration;
 use udpd_base::text::roff::ManPage;
 

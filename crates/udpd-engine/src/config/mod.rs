@@ -1,9 +1,9 @@
-//! The validated configuration: what the rest of the program may rely on without checking again.
+//! The validated configuration: what the rest of the program may rely on without checking it again.
 //!
-//! The keys are declared beside the types that they fill (see `settings`), here or in the room that uses them. `file`
-//! puts the declarations together and reads a file, every value with its place in the text; `check` holds one value
-//! against another and against the host, and ends with a configuration or with errors that name file, line, column, key
-//! and cure. Nothing here binds or creates anything, or opens more than this file and the lists of networks it names.
+//! Each key is declared beside the type that it fills (see `udpd_base::settings`). `file` reads a file by these
+//! declarations and keeps the place of every value in the text. `check` holds the values against each other and against
+//! the host, and ends with a [`Config`] or with errors that name file, line, column, key and cure. Nothing here binds or
+//! creates anything, or opens more than the file itself and the lists of networks that it names.
 
 mod arguments;
 mod check;
@@ -12,13 +12,9 @@ pub mod feeders;
 mod file;
 mod host;
 mod listener;
-mod load;
 pub mod manual;
-mod multicast;
-mod names;
 mod sinks;
 mod steer;
-mod whole;
 
 #[cfg(test)]
 mod tests;
@@ -30,17 +26,30 @@ pub use check::SLOT_BYTES_MIN;
 pub use daemon::DaemonConfig;
 pub use host::{HostView, Lists, MayCome};
 pub use listener::{
-    Absorb, ENGINES, EngineKind, Gro, Lanes, ListenerConfig, OnTruncate, ReceiveBuffer, Spread, Timestamps,
+    Absorb, ENGINES, EngineKind, Gro, Lanes, ListenerConfig, Multicast, OnTruncate, ReceiveBuffer, Spread, Timestamps,
 };
-pub use multicast::Multicast;
 pub use sinks::{ConsumerCount, SinkConfig};
 pub use steer::SteerConfig;
-pub use whole::Config;
 
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::settings;
-use udpd_base::settings::{Findings, Problems};
+use udpd_base::settings::{Findings, Problem, Problems};
 pub use udpd_base::text::address::overlap;
+use udpd_base::text::advice::ValueAdvice;
+
+/// A whole configuration that has passed every check.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub daemon: DaemonConfig,
+    /// At least one; names and addresses are unique.
+    pub listeners: Vec<ListenerConfig>,
+    /// Every sink that is defined, in the order of the file.
+    pub sinks: Vec<SinkConfig>,
+    /// Which cores udpd may use, and how interfaces are to be set up.
+    pub steer: SteerConfig,
+    /// What is accepted today and should be written differently.
+    pub warnings: Vec<Problem>,
+}
 
 impl Config {
     /// Reads and checks the file at `path` against `host`, with the lists of networks that it names. Opens nothing
@@ -50,18 +59,18 @@ impl Config {
     /// without an edit would not help.
     pub fn load(path: &Path, host: &HostView) -> Result<Self, Failure> {
         let name = path.display().to_string();
-        let text = load::read_text(path, &name)?;
+        let text = file::read_text(path, &name)?;
         Ok(Self::parse(&text, &name, host)?)
     }
 
     /// Checks the text of a file called `name` against `host`, and returns the configuration or all its problems.
     pub fn parse(text: &str, name: &str, host: &HostView) -> Result<Self, Problems> {
-        let mut findings = Findings::new(name, text, file::parts::keys());
+        let mut findings = Findings::new(name, text, file::keys());
         let Some(table) = settings::syntax::parse(text, &mut findings) else {
             return Err(findings.into_problems());
         };
-        let parts = file::parts::read(&table, &mut findings);
-        let config = check::validate(parts, host, &mut findings);
+        let sections = file::read_sections(&table, &mut findings);
+        let config = check::validate(sections, host, &mut findings);
         let (config, warnings) = findings.finish(config)?;
         Ok(Self { warnings, ..config })
     }
@@ -76,4 +85,21 @@ impl Config {
         })?;
         arguments::configure(arguments, &directory)
     }
+}
+
+/// Refuses a name of a listener or a sink that could not stand in a metric, a path or a thread name.
+fn check_name(name: &str) -> Result<String, ValueAdvice> {
+    const LENGTH_MAX: usize = 64;
+    let what = if name.is_empty() {
+        "the name is empty".to_owned()
+    } else if name.len() > LENGTH_MAX {
+        format!("the name is {} bytes long", name.len())
+    } else if let Some(odd) = name.chars().find(|c| !c.is_ascii_alphanumeric() && !"_.-".contains(*c)) {
+        format!("{odd:?} cannot stand in a name")
+    } else if name.bytes().all(|byte| byte == b'.') {
+        format!("{name:?} would be a directory when filled into a path")
+    } else {
+        return Ok(name.to_owned());
+    };
+    Err(ValueAdvice::new(what, "write 1 to 64 letters, digits, dots, dashes or underscores"))
 }

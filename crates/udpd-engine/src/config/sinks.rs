@@ -1,4 +1,4 @@
-//! `[sink.NAME]`, validated: what every sink has, whatever its type. The rest is its type's own.
+//! `[sink.NAME]`: the keys that every sink has. The others belong to its type.
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -14,12 +14,12 @@ use udpd_base::text::units::print_size;
 /// `[sink.NAME]`.
 #[derive(Debug, Clone)]
 pub struct SinkConfig {
-    /// Unique, `[A-Za-z0-9_.-]{1,64}`; of a relay to several destinations there is one for each, `NAME@ADDRESS:PORT`.
+    /// Unique, `[A-Za-z0-9_.-]{1,64}`. A relay to several destinations becomes a sink for each, `NAME@ADDRESS:PORT`.
     pub name: String,
-    /// What its type has of its own.
+    /// The settings of its type.
     pub settings: AnySettings,
     pub consumers: ConsumerCount,
-    /// It runs on the threads of the receivers that feed it.
+    /// Whether it runs on the threads of the receivers that feed it.
     pub inline: bool,
     /// What may wait for each consumer, in bytes of the pool; `None` leaves it to the plan.
     pub queue_bytes: Option<usize>,
@@ -28,13 +28,13 @@ pub struct SinkConfig {
 }
 
 impl SinkConfig {
-    /// A sink of which only the name and what its type needs are written.
+    /// A sink with defaults for all but its name and the settings of its type.
     pub fn new(name: impl Into<String>, settings: impl SinkSettings) -> Self {
-        Self::with(name, Arc::new(settings), Common::default())
+        Self::with(name, Arc::new(settings), CommonKeys::default())
     }
 
-    pub fn with(name: impl Into<String>, settings: AnySettings, common: Common) -> Self {
-        let Common { consumers, inline, queue_bytes, when_full } = common;
+    pub fn with(name: impl Into<String>, settings: AnySettings, common: CommonKeys) -> Self {
+        let CommonKeys { consumers, inline, queue_bytes, when_full } = common;
         Self { name: name.into(), settings, consumers, inline, queue_bytes, when_full }
     }
 }
@@ -42,10 +42,10 @@ impl SinkConfig {
 settings! {
     /// The keys that every sink has.
     #[derive(Debug, Clone)]
-    pub struct Common {
+    pub struct CommonKeys {
         /// How many consumer threads: so many, or one for each lane that feeds the sink.
         consumers: ConsumerCount = 1,
-            Or(&[("per_lane", ConsumerCount::PerLane)], WholeNumber(1..=1024), count), elsewhere "threads workers";
+            Or(&[("per_lane", ConsumerCount::PerLane)], WholeNumber(1..=1024), ConsumerCount::of), elsewhere "threads workers";
         /// Run the sink on the threads of its receivers, without a queue, a consumer and a second wake-up. For sinks
         /// that never wait: null, udp, and unix with datagrams; what is not taken at once counts as sink_error.
         inline: bool = false, Flag, elsewhere "run_to_completion";
@@ -56,14 +56,25 @@ settings! {
     }
 }
 
-fn count(count: usize) -> ConsumerCount {
-    ConsumerCount::Count(NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN))
+/// How many consumers a sink has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConsumerCount {
+    /// This many; lane i feeds consumer i mod N.
+    Count(NonZeroUsize),
+    /// One for each lane that feeds the sink.
+    PerLane,
+}
+
+impl ConsumerCount {
+    fn of(count: usize) -> Self {
+        Self::Count(NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN))
+    }
 }
 
 /// A size, or `"auto"`. The older spelling counted batches.
 struct QueueBytes;
 
-/// Less than two of the smallest blocks hands over nothing while one is filled.
+/// With less than two of the smallest blocks nothing could be handed over while one is filled.
 const QUEUE: RangeInclusive<u64> = 64 << 10..=1024 << 30;
 
 /// A batch of the older spelling: 64 datagrams of 512 bytes.
@@ -100,12 +111,3 @@ impl ValueKind<Option<usize>> for QueueBytes {
 
 const POLICIES: &[(&str, FullPolicy)] =
     &[("drop_newest", FullPolicy::DropNewest), ("drop_oldest", FullPolicy::DropOldest), ("block", FullPolicy::Block)];
-
-/// How many consumers a sink has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConsumerCount {
-    /// This many; lane i feeds consumer i mod N.
-    Count(NonZeroUsize),
-    /// One for each lane that feeds the sink.
-    PerLane,
-}

@@ -1,5 +1,5 @@
-//! `[steer]`: which interfaces are set up, and what is asked of them. Whether a device can do it is only known when it
-//! is asked, so that is for `udpd steer`, not for here.
+//! `[steer]`: which interfaces are set up, and how. Whether a device can do it is known only when it is asked, which is
+//! for `udpd steer`.
 
 use std::time::Duration;
 
@@ -21,18 +21,18 @@ settings! {
         /// The interfaces that `udpd steer` sets up.
         interfaces: Vec<String> = [], List(|name| Ok(name.to_owned()));
         /// What is wished of them. Its cores are those that udpd may use at all.
-        request: Request = {}, Wished;
+        request: Request = {}, FlatRequest;
         // By the names of the listeners, in order; the request has what they listen to in the same order.
         /// How many receive queues the card keeps for what each of these listeners receives.
-        dedicated_queues: Vec<(String, usize)> = {} like { netflow = 1 }, Queues;
+        dedicated_queues: Vec<(String, usize)> = {} like { netflow = 1 }, DedicatedQueueCounts;
         /// Whether irqbalance is only warned of, or asked to leave the interrupts alone.
         ban_irqbalance as irqbalance: bool = "warn", OneOf(&[("warn", false), ("ban", true)]);
     }
 }
 
 settings! {
-    /// The keys of a [`Request`], which `steer` declares and therefore cannot read from TOML itself.
-    struct Wishes {
+    /// The keys of a [`Request`], which the crate `steer` declares and therefore cannot be read from TOML itself.
+    struct RequestKeys {
         /// How many receive queues.
         rx_queues: Amount = "keep", Or(AMOUNTS, WholeNumber(AMOUNT), Amount::Number);
         /// How many datagrams the ring of a receive queue holds.
@@ -55,26 +55,26 @@ settings! {
     }
 }
 
-/// Reads [`Wishes`] from the table itself.
-struct Wished;
+/// Reads [`RequestKeys`] from the table of `[steer]` itself.
+struct FlatRequest;
 
-impl ValueKind<Request> for Wished {
+impl ValueKind<Request> for FlatRequest {
     fn read(&self, _: &Field<'_>, _: &mut Findings<'_>) -> Option<Request> {
         None
     }
 
     fn keys(&self, own: KeyDeclaration) -> Vec<KeyDeclaration> {
-        ValueKind::<Wishes>::keys(&Flat, own)
+        ValueKind::<RequestKeys>::keys(&Flat, own)
     }
 
     fn take(&self, _: &KeyFacts, table: &mut TomlTable<'_>, findings: &mut Findings<'_>) -> Request {
-        let Wishes { rx_queues, ring, flow_hash_udp, indirection, coalesce, placement, cores } =
-            Wishes::read(table, findings);
+        let RequestKeys { rx_queues, ring, flow_hash_udp, indirection, coalesce, placement, cores } =
+            RequestKeys::read(table, findings);
         Request { rx_queues, ring, flow_hash_udp, indirection, coalesce, placement, cores, ..Request::default() }
     }
 }
 
-/// Whoever waits longer for an interrupt loses what a ring does not hold.
+/// A longer wait for an interrupt loses what the ring does not hold.
 const COALESCE: std::ops::RangeInclusive<Duration> = Duration::ZERO..=Duration::from_millis(10);
 
 /// More queues or descriptors than any device has.
@@ -127,9 +127,9 @@ impl SteerConfig {
 }
 
 /// A number of receive queues for each listener that is named, in the order of the names.
-struct Queues;
+struct DedicatedQueueCounts;
 
-impl ValueKind<Vec<(String, usize)>> for Queues {
+impl ValueKind<Vec<(String, usize)>> for DedicatedQueueCounts {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<(String, usize)>> {
         let table = TomlTable::open(field, findings, "a table")?;
         let mut count = |(name, field): (Located<String>, Field<'_>)| {

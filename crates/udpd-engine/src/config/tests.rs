@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::file::parts::keys;
+use super::file::keys;
 use super::{Absorb, Config, DaemonConfig, HostView, Lists};
 use udpd_base::settings::{Chosen, KeyDeclaration};
 use udpd_sinks::kafka::KafkaSettings;

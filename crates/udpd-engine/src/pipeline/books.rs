@@ -23,7 +23,7 @@ use udpd_base::ledger::{
     ResidenceSnapshot, ResidenceTally, XdpSnapshot,
 };
 use udpd_base::os::holder;
-use udpd_inspect::upstream::Upstream;
+use udpd_inspect::upstream::UpstreamMonitor;
 
 /// The kernel's counts of drops, by the inode of the socket.
 pub type Drops = BTreeMap<u64, u32>;
@@ -86,7 +86,7 @@ pub(super) struct ListenerBooks {
     pub sinks: Vec<usize>,
     pub lanes: Vec<LaneBooks>,
     /// What never reached this host, where its datagrams have numbers.
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<UpstreamMonitor>,
     /// What the kernel dropped at sockets of the process before since that looked last; empty where it has none of
     /// them.
     pub between: OnceLock<Between>,

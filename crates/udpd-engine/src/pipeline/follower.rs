@@ -3,12 +3,12 @@
 
 use std::thread::JoinHandle;
 
-use udpd_inspect::upstream::Upstream;
+use udpd_inspect::upstream::UpstreamMonitor;
 
 /// A running one.
 #[derive(Debug)]
 pub(super) struct Follower {
-    pub(super) upstream: Upstream,
+    pub(super) upstream: UpstreamMonitor,
     pub(super) thread: JoinHandle<()>,
 }
 

@@ -10,7 +10,7 @@ use crate::plan::{LanePlan, PipelinePlan};
 use udpd_base::sink::settings::SinkTarget;
 use udpd_base::text::address;
 use udpd_inspect::policy::{AccessList, Offences, Unwrapper};
-use udpd_inspect::upstream::Upstream;
+use udpd_inspect::upstream::UpstreamMonitor;
 
 /// What a lane needs before it can make anything, and what another socket for it is made from.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub struct LaneSetup {
     /// Who exceeds its rate limit, where it has one.
     pub offences: Option<Arc<Offences>>,
     /// What its listener knows of what never reached this host, where it has a `sequence`.
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<UpstreamMonitor>,
     /// It feeds a sink that sends to addresses.
     pub is_relayed: bool,
     /// What this machine does not give its listener was said when an earlier configuration came into force.
@@ -50,7 +50,8 @@ impl LaneSetup {
     pub(super) fn all(config: &Config, plan: &PipelinePlan) -> Vec<Self> {
         let shared = |(index, listener): (usize, &ListenerConfig)| {
             let lanes = plan.lanes.iter().filter(|lane| lane.listener == index).count();
-            let upstream = listener.sequence.map(|sequence| Upstream::new(sequence, lanes, listener.reads_drops()));
+            let upstream =
+                listener.sequence.map(|sequence| UpstreamMonitor::new(sequence, lanes, listener.reads_drops()));
             let is_relayed = !destinations(config, listener).is_empty();
             let access = listener.access.list.clone();
             (Arc::new(listener.clone()), Unwrapper::new(&listener.proxies), access, upstream, is_relayed)

@@ -1,6 +1,6 @@
 //! `allow` and `deny`, in the configuration and in files, as one table: who may send, by longest prefix.
 //!
-//! [`Networks`] collects what is written, [`AccessList`] is made of it once and never changed. All lanes of a listener
+//! [`Networks`] collects what is written. [`AccessList`] is made of it once and never changed; all lanes of a listener
 //! read the same one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use mmsg::SourceRanges;
 
-use super::ranges::{Entry, Number, Ranges};
+use super::ranges::{Number, Prefix, Ranges};
 
 /// Which sources are accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,16 +19,16 @@ pub struct AccessList {
     networks: usize,
 }
 
-/// Networks, what is said of each, and where.
+/// Networks that are accepted or refused, and where each is written.
 #[derive(Debug, Default)]
 pub struct Networks {
-    v4: Vec<Entry<u32>>,
-    v6: Vec<Entry<u128>>,
+    v4: Vec<Prefix<u32>>,
+    v6: Vec<Prefix<u128>>,
 }
 
 /// Where a network is written: a line of one of several texts, which the caller numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Origin {
+pub struct NetworkOrigin {
     pub text: u16,
     pub line: u32,
 }
@@ -37,8 +37,8 @@ pub struct Origin {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub network: IpNet,
-    pub allowed: Origin,
-    pub denied: Origin,
+    pub allowed: NetworkOrigin,
+    pub denied: NetworkOrigin,
 }
 
 impl Networks {
@@ -47,15 +47,15 @@ impl Networks {
         self.v4.len() + self.v6.len()
     }
 
-    pub fn push(&mut self, network: IpNet, accept: bool, Origin { text, line }: Origin) {
+    pub fn push(&mut self, network: IpNet, accept: bool, NetworkOrigin { text, line }: NetworkOrigin) {
         let bits = network.prefix_len();
         match network {
-            IpNet::V4(v4) => self.v4.push(Entry { first: v4.network().to_bits(), bits, accept, text, line }),
-            IpNet::V6(v6) => self.v6.push(Entry { first: v6.network().to_bits(), bits, accept, text, line }),
+            IpNet::V4(v4) => self.v4.push(Prefix { first: v4.network().to_bits(), bits, accept, text, line }),
+            IpNet::V6(v6) => self.v6.push(Prefix { first: v6.network().to_bits(), bits, accept, text, line }),
         }
     }
 
-    /// Puts them in order, and says which decide nothing because they are both accepted and refused.
+    /// Puts them in order, and reports those that are both accepted and refused.
     pub fn sort(&mut self, mut report: impl FnMut(Conflict)) {
         let address = |bits: u32| IpAddr::from(Ipv4Addr::from_bits(bits));
         sort(&mut self.v4, |one, other| report(conflict(address(one.first), one, other)));
@@ -63,7 +63,7 @@ impl Networks {
         sort(&mut self.v6, |one, other| report(conflict(address(one.first), one, other)));
     }
 
-    /// The table of what is in order and without conflicts. A source in no network is accepted when `otherwise` is.
+    /// The table, once they are in order and without conflicts. A source in no network gets the answer `otherwise`.
     pub fn into_list(self, otherwise: bool) -> AccessList {
         let networks = distinct(&self.v4) + distinct(&self.v6);
         AccessList { v4: Ranges::of(&self.v4, otherwise), v6: Ranges::of(&self.v6, otherwise), networks }
@@ -75,14 +75,14 @@ impl AccessList {
     /// may be in both, which is for the configuration to see to.
     pub fn new(allow: &[IpNet], deny: &[IpNet]) -> Self {
         let mut networks = Networks::default();
-        let nowhere = Origin { text: 0, line: 0 };
+        let nowhere = NetworkOrigin { text: 0, line: 0 };
         allow.iter().for_each(|network| networks.push(*network, true, nowhere));
         deny.iter().for_each(|network| networks.push(*network, false, nowhere));
         networks.sort(|_| {});
         networks.into_list(allow.is_empty())
     }
 
-    /// Whether datagrams of `source` are accepted. An IPv4 address is IPv4 also in IPv6 clothes.
+    /// Whether datagrams of `source` are accepted. A mapped IPv4 address counts as IPv4.
     pub fn accepts(&self, source: IpAddr) -> bool {
         match source.to_canonical() {
             IpAddr::V4(v4) => self.v4.accepts(v4.to_bits()),
@@ -90,7 +90,7 @@ impl AccessList {
         }
     }
 
-    /// The same, but for a network whose sources are accepted.
+    /// A copy that also accepts all sources of a network.
     pub fn also_accepting(&self, network: IpNet) -> Self {
         let mut list = self.clone();
         match network {
@@ -100,7 +100,7 @@ impl AccessList {
         list
     }
 
-    /// The same for a filter in the kernel.
+    /// The same table for a filter in the kernel.
     pub fn ranges(&self) -> SourceRanges<'_> {
         let (v4_first, v4_turns) = self.v4.turns();
         let (v6_first, v6_turns) = self.v6.turns();
@@ -112,15 +112,15 @@ impl AccessList {
         self.networks
     }
 
-    /// What it takes of memory.
+    /// The memory that it takes.
     pub fn bytes(&self) -> usize {
         self.v4.bytes() + self.v6.bytes()
     }
 }
 
-/// Outer before inner, and of equal ones what is accepted last. `report` gets those that are refused and accepted, each
-/// once.
-fn sort<T: Number>(entries: &mut [Entry<T>], mut report: impl FnMut(&Entry<T>, &Entry<T>)) {
+/// Sorts outer networks before inner ones, and of equal ones the accepted last. `report` gets those that are both refused
+/// and accepted, each once.
+fn sort<T: Number>(entries: &mut [Prefix<T>], mut report: impl FnMut(&Prefix<T>, &Prefix<T>)) {
     entries.sort_unstable_by_key(|entry| (entry.first, entry.bits, entry.accept, entry.text, entry.line));
     for pair in entries.windows(2) {
         let is_same = (pair[0].first, pair[0].bits) == (pair[1].first, pair[1].bits);
@@ -130,14 +130,14 @@ fn sort<T: Number>(entries: &mut [Entry<T>], mut report: impl FnMut(&Entry<T>, &
     }
 }
 
-fn conflict<T>(address: IpAddr, denied: &Entry<T>, allowed: &Entry<T>) -> Conflict {
-    let origin = |entry: &Entry<T>| Origin { text: entry.text, line: entry.line };
+fn conflict<T>(address: IpAddr, denied: &Prefix<T>, allowed: &Prefix<T>) -> Conflict {
+    let origin = |entry: &Prefix<T>| NetworkOrigin { text: entry.text, line: entry.line };
     let network = IpNet::new_assert(address, denied.bits);
     Conflict { network, allowed: origin(allowed), denied: origin(denied) }
 }
 
-/// How many of what is in order differ.
-fn distinct<T: Number>(entries: &[Entry<T>]) -> usize {
+/// How many different networks these are, which are in order.
+fn distinct<T: Number>(entries: &[Prefix<T>]) -> usize {
     entries.chunk_by(|one, other| (one.first, one.bits) == (other.first, other.bits)).count()
 }
 

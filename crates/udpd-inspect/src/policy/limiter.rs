@@ -3,14 +3,13 @@
 //! A bucket is one number, the time at which it will be full again. Each datagram moves it on by the time that one
 //! token takes; a datagram that would move it further ahead than the bucket is deep is refused and moves nothing.
 //!
-//! A full bucket says nothing that a new one would not, so its place may be given to another source without losing
-//! anything. No other place is ever given away, and a source for which there is none is let through, and counted. Hence
-//! two things hold whatever arrives: a source within its limit never loses a datagram to it, because nobody is limited
-//! but by the record of what was received from that very address; and a source that has a place is held to its limit
-//! exactly. A million forged sources can at most fill the table, and then newcomers go unlimited until the buckets are
-//! full again.
+//! A full bucket equals a new one, so its place may be given to another source. No other place is given away: a source
+//! that finds none is admitted, and counted. Hence two things hold whatever arrives. A source within its limit never
+//! loses a datagram to it, because only datagrams from that very address count against it. And a source that has a place
+//! is held to its limit exactly. A million forged sources can at most fill the table; then new sources go unlimited
+//! until buckets are full again.
 //!
-//! Where a source stands in the table is decided by a keyed hash with a random key, so nobody can aim at one place.
+//! A keyed hash with a random key decides the place of a source, so no sender can aim at a place.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -18,45 +17,45 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::offences::{Hint, OffenceWriter, Offences, number_of};
-use super::settings::Limit;
+use super::settings::SourceLimit;
 
-/// Places in the table of a lane. A source needs one for as long as its bucket is not full.
+/// Places in the table of a lane. A source needs one while its bucket is not full.
 const ENTRIES: usize = 1 << 16;
 
-/// Places that one hash can mean. Two lines of the cache.
+/// Places for one hash. Two cache lines.
 const WAYS: usize = 4;
 
-/// What the table of one lane takes.
-pub const TABLE_BYTES: usize = ENTRIES * size_of::<Entry>();
+/// The memory of a lane's table.
+pub const TABLE_BYTES: usize = ENTRIES * size_of::<Bucket>();
 
-/// Parts of a nanosecond: the finest step of time in which a token can be had, so that also high limits are kept.
+/// The resolution of tokens, finer than a nanosecond so that high limits are exact too.
 const TICKS_PER_NANOSECOND: u64 = 16;
 
 /// The ticks of a second.
 const TICKS_PER_SECOND: u64 = TICKS_PER_NANOSECOND * 1_000_000_000;
 
-/// One source.
+/// The bucket of one source.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct Bucket {
     source: u128,
-    /// When the bucket will be full, in ticks since the start; in the past, it is.
+    /// When the bucket is full, in ticks since the start.
     full_at: u64,
     hint: Hint,
 }
 
-impl Entry {
-    /// A full bucket of the unspecified address, which is as good as nobody.
+impl Bucket {
+    /// A full bucket of the unspecified address, from which no datagram comes.
     const FREE: Self = Self { source: 0, full_at: 0, hint: Hint::NONE };
 }
 
 /// The buckets of one lane.
 #[derive(Debug)]
 pub struct RateLimiter<S = RandomState> {
-    entries: Box<[Entry]>,
+    entries: Box<[Bucket]>,
     hasher: S,
     /// What one datagram adds to `full_at`.
     token_ticks: u64,
-    /// How far ahead of now `full_at` may be for another datagram to be admitted.
+    /// How far ahead of now `full_at` may be while datagrams are admitted.
     depth_ticks: u64,
     now_ticks: u64,
     offences: OffenceWriter,
@@ -64,17 +63,17 @@ pub struct RateLimiter<S = RandomState> {
 
 impl RateLimiter {
     /// An empty table. All of its memory is touched by the calling thread.
-    pub fn new(limit: Limit, offences: Arc<Offences>) -> Self {
+    pub fn new(limit: SourceLimit, offences: Arc<Offences>) -> Self {
         Self::with_hasher(limit, offences, ENTRIES, RandomState::new())
     }
 }
 
 impl<S: BuildHasher> RateLimiter<S> {
-    fn with_hasher(limit: Limit, offences: Arc<Offences>, entries: usize, hasher: S) -> Self {
+    fn with_hasher(limit: SourceLimit, offences: Arc<Offences>, entries: usize, hasher: S) -> Self {
         // Rounded down, which is in favour of the source.
         let token_ticks = TICKS_PER_SECOND / limit.per_source;
         Self {
-            entries: vec![Entry::FREE; entries].into_boxed_slice(),
+            entries: vec![Bucket::FREE; entries].into_boxed_slice(),
             hasher,
             token_ticks,
             depth_ticks: token_ticks.saturating_mul(limit.burst - 1),
@@ -121,7 +120,7 @@ impl<S: BuildHasher> RateLimiter<S> {
         }
         let now = self.now_ticks;
         let free = ways.iter().position(|entry| entry.full_at <= now)?;
-        ways[free] = Entry { source, ..Entry::FREE };
+        ways[free] = Bucket { source, ..Bucket::FREE };
         Some(first + free)
     }
 

@@ -7,7 +7,7 @@ use super::*;
 
 fn limiter(per_source: u64, burst: u64) -> (RateLimiter, Arc<Offences>) {
     let offences = Arc::new(Offences::default());
-    (RateLimiter::new(Limit { per_source, burst }, Arc::clone(&offences)), offences)
+    (RateLimiter::new(SourceLimit { per_source, burst }, Arc::clone(&offences)), offences)
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -81,7 +81,7 @@ fn a_million_forged_sources_cost_one_who_keeps_to_half_the_limit_nothing() {
             // Ten seconds, a hundred forged sources each millisecond.
             let millisecond = u64::from(number / 100);
             limiter.set_time(Duration::from_millis(millisecond));
-            assert!(limiter.admits(forged(number)), "nobody is limited for the first datagram ever received from it");
+            assert!(limiter.admits(forged(number)), "no source is limited for its first datagram");
             if number.is_multiple_of(100) && millisecond.is_multiple_of(honest_every_ms) {
                 honest_sent += 1;
                 honest_lost += u64::from(!limiter.admits(honest));
@@ -140,9 +140,9 @@ fn while_there_is_room_every_answer_is_that_of_a_table_without_a_bound() {
 }
 
 #[test]
-fn a_full_table_lets_a_newcomer_through_and_counts_it_and_forgets_nobody() {
+fn a_full_table_admits_and_counts_a_new_source_and_forgets_none() {
     let offences = Arc::new(Offences::default());
-    let limit = Limit { per_source: 1, burst: 1 };
+    let limit = SourceLimit { per_source: 1, burst: 1 };
     let mut limiter = RateLimiter::with_hasher(limit, Arc::clone(&offences), WAYS, RandomState::new());
     for number in 0..WAYS as u32 {
         assert!(limiter.admits(forged(number)));

@@ -1,8 +1,8 @@
 //! `allow_files` and `deny_files`: a file of networks, one by line.
 //!
-//! Such files are made by others: feeds of bad senders, exports of an inventory. So a bare address is that one host,
-//! and what follows `#` or `;` is a comment. Bits behind the length are refused as in the configuration, because either
-//! reading of them opens or closes too much for somebody. The file is read line by line and never held as a whole.
+//! Such files come from elsewhere: feeds of bad senders, exports of an inventory. So a bare address is that one host, and
+//! what follows `#` or `;` is a comment. Bits behind the length are refused as in the configuration, because their
+//! meaning is a guess. The file is read line by line and never held as a whole.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -19,7 +19,7 @@ use udpd_base::text::advice::ValueAdvice;
 /// The most networks that all files of a listener may hold, each counted as often as it is written.
 pub const NETWORKS_MAX: usize = 4_000_000;
 
-/// What is larger is some other file.
+/// A larger file is no list of networks.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// The longest line, with its comment.
@@ -35,8 +35,8 @@ pub fn read(
     refuse: impl FnMut(u32, ValueAdvice),
 ) -> Result<(), ValueAdvice> {
     let unreadable = |error: io::Error| ValueAdvice::new(format!("cannot be read: {error}"), cure_for(&error, path));
-    // What was opened is looked at, because the path may name something else a moment later. Without waiting: opening a
-    // pipe would wait for somebody to write into it.
+    // The open file is checked, because the path may name another a moment later. It is opened without waiting, because
+    // opening a pipe otherwise waits until a process writes into it.
     let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
@@ -94,7 +94,7 @@ fn parse_line(line: &[u8]) -> Result<Option<IpNet>, ValueAdvice> {
         return Err(ValueAdvice::new(format!("{shown:?} is not a network"), EXAMPLE));
     };
     match text.parse::<IpAddr>() {
-        // In quotes a network is no network here.
+        // The cure must show the network without quotes, as a line has it.
         Err(_) => {
             parse_network(text).map(Some).map_err(|advice| ValueAdvice { cure: advice.cure.replace('"', ""), ..advice })
         }

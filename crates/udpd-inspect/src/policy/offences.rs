@@ -1,9 +1,8 @@
-//! Who exceeds the rate limit of a lane: noted by its receiver without a lock, read by the main thread.
+//! The sources that exceed the rate limit of a lane: noted by its receiver without a lock, read by the main thread.
 //!
-//! An offence begins with the first datagram that is refused and ends when nothing of the source was refused for a
-//! while. Only so many are named at a time, whatever is sent: those beyond are counted. A noted offence keeps its
-//! number and its source until well after its end, so a reader that looks once a second sees each begin and end, with
-//! its final count.
+//! An offence begins with the first datagram that is refused and ends when no datagram of the source was refused for a
+//! while. A fixed number of them are named at a time, and the others are counted. An offence keeps its number and its
+//! source until well after its end, so a reader that looks once a second sees each begin and end, with its final count.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,18 +13,17 @@ use udpd_base::ledger::{Published, cells};
 /// Offences of one lane that are named at a time.
 pub const NAMED_MAX: usize = 16;
 
-/// How long nothing must have been refused for an offence to give its place to another. The reader takes it to be over
-/// somewhat earlier.
+/// How long after its last refusal an offence keeps its place. The reader considers it over somewhat earlier.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(15);
 
-/// Where a source's offence is noted, kept beside its bucket. It may be out of date.
+/// The place of a source's offence, kept beside its bucket. It may be out of date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hint(u8);
 
 impl Hint {
     /// Nowhere yet.
     pub(super) const NONE: Self = Self(u8::MAX);
-    /// There was no room, and that has been counted.
+    /// There was no place, and that has been counted.
     const UNNAMED: Self = Self(u8::MAX - 1);
 }
 
@@ -42,49 +40,48 @@ pub struct Offence {
 /// The published side: one writer, any number of readers.
 #[derive(Debug, Default)]
 pub struct Offences {
-    named: [Published<Named>; NAMED_MAX],
+    named: [Published<PublishedOffence>; NAMED_MAX],
     others: Published<Others>,
 }
 
 /// An offence as it is published.
 #[derive(Debug, Default)]
-struct Named {
+struct PublishedOffence {
     number: u64,
     source_high: u64,
     source_low: u64,
     refused: u64,
 }
 
-cells!(Named { number: u64, source_high: u64, source_low: u64, refused: u64 });
+cells!(PublishedOffence { number: u64, source_high: u64, source_low: u64, refused: u64 });
 
-/// What is not named.
+/// Offences and datagrams that are not named.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Others {
     /// How many offences began without being named.
     pub unnamed: u64,
-    /// How many datagrams were admitted without a look, because there was no room to remember their source.
+    /// How many datagrams were admitted unchecked, because the table had no place for their source.
     pub unwatched: u64,
 }
 
 cells!(Others { unnamed: u64, unwatched: u64 });
 
 impl Offences {
-    /// The offence that is noted at each place, if there was one.
+    /// The offence at each place, if there was one.
     pub fn read(&self) -> [Option<Offence>; NAMED_MAX] {
         std::array::from_fn(|place| {
-            let Named { number, source_high, source_low, refused } = self.named[place].read();
+            let PublishedOffence { number, source_high, source_low, refused } = self.named[place].read();
             let source = address_of(u128::from(source_high) << 64 | u128::from(source_low));
             (number > 0).then_some(Offence { number, source, refused })
         })
     }
 
-    /// What is not named.
     pub fn others(&self) -> Others {
         self.others.read()
     }
 }
 
-/// One place, in the memory of the receiver.
+/// One place, as the receiver keeps it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Noted {
     number: u64,
@@ -94,7 +91,7 @@ struct Noted {
     changed: bool,
 }
 
-/// The side of the receiver.
+/// The receiver's side.
 #[derive(Debug)]
 pub(super) struct OffenceWriter {
     published: Arc<Offences>,
@@ -169,7 +166,7 @@ impl OffenceWriter {
         for (noted, place) in self.noted.iter_mut().zip(&self.published.named).filter(|(noted, _)| noted.changed) {
             noted.changed = false;
             let (source_high, source_low) = ((noted.source >> 64) as u64, noted.source as u64);
-            place.publish(&Named { number: noted.number, source_high, source_low, refused: noted.refused });
+            place.publish(&PublishedOffence { number: noted.number, source_high, source_low, refused: noted.refused });
         }
         self.published.others.publish(&self.others);
     }
@@ -183,7 +180,7 @@ pub(super) fn number_of(address: IpAddr) -> u128 {
     }
 }
 
-/// The address behind such a number.
+/// The address of such a number.
 fn address_of(number: u128) -> IpAddr {
     IpAddr::V6(number.into()).to_canonical()
 }

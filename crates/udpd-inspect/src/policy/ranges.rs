@@ -1,14 +1,14 @@
-//! The answer for every address of one family: where it turns over, in order, and an index that says where to look.
+//! Whether each address of one family is accepted: the addresses where the answer changes, and an index into them.
 //!
-//! Prefixes nest and never cross, so all of them together cut the addresses into ranges that are accepted and refused
-//! in turn. Only the addresses where the answer changes are kept. How many of them are not above an address says the
-//! answer: even, it is that of the lowest address, odd, the other. A million prefixes are at most two million numbers.
+//! Prefixes nest and never cross, so together they cut the addresses into ranges that are accepted and refused in turn.
+//! Only the addresses where the answer changes (turns) are kept. The number of turns up to an address gives the answer:
+//! with an even number it is that of the lowest address, with an odd one the opposite. A million prefixes are at most two
+//! million turns.
 //!
-//! A search through all of them would miss the cache at every step. So an index cuts a window of the addresses into
-//! equal slots and says how many turns come before each: one look at it leaves a few turns to search, which lie side by
-//! side. The window is the smallest prefix that holds three quarters of all turns, because lists are dense in some part
-//! of the space (all IPv6 that is routed begins with the same three bits). Whatever the list is, no more steps are
-//! needed than without an index.
+//! A binary search through all turns would miss the cache at every step. So an index cuts a window of the addresses into
+//! equal slots and holds how many turns come before each slot: one look at it leaves a few adjacent turns to search. The
+//! window is the smallest prefix that holds three quarters of all turns, because lists are dense in some part of the
+//! space (all routed IPv6 begins with the same three bits). With any list a search takes no more steps than without it.
 
 use std::fmt::Debug;
 
@@ -26,7 +26,7 @@ pub(super) trait Number: Copy + Ord + Debug {
     /// The same with the bit at this place from the left set.
     fn with_bit(self, place: u8) -> Self;
 
-    /// In which slot it is when they begin at `base` and are 2^`shift` addresses each. Beyond `base` only.
+    /// The slot that holds it, where slots begin at `base` and have 2^`shift` addresses each. For addresses from `base` on.
     fn slot(self, base: Self, shift: u32) -> usize;
 
     /// Where slot `slot` begins.
@@ -66,13 +66,13 @@ macro_rules! number {
 number!(u32);
 number!(u128);
 
-/// A network of one family and what is said of it.
+/// A network of one family, and whether it is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry<T> {
+pub(super) struct Prefix<T> {
     pub(super) first: T,
     pub(super) bits: u8,
     pub(super) accept: bool,
-    /// Which of the texts it is from, and at which line: for messages only.
+    /// Which text it is from, and which line; for messages only.
     pub(super) text: u16,
     pub(super) line: u32,
 }
@@ -82,12 +82,12 @@ pub(super) struct Entry<T> {
 pub(super) struct Ranges<T> {
     /// The answer for the lowest address.
     first: bool,
-    /// The addresses at which the answer turns over, in order.
+    /// The addresses at which the answer changes, in order.
     pub(super) turns: Box<[T]>,
     /// Where the first slot begins, and how large each is.
     base: T,
     shift: u32,
-    /// How many turns come before each slot, and before what follows the last.
+    /// How many turns come before each slot, and before the end of the last.
     index: Box<[u32]>,
 }
 
@@ -95,9 +95,9 @@ pub(super) struct Ranges<T> {
 const SLOT_BITS_MAX: u32 = 16;
 
 impl<T: Number> Ranges<T> {
-    /// What the longest network says that holds an address, and `otherwise` where none does. The entries are in order
-    /// of `first` and `bits`, and those that are equal say the same.
-    pub(super) fn of(entries: &[Entry<T>], otherwise: bool) -> Self {
+    /// The longest network that holds an address decides, and `otherwise` where none does. The entries are in order of
+    /// `first` and `bits`, and equal ones agree.
+    pub(super) fn of(entries: &[Prefix<T>], otherwise: bool) -> Self {
         let mut made = Turns { first: otherwise, at: Vec::new() };
         let mut open: Vec<(T, bool)> = Vec::new();
         let mut before = None;
@@ -157,7 +157,7 @@ impl<T: Number> Ranges<T> {
         Self::with_index(self.first || start == T::ZERO, turns.into())
     }
 
-    /// The answer for the lowest address, and where it turns over.
+    /// The answer for the lowest address, and where it changes.
     pub(super) fn turns(&self) -> (bool, &[T]) {
         (self.first, &self.turns)
     }
@@ -167,14 +167,14 @@ impl<T: Number> Ranges<T> {
     }
 }
 
-/// Answers in order of their addresses, of which only those are kept that change something.
+/// Collects answers in order of their addresses, and keeps those that change something.
 struct Turns<T> {
     first: bool,
     at: Vec<T>,
 }
 
 impl<T: Number> Turns<T> {
-    /// From here on this is the answer, whatever was said of this very address before.
+    /// From `at` on this is the answer, whatever was said of `at` before.
     fn turn(&mut self, at: T, answer: bool) {
         if at == T::ZERO {
             self.first = answer;
@@ -187,7 +187,7 @@ impl<T: Number> Turns<T> {
         }
     }
 
-    /// A network ends here; what holds it, if anything, says what follows.
+    /// A network ends with `last`; `answer` is that of the network around it.
     fn close(&mut self, last: T, answer: bool) {
         if let Some(next) = last.next() {
             self.turn(next, answer);
@@ -195,7 +195,7 @@ impl<T: Number> Turns<T> {
     }
 }
 
-/// Where the smallest prefix begins that holds three quarters of all turns, and how long it is.
+/// The smallest prefix that holds three quarters of all turns: where it begins, and its length.
 fn window<T: Number>(turns: &[T]) -> (T, u8) {
     let (mut base, mut prefix, mut inside) = (T::ZERO, 0, turns);
     // Shorter than the width, so that it has two slots at least.

@@ -1,7 +1,7 @@
 //! `allow`, `deny`, their files, `rate_limit` and `proxy_protocol`: as they may be written.
 //!
-//! What is unclear is refused rather than guessed: an address without a length may be meant as that one host or as the
-//! whole network it begins, and one with bits behind its length is a slip in either.
+//! What is unclear is refused: an address without a length may mean one host or the network that begins there, and one
+//! with bits behind its length is a slip either way.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -15,7 +15,7 @@ use udpd_base::settings::kinds::{List, OneOf, SubTable, WholeNumber};
 use udpd_base::settings::{Field, Findings, KeyDeclaration, TableSettings, ValueKind, settings};
 use udpd_base::text::advice::ValueAdvice;
 
-/// Who may send: the longest prefix decides. No network is both accepted and refused.
+/// The sources that may send: the longest prefix decides. No network is both accepted and refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     pub allow: Vec<IpNet>,
@@ -23,18 +23,18 @@ pub struct Access {
     pub allow_files: Vec<String>,
     pub deny_files: Vec<String>,
     pub kernel_filter: KernelFilter,
-    /// What all of them say together, once the files have been read. None where nothing is written.
+    /// The table of all of them, once the files have been read. `None` where nothing is written.
     pub list: Option<Arc<AccessList>>,
 }
 
-/// Whether the kernel refuses, too, what is refused.
+/// Whether a filter in the kernel refuses sources too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelFilter {
-    /// Everything comes to udpd, which looks.
+    /// There is no filter: every datagram comes to udpd, which checks it.
     Off,
-    /// Where the kernel lets udpd; otherwise there is one warning, and udpd looks.
+    /// Where the kernel permits a filter. Otherwise there is one warning, and only udpd checks.
     Auto,
-    /// Or there is no start.
+    /// Without a filter udpd does not start.
     Require,
 }
 
@@ -43,7 +43,7 @@ const KERNEL_FILTERS: &[(&str, KernelFilter)] =
 
 settings! {
     for Access {
-        /// Networks to accept. Empty = everybody who is not denied.
+        /// Networks to accept. Empty = all that are not denied.
         allow: Vec<IpNet> = [] like ["10.0.0.0/8"], List(parse_network);
         /// Networks to refuse.
         deny: Vec<IpNet> = [] like ["10.9.0.0/16"], List(parse_network);
@@ -64,7 +64,7 @@ impl Default for Access {
 }
 
 impl Access {
-    /// Whether everybody is accepted because nothing is written.
+    /// Whether all sources are accepted because nothing is written.
     pub fn is_open(&self) -> bool {
         let Self { allow, deny, allow_files, deny_files, kernel_filter: _, list: _ } = self;
         allow.is_empty() && deny.is_empty() && allow_files.is_empty() && deny_files.is_empty()
@@ -77,7 +77,7 @@ impl Access {
 }
 
 settings! {
-    /// Who may say that somebody else has sent a datagram.
+    /// The proxies whose headers are believed.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Proxies {
         /// Whether datagrams begin with a header that names their true sender: of the PROXY protocol, version 2.
@@ -90,7 +90,7 @@ settings! {
 settings! {
     /// What one source may send.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Limit {
+    pub struct SourceLimit {
         /// Datagrams per second; 0 = no limit, of which no limiter is made.
         per_source: u64 = 0 like 1000, WholeNumber(0..=RATE_LIMIT_MAX);
         /// Datagrams at once; 0 = what a second brings.
@@ -105,21 +105,21 @@ pub const RATE_LIMIT_MAX: u64 = 10_000_000;
 #[derive(Debug)]
 pub struct RateLimit;
 
-impl ValueKind<Option<Limit>> for RateLimit {
-    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Option<Limit>> {
+impl ValueKind<Option<SourceLimit>> for RateLimit {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Option<SourceLimit>> {
         let before = findings.count();
-        let Limit { per_source, burst } = SubTable.read(field, findings)?;
+        let SourceLimit { per_source, burst } = SubTable.read(field, findings)?;
         if let (0, 1.., true) = (per_source, burst, findings.count() == before) {
             let what = format!("a burst of {burst} without a rate limits nothing");
             let cure = format!("write rate_limit = {{ per_source = 1000, burst = {burst} }}");
             findings.say(&field.inner("burst").unwrap_or_else(|| field.place()), what, cure);
         }
         let burst = if burst == 0 { per_source } else { burst };
-        Some((per_source > 0).then_some(Limit { per_source, burst }))
+        Some((per_source > 0).then_some(SourceLimit { per_source, burst }))
     }
 
     fn keys(&self, own: KeyDeclaration) -> Vec<KeyDeclaration> {
-        ValueKind::<Limit>::keys(&SubTable, own)
+        ValueKind::<SourceLimit>::keys(&SubTable, own)
     }
 }
 
@@ -165,7 +165,7 @@ const EXAMPLE: &str = "write an address and a length, such as \"10.0.0.0/8\" or 
 
 /// The path of a list.
 fn check_list_file(text: &str) -> Result<String, ValueAdvice> {
-    // What comes back is what was written, which is text.
+    // The path is what was written, which is text.
     paths::check_file(text).map(|path| path.display().to_string())
 }
 

@@ -1,14 +1,15 @@
-//! The numbers of one stream that have not come: a few gaps below the next number, in order, in a fixed place.
+//! The numbers of one stream that have not come: a few gaps below the next number, in order, in fixed memory.
 //!
-//! Gaps and not a bit for each number, because a datagram of NetFlow 5 or IPFIX covers many. Everything that lies below
-//! the next number and in no gap has come. A gap is *open* first, and *settled*, which is when its numbers count as
-//! missing, once enough datagrams or enough time have passed since. What fills an open gap was out of order; what fills
-//! a settled one is late, and is taken back. A gap that makes room for another is settled and forgotten.
+//! They are gaps and not a bit for each number, because a datagram of NetFlow 5 or IPFIX covers many numbers. Every
+//! number below the next one and in no gap has come. A gap is *open* first. It is *settled* once enough datagrams or
+//! enough time have passed, and from then on its numbers count as missing. What fills an open gap was out of order. What
+//! fills a settled gap is late, and no longer counts as missing. A gap that makes room for another is settled and
+//! forgotten.
 
 /// How many datagrams of its stream may overtake one before its numbers count as missing.
 pub const WINDOW: u16 = 64;
 
-/// How many gaps are remembered: more than there can be open ones, unless many datagrams overtake each other.
+/// How many gaps are remembered: more than are open at a time, unless many datagrams overtake each other.
 const GAPS: usize = 48;
 
 /// How far back a gap may lie, in numbers.
@@ -19,10 +20,10 @@ struct Gap {
     /// The low half of its first number.
     start: u32,
     length: u32,
-    /// How many datagrams of the stream had come, without what does not fit.
+    /// How many datagrams of the stream had come when it opened; wraps.
     born: u16,
     is_settled: bool,
-    /// A sweep has seen it open.
+    /// Whether a sweep has seen it open.
     is_swept: bool,
 }
 
@@ -34,7 +35,7 @@ pub(super) struct Gaps {
     open: u8,
 }
 
-/// How much of an interval filled what.
+/// How many numbers of an interval filled open and settled gaps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Filled {
     pub(super) open: u64,
@@ -65,7 +66,7 @@ impl Gaps {
         self.insert(self.count.into(), Gap { start, length, born, is_settled: false, is_swept: false })
     }
 
-    /// Opens a gap below all others, where it turns out that the stream began earlier than it seemed.
+    /// Opens a gap below all others: the stream began earlier than it seemed.
     pub(super) fn open_below(&mut self, start: u64, length: u64, born: u16) {
         if usize::from(self.count) < GAPS && self.all().iter().all(|gap| !gap.is_settled) {
             let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -95,7 +96,7 @@ impl Gaps {
         self.count -= 1;
     }
 
-    /// Settles the lowest `count` gaps; returns how many numbers that makes.
+    /// Settles the lowest `count` gaps; returns how many numbers they have.
     fn settle_lowest(&mut self, count: usize) -> u64 {
         let mut numbers = 0;
         for gap in self.gaps[..count].iter_mut().filter(|gap| !gap.is_settled) {
@@ -106,7 +107,7 @@ impl Gaps {
         numbers
     }
 
-    /// Settles what has been open for longer than the window; returns how many numbers that makes.
+    /// Settles gaps that have been open for longer than the window; returns how many numbers they have.
     pub(super) fn settle_older(&mut self, datagrams: u16) -> u64 {
         if self.open == 0 {
             return 0;
@@ -118,7 +119,7 @@ impl Gaps {
         self.settle_lowest(first + old)
     }
 
-    /// Settles what was open at the last sweep already.
+    /// Settles gaps that were open at the last sweep already.
     pub(super) fn sweep(&mut self) -> u64 {
         let seen = self.all().iter().take_while(|gap| gap.is_settled || gap.is_swept).count();
         let numbers = self.settle_lowest(seen);
@@ -131,7 +132,7 @@ impl Gaps {
         self.settle_lowest(self.count.into())
     }
 
-    /// Forgets everything, which has to be settled.
+    /// Forgets all gaps, which have to be settled.
     pub(super) fn clear(&mut self) {
         (self.count, self.open) = (0, 0);
     }
@@ -156,7 +157,7 @@ impl Gaps {
             place -= 1;
             let gap = self.gaps[place];
             let top = u64::from((next as u32).wrapping_sub(gap.start));
-            // Where it was learnt that the stream stands lower, a gap may end above `next`.
+            // Once the stream was found to stand lower (`stand_at`), a gap may end above `next`.
             let bottom = top.saturating_sub(gap.length.into());
             if bottom >= high {
                 break;

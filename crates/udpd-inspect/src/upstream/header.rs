@@ -1,30 +1,29 @@
-//! What the header of a datagram says of its place in its stream: a function for each protocol, which returns `None`
-//! for what is not of it, or too short. Pure, bounded by the bytes that were kept, and blind to everything behind the
-//! header.
+//! Reads the sequence number of a datagram from its header: a function for each protocol, which returns `None` for a
+//! datagram of another protocol or one that is too short. They read nothing behind the header.
 
-use super::settings::{Fixed, Order};
+use super::settings::{ByteOrder, Fixed};
 
-/// How many flows a datagram of NetFlow 5 has at the most where the exporter fits them into an Ethernet frame.
+/// The most flows of a NetFlow 5 datagram that fits into an Ethernet frame.
 pub(super) const FLOWS_MAX: u16 = 30;
 
-/// What each takes.
+/// The bytes of each.
 const FLOW_BYTES: usize = 48;
 
 /// What a header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Header {
-    /// What the protocol calls the stream, beside the address of its sender.
+pub(super) struct SequenceHeader {
+    /// What tells the stream from others of the same sender.
     pub(super) stream: u64,
     /// The first number that the datagram covers.
     pub(super) number: u64,
     /// How many numbers it covers.
     pub(super) units: u32,
-    pub(super) clock: Clock,
+    pub(super) clock: ExporterClock,
 }
 
-/// The exporter's clocks, as far as the header has them.
+/// The clocks of the exporter, as far as the header has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Clock {
+pub(super) struct ExporterClock {
     /// Since the exporter started, in milliseconds; wraps after 49 days.
     pub(super) uptime_ms: Option<u32>,
     /// The time of day in seconds when the datagram was made.
@@ -32,82 +31,82 @@ pub(super) struct Clock {
 }
 
 #[inline]
-pub(super) fn netflow5(payload: &[u8]) -> Option<Header> {
+pub(super) fn netflow5(payload: &[u8]) -> Option<SequenceHeader> {
     let header = payload.first_chunk::<24>()?;
     let flows = short(header, 2)?;
     // A forged count would move the stream by as much. More than the usual 30 have to be there.
     let is_possible = flows <= FLOWS_MAX || header.len() + usize::from(flows) * FLOW_BYTES <= payload.len();
     (short(header, 0)? == 5 && flows > 0 && is_possible).then_some(())?;
-    Some(Header {
+    Some(SequenceHeader {
         // Type and number of the engine.
         stream: short(header, 20)?.into(),
         number: long(header, 16)?.into(),
         units: flows.into(),
-        clock: Clock { uptime_ms: Some(long(header, 4)?), made_at: Some(long(header, 8)?) },
+        clock: ExporterClock { uptime_ms: Some(long(header, 4)?), made_at: Some(long(header, 8)?) },
     })
 }
 
 #[inline]
-pub(super) fn netflow9(payload: &[u8]) -> Option<Header> {
+pub(super) fn netflow9(payload: &[u8]) -> Option<SequenceHeader> {
     let header = payload.first_chunk::<20>()?;
     (short(header, 0)? == 9).then_some(())?;
-    Some(Header {
+    Some(SequenceHeader {
         stream: long(header, 16)?.into(),
         number: long(header, 12)?.into(),
         units: 1,
-        clock: Clock { uptime_ms: Some(long(header, 4)?), made_at: Some(long(header, 8)?) },
+        clock: ExporterClock { uptime_ms: Some(long(header, 4)?), made_at: Some(long(header, 8)?) },
     })
 }
 
-/// The units of a message are 0 here: see `ipfix`.
+/// The units of a message are 0 here; `ipfix` counts its records.
 #[inline]
-pub(super) fn ipfix(payload: &[u8]) -> Option<Header> {
+pub(super) fn ipfix(payload: &[u8]) -> Option<SequenceHeader> {
     let header = payload.first_chunk::<16>()?;
     (short(header, 0)? == 10).then_some(())?;
-    Some(Header {
+    Some(SequenceHeader {
         stream: long(header, 12)?.into(),
         number: long(header, 8)?.into(),
         units: 0,
-        clock: Clock { uptime_ms: None, made_at: Some(long(header, 4)?) },
+        clock: ExporterClock { uptime_ms: None, made_at: Some(long(header, 4)?) },
     })
 }
 
 /// Version 5, whose agent has an IPv4 or an IPv6 address.
 #[inline]
-pub(super) fn sflow(payload: &[u8]) -> Option<Header> {
+pub(super) fn sflow(payload: &[u8]) -> Option<SequenceHeader> {
     (long(payload, 0)? == 5).then_some(())?;
     let (agent, at) = match long(payload, 4)? {
         1 => (u64::from(long(payload, 8)?) << 32, 12),
         2 => (mixed(payload.get(8..24)?), 24),
         _ => return None,
     };
-    Some(Header {
+    Some(SequenceHeader {
         stream: agent ^ u64::from(long(payload, at)?),
         number: long(payload, at + 4)?.into(),
         units: 1,
-        clock: Clock { uptime_ms: Some(long(payload, at + 8)?), made_at: None },
+        clock: ExporterClock { uptime_ms: Some(long(payload, at + 8)?), made_at: None },
     })
 }
 
-/// Version 2. What shares its port with RTCP has a payload type that RTP leaves free for that (RFC 5761).
+/// Version 2. RTCP on the same port has payload types that RTP leaves free for it (RFC 5761).
 #[inline]
-pub(super) fn rtp(payload: &[u8]) -> Option<Header> {
+pub(super) fn rtp(payload: &[u8]) -> Option<SequenceHeader> {
     let header = payload.first_chunk::<12>()?;
     let is_rtp = header[0] >> 6 == 2 && !(64..96).contains(&(header[1] & 0x7f));
     is_rtp.then_some(())?;
-    Some(Header {
+    Some(SequenceHeader {
         stream: long(header, 8)?.into(),
         number: short(header, 2)?.into(),
         units: 1,
-        clock: Clock::default(),
+        clock: ExporterClock::default(),
     })
 }
 
 /// `port` is the sender's.
 #[inline]
-pub(super) fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8], port: u16) -> Option<Header> {
+pub(super) fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8], port: u16) -> Option<SequenceHeader> {
     let written = payload.get(offset..)?;
-    // All of a word at once where there is one; from the end of a datagram what there is of it.
+    // A whole word at once where there is one; at the end of a datagram only the bytes of the number.
     let word = match written.first_chunk() {
         Some(word) => *word,
         None => {
@@ -118,10 +117,10 @@ pub(super) fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8], port:
     };
     let behind = u64::BITS - 8 * bytes as u32;
     let number = match order {
-        Order::Big => u64::from_be_bytes(word) >> behind,
-        Order::Little => u64::from_le_bytes(word) << behind >> behind,
+        ByteOrder::Big => u64::from_be_bytes(word) >> behind,
+        ByteOrder::Little => u64::from_le_bytes(word) << behind >> behind,
     };
-    Some(Header { stream: port.into(), number, units: 1, clock: Clock::default() })
+    Some(SequenceHeader { stream: port.into(), number, units: 1, clock: ExporterClock::default() })
 }
 
 pub(super) fn short(bytes: &[u8], at: usize) -> Option<u16> {
@@ -132,7 +131,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// An address of sixteen bytes as a number of eight that others hardly have.
+/// A hash (FNV) of an address of sixteen bytes.
 fn mixed(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |mixed, byte| (mixed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
     use crate::upstream::settings::Sequence;
 
-    fn parse(sequence: Sequence, payload: &[u8], port: u16) -> Option<Header> {
+    fn parse(sequence: Sequence, payload: &[u8], port: u16) -> Option<SequenceHeader> {
         match sequence {
             Sequence::NetFlow5 => netflow5(payload),
             Sequence::NetFlow9 => netflow9(payload),
@@ -159,7 +158,7 @@ mod tests {
         Sequence::Ipfix,
         Sequence::Sflow,
         Sequence::Rtp,
-        Sequence::Fixed(Fixed { offset: 3, bytes: 8, order: Order::Big }),
+        Sequence::Fixed(Fixed { offset: 3, bytes: 8, order: ByteOrder::Big }),
     ];
 
     fn bytes(parts: &[(u64, usize)]) -> Vec<u8> {
@@ -168,23 +167,29 @@ mod tests {
 
     #[test]
     fn each_header_gives_its_number_its_stream_and_its_clocks() {
-        let clock = Clock { uptime_ms: Some(70_000), made_at: Some(1_700_000_000) };
+        let clock = ExporterClock { uptime_ms: Some(70_000), made_at: Some(1_700_000_000) };
         let v5 = bytes(&[(5, 2), (30, 2), (70_000, 4), (1_700_000_000, 4), (0, 4), (900, 4), (0x0102, 2), (0, 2)]);
-        let expected = Header { stream: 0x0102, number: 900, units: 30, clock };
+        let expected = SequenceHeader { stream: 0x0102, number: 900, units: 30, clock };
         assert_eq!(parse(Sequence::NetFlow5, &v5, 7), Some(expected));
         let v9 = bytes(&[(9, 2), (3, 2), (70_000, 4), (1_700_000_000, 4), (900, 4), (12, 4)]);
-        assert_eq!(parse(Sequence::NetFlow9, &v9, 7), Some(Header { stream: 12, number: 900, units: 1, clock }));
+        assert_eq!(
+            parse(Sequence::NetFlow9, &v9, 7),
+            Some(SequenceHeader { stream: 12, number: 900, units: 1, clock })
+        );
         let ipfix = bytes(&[(10, 2), (16, 2), (1_700_000_000, 4), (900, 4), (12, 4)]);
-        let clock = Clock { uptime_ms: None, ..clock };
-        assert_eq!(parse(Sequence::Ipfix, &ipfix, 7), Some(Header { stream: 12, number: 900, units: 0, clock }));
+        let clock = ExporterClock { uptime_ms: None, ..clock };
+        assert_eq!(
+            parse(Sequence::Ipfix, &ipfix, 7),
+            Some(SequenceHeader { stream: 12, number: 900, units: 0, clock })
+        );
         let sflow = bytes(&[(5, 4), (1, 4), (0x0a00_0001, 4), (2, 4), (900, 4), (70_000, 4), (1, 4)]);
-        let clock = Clock { uptime_ms: Some(70_000), made_at: None };
-        let expected = Header { stream: 0x0a00_0001_0000_0002, number: 900, units: 1, clock };
+        let clock = ExporterClock { uptime_ms: Some(70_000), made_at: None };
+        let expected = SequenceHeader { stream: 0x0a00_0001_0000_0002, number: 900, units: 1, clock };
         assert_eq!(parse(Sequence::Sflow, &sflow, 7), Some(expected));
         let sflow = bytes(&[(5, 4), (2, 4), (1, 8), (2, 8), (2, 4), (900, 4), (70_000, 4), (1, 4)]);
         assert_eq!(parse(Sequence::Sflow, &sflow, 7).map(|header| (header.number, header.clock)), Some((900, clock)));
         let rtp = bytes(&[(0x8060, 2), (900, 2), (5, 4), (77, 4)]);
-        let expected = Header { stream: 77, number: 900, units: 1, clock: Clock::default() };
+        let expected = SequenceHeader { stream: 77, number: 900, units: 1, clock: ExporterClock::default() };
         assert_eq!(parse(Sequence::Rtp, &rtp, 7), Some(expected));
     }
 
@@ -192,13 +197,13 @@ mod tests {
     fn a_number_at_a_fixed_place_has_any_width_and_either_order() {
         for width in 1..=8_usize {
             let number = 0x1122_3344_5566_7788_u64 >> (8 * (8 - width));
-            for order in [Order::Big, Order::Little] {
+            for order in [ByteOrder::Big, ByteOrder::Little] {
                 let mut payload = bytes(&[(0, 3), (number, width), (0xffff, 2)]);
-                if order == Order::Little {
+                if order == ByteOrder::Little {
                     payload[3..3 + width].reverse();
                 }
                 let place = Sequence::Fixed(Fixed { offset: 3, bytes: width, order });
-                let header = Header { stream: 4711, number, units: 1, clock: Clock::default() };
+                let header = SequenceHeader { stream: 4711, number, units: 1, clock: ExporterClock::default() };
                 assert_eq!(parse(place, &payload, 4711), Some(header));
                 assert_eq!(parse(place, &payload[..2 + width], 4711), None);
             }

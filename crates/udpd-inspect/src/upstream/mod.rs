@@ -1,41 +1,149 @@
 //! What never reached this host: `sequence` names the number that a protocol's header carries, and the numbers that do
-//! not come are what was lost before the card, or by the exporter itself.
+//! not come were lost before the network card, or by the exporter itself.
 //!
 //! ```text
 //! receiver --> observer --> ring --\
 //! receiver --> observer --> ring ----> tracker: table of streams --> ledger
 //! ```
 //!
-//! A receiver reads the header of each datagram after trains are split and before anything is dropped, and leaves a
-//! note for each run of numbers of a batch in a ring (`observer`, `runs`, `note`, `ring`). One thread for the listener
-//! takes the notes of all lanes (`tracker`) and keeps a bounded `table` of streams: what one of them lacks is in
-//! `gaps`, what is a loss and what a new start is decided in `stream`, and how exporters of IPFIX count is learnt in
-//! `convention`.
+//! A receiver reads the header of each datagram after trains are split and before anything is dropped. For each run of
+//! consecutive numbers in a batch it writes a note into its `ring` (`observer`, `header`). One thread for the listener
+//! takes the notes of all lanes (`tracker`) and keeps a bounded `table` of streams. `gaps` are the numbers that a stream
+//! lacks, `stream` decides what is a loss and what a new start, and `ipfix` learns how an exporter of IPFIX counts.
 
-mod convention;
 mod gaps;
-mod handle;
 mod header;
 mod ipfix;
-mod note;
 mod observer;
 mod ring;
-mod runs;
 mod settings;
-mod shared;
-#[cfg(test)]
-mod simulation;
 mod stream;
 mod table;
-mod templates;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;
 mod tracker;
 
-pub use gaps::WINDOW;
-pub use handle::Upstream;
-pub use observer::Observer;
-pub use settings::AnySequence;
-pub use settings::{Fixed, Order, Sequence, Unit};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use table::STREAMS_MAX;
+pub use self::gaps::WINDOW;
+use self::ipfix::{LEARNING_BYTES, TEMPLATES_BYTES};
+pub use self::observer::Observer;
+use self::ring::{NoteRing, RING_BYTES, TrackerWaker};
+pub use self::settings::{AnySequence, ByteOrder, Fixed, Sequence, SequenceUnit};
+pub use self::table::STREAMS_MAX;
+use self::table::TABLE_BYTES;
+use self::tracker::StreamTracker;
+use udpd_base::ledger::Published;
+use udpd_base::ledger::snapshot::UpstreamSnapshot;
+use udpd_base::ledger::tables::UpstreamTally;
+
+/// What a listener with a `sequence` knows of what never reached this host: shared by the observers of its lanes, the
+/// thread that tracks its streams, and the readers of the ledger.
+#[derive(Debug, Clone)]
+pub struct UpstreamMonitor(Arc<MonitorState>);
+
+#[derive(Debug)]
+struct MonitorState {
+    sequence: Sequence,
+    /// Whether the kernel tells with each datagram how many it has dropped before.
+    knows_drops: bool,
+    /// By lane.
+    rings: Vec<Arc<NoteRing>>,
+    /// By lane: whether the tracker subtracts the kernel's drops of the lane already, because they left gaps.
+    is_matched: Vec<AtomicBool>,
+    waker: Arc<TrackerWaker>,
+    tally: Published<UpstreamTally>,
+    is_ending: AtomicBool,
+}
+
+/// The most datagrams of a train.
+const TRAIN: u64 = 128;
+
+impl UpstreamMonitor {
+    /// For so many lanes. Without `knows_drops` no drops are matched with gaps, so they widen the bounds.
+    pub fn new(sequence: Sequence, lanes: usize, knows_drops: bool) -> Self {
+        Self(Arc::new(MonitorState {
+            sequence,
+            knows_drops,
+            rings: (0..lanes).map(|_| Arc::default()).collect(),
+            is_matched: (0..lanes).map(|_| AtomicBool::new(false)).collect(),
+            waker: Arc::default(),
+            tally: Published::default(),
+            is_ending: AtomicBool::new(false),
+        }))
+    }
+
+    /// The observer of a lane, for its receiver.
+    pub fn observer(&self, lane: usize) -> Observer {
+        let MonitorState { sequence, knows_drops, rings, waker, .. } = &*self.0;
+        Observer::new(*sequence, *knows_drops, Arc::clone(&rings[lane]), Arc::clone(waker))
+    }
+
+    /// Tracks the streams until [`Self::end`]. To be called on a thread of its own.
+    pub fn run(&self) {
+        StreamTracker::new(&self.0).run();
+    }
+
+    /// Lets the thread take the remaining notes, settle them and end. Later notes are not counted.
+    pub fn end(&self) {
+        self.0.is_ending.store(true, Ordering::Release);
+        self.0.waker.wake();
+    }
+
+    /// What is known now. `kernel_dropped` is by lane; `others` are datagrams that this host lost in other ways before
+    /// their numbers were read.
+    pub fn read(&self, kernel_dropped: impl Iterator<Item = Option<u64>>, gro: bool, others: u64) -> UpstreamSnapshot {
+        let MonitorState { sequence, rings, is_matched, tally, .. } = &*self.0;
+        let counts = tally.read();
+        let sum = |count: fn(&NoteRing) -> u64| rings.iter().map(|ring| count(ring)).sum::<u64>();
+        let unseen = sum(|ring| ring.unseen.load(Ordering::Relaxed));
+        let each = if gro { TRAIN } else { 1 };
+        let unmatched = kernel_dropped.zip(is_matched).filter(|(_, matched)| !matched.load(Ordering::Relaxed));
+        let lost_here: Option<u64> = unmatched.map(|(dropped, _)| dropped).sum();
+        let lost_here = lost_here.map(|dropped| (dropped + others) * each + unseen);
+        let units_each = match sequence.unit() {
+            SequenceUnit::Datagrams => Some(1),
+            SequenceUnit::Flows => rings.iter().map(|ring| ring.units_max.load(Ordering::Relaxed)).max().or(Some(0)),
+            // A message has any number of records.
+            SequenceUnit::Records => None,
+        };
+        let lost_units = match (lost_here, units_each) {
+            (Some(0), _) => Some(0),
+            (Some(lost), Some(units)) => Some(lost.saturating_mul(units)),
+            _ => None,
+        };
+        let sure = counts.gone.saturating_sub(counts.dropped_perhaps);
+        let missing_at_least = lost_units.map_or(0, |lost| sure.saturating_sub(lost));
+        let missing_at_most = counts.gone.saturating_sub(counts.dropped_sure) + counts.uncertain;
+        UpstreamSnapshot {
+            unit: sequence.unit().to_string(),
+            missing: (missing_at_least == missing_at_most).then_some(missing_at_most),
+            missing_at_least,
+            missing_at_most,
+            counts,
+            unseen,
+            unnumbered: sum(|ring| ring.unnumbered.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl Sequence {
+    /// Whether it helps to know with each datagram what the kernel has dropped before: only where numbers and drops
+    /// have the same unit, which they do not with `gro`.
+    pub fn reads_drops(self, gro: bool) -> bool {
+        !gro && self.unit() == SequenceUnit::Datagrams
+    }
+
+    /// The memory of a listener for all of this, beside the rings of its lanes.
+    pub fn table_bytes(self) -> usize {
+        TABLE_BYTES + if self == Self::Ipfix { LEARNING_BYTES + TEMPLATES_BYTES } else { 0 }
+    }
+
+    /// The memory of a lane for this.
+    pub fn lane_bytes(self) -> usize {
+        RING_BYTES
+    }
+}

@@ -1,44 +1,137 @@
-//! The way of notes from one receiver to the thread of its listener: a ring of atomic words with one writer and one
-//! reader. Writing a note is a few plain stores, and a batch of them is published by one; nothing is locked or
-//! allocated. A full ring refuses, and what it refused is counted: the receiver never waits.
+//! The notes that a receiver writes for the tracker of its listener, and the ring that carries them.
+//!
+//! A note says which numbers of a stream a run of datagrams covers, and nothing of the payload. The ring is an array of
+//! atomic words with one writer and one reader. Writing a note is a few plain stores, and one more store publishes a
+//! whole batch of them; nothing is locked or allocated. A full ring refuses notes, and what it refuses is counted: the
+//! receiver never waits.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 use crossbeam_utils::CachePadded;
 
-use super::header::FLOWS_MAX;
-use super::note::{Note, WORDS};
+use super::header::{ExporterClock, FLOWS_MAX};
 
-/// Notes that wait for their reader. A power of two.
+/// The words of a note: a cache line.
+const WORDS: usize = 8;
+
+/// How many notes a ring holds. A power of two.
 pub(super) const NOTES: usize = 1 << 15;
 
-/// What the ring of a lane takes.
+/// The memory of a lane's ring.
 pub(super) const RING_BYTES: usize = NOTES * WORDS * size_of::<u64>();
+
+/// What tells one stream from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) struct StreamKey {
+    /// An IPv4 address as the IPv6 address that it is mapped to.
+    pub(super) source: u128,
+    pub(super) stream: u64,
+}
+
+impl StreamKey {
+    #[inline]
+    pub(super) fn new(source: IpAddr, stream: u64) -> Self {
+        const MAPPED: u128 = 0xffff << 32;
+        let source = match source {
+            IpAddr::V4(v4) => MAPPED | u128::from(v4.to_bits()),
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        Self { source, stream }
+    }
+}
+
+/// What a note is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum NoteKind {
+    /// Datagrams, each of which begins where the one before it ended.
+    #[default]
+    Run,
+    /// An IPFIX message, to which the notes of records and templates before it belong.
+    Message,
+    /// The same, with sets that could not all be read.
+    MessageInPart,
+    /// Records: `number` is their template, `units` their bytes.
+    Records,
+    /// A template: `number` is its own, `units` are the words of its `RecordFormat`.
+    Template,
+}
+
+const KINDS: [NoteKind; 5] =
+    [NoteKind::Run, NoteKind::Message, NoteKind::MessageInPart, NoteKind::Records, NoteKind::Template];
+
+/// One note.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct SequenceNote {
+    pub(super) key: StreamKey,
+    pub(super) kind: NoteKind,
+    /// The first number that is covered.
+    pub(super) number: u64,
+    /// How many numbers are covered.
+    pub(super) units: u32,
+    pub(super) datagrams: u16,
+    pub(super) clock: ExporterClock,
+    /// What the kernel had dropped at the socket when the first of these datagrams came.
+    pub(super) drops: u32,
+}
+
+impl SequenceNote {
+    fn words(&self) -> [u64; WORDS] {
+        let Self { key, kind, number, units, datagrams, clock, drops } = *self;
+        let half = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        let flags = u32::from(clock.uptime_ms.is_some()) << 8 | u32::from(clock.made_at.is_some()) << 9 | kind as u32;
+        [
+            (key.source >> 64) as u64,
+            key.source as u64,
+            key.stream,
+            number,
+            half(units, drops),
+            half(clock.uptime_ms.unwrap_or(0), clock.made_at.unwrap_or(0)),
+            half(datagrams.into(), flags),
+            0,
+        ]
+    }
+
+    fn from_words(words: [u64; WORDS]) -> Self {
+        let high = |word: u64| (word >> 32) as u32;
+        let flags = words[6] as u32;
+        let has = |bit: u32, value: u32| (flags >> bit & 1 == 1).then_some(value);
+        Self {
+            key: StreamKey { source: u128::from(words[0]) << 64 | u128::from(words[1]), stream: words[2] },
+            kind: KINDS[(flags & 7) as usize],
+            number: words[3],
+            units: high(words[4]),
+            drops: words[4] as u32,
+            datagrams: high(words[6]) as u16,
+            clock: ExporterClock { uptime_ms: has(8, high(words[5])), made_at: has(9, words[5] as u32) },
+        }
+    }
+}
 
 type Slot = [AtomicU64; WORDS];
 
-/// One lane's ring, and what is counted beside it.
+/// The ring of one lane, and what is counted beside it.
 #[derive(Debug)]
-pub(super) struct Ring {
-    /// Made by its writer, so that they lie on the memory node of the core that writes them.
+pub(super) struct NoteRing {
+    /// Made by its writer, so that it lies on the memory node of the core that writes it.
     slots: OnceLock<Box<[Slot]>>,
     /// Notes ever written.
     written: CachePadded<AtomicUsize>,
     /// Notes ever read.
     read: CachePadded<AtomicUsize>,
-    /// Datagrams that found the ring full.
+    /// Datagrams whose note found the ring full.
     pub(super) unseen: CachePadded<AtomicU64>,
-    /// Datagrams without such a header.
+    /// Datagrams without a header of the protocol.
     pub(super) unnumbered: AtomicU64,
-    /// The most numbers that a datagram has covered, and as many at least as NetFlow 5 allows.
+    /// The most numbers that a datagram has covered, and at least as many as NetFlow 5 allows.
     pub(super) units_max: AtomicU64,
-    /// The lane has changed its socket.
+    /// Whether the lane has changed its socket.
     pub(super) is_other_socket: AtomicBool,
 }
 
-impl Default for Ring {
+impl Default for NoteRing {
     fn default() -> Self {
         Self {
             slots: OnceLock::new(),
@@ -52,25 +145,25 @@ impl Default for Ring {
     }
 }
 
-/// The receiver's end.
+/// The receiver's end of a ring.
 #[derive(Debug)]
-pub(super) struct Writer {
-    ring: Arc<Ring>,
-    /// Notes written, also those that are not published.
+pub(super) struct NoteWriter {
+    ring: Arc<NoteRing>,
+    /// Notes written, also those that are not published yet.
     written: usize,
     /// Notes that are known to be read.
     read: usize,
 }
 
-impl Writer {
+impl NoteWriter {
     /// To be called by the thread that writes.
-    pub(super) fn new(ring: Arc<Ring>) -> Self {
+    pub(super) fn new(ring: Arc<NoteRing>) -> Self {
         ring.slots();
         Self { ring, written: 0, read: 0 }
     }
 
-    /// Writes all of these notes, or none and false.
-    pub(super) fn write(&mut self, notes: &[Note]) -> bool {
+    /// Writes all of these notes, or none and returns false.
+    pub(super) fn write(&mut self, notes: &[SequenceNote]) -> bool {
         if self.written - self.read + notes.len() > NOTES {
             self.read = self.ring.read.load(Ordering::Acquire);
             if self.written - self.read + notes.len() > NOTES {
@@ -94,23 +187,23 @@ impl Writer {
     }
 }
 
-impl Ring {
+impl NoteRing {
     fn slots(&self) -> &[Slot] {
         let slot = |_| std::array::from_fn(|_| AtomicU64::new(0));
         self.slots.get_or_init(|| (0..NOTES).map(slot).collect())
     }
 
     /// Takes at most `limit` notes. Only ever called by one thread.
-    pub(super) fn read(&self, limit: usize, mut take: impl FnMut(Note)) -> usize {
+    pub(super) fn read(&self, limit: usize, mut take: impl FnMut(SequenceNote)) -> usize {
         let (first, end) = (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Acquire));
         let end = end.min(first + limit);
         if first == end {
             return 0;
         }
         let slots = self.slots();
-        for place in first..end {
-            let slot = &slots[place % NOTES];
-            take(Note::from_words(std::array::from_fn(|word| slot[word].load(Ordering::Relaxed))));
+        for index in first..end {
+            let slot = &slots[index % NOTES];
+            take(SequenceNote::from_words(std::array::from_fn(|word| slot[word].load(Ordering::Relaxed))));
         }
         self.read.store(end, Ordering::Release);
         end - first
@@ -121,16 +214,16 @@ impl Ring {
     }
 }
 
-/// Wakes the thread of a listener that has gone to sleep; costs the receiver a fence a batch.
+/// Wakes the tracker of a listener that has gone to sleep. It costs a receiver one fence a batch.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
+pub(super) struct TrackerWaker {
     is_asleep: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
-impl Bell {
-    pub(super) fn ring(&self) {
-        // Pairs with the one of `sleep`: either the reader sees the notes, or this sees that it goes to sleep.
+impl TrackerWaker {
+    pub(super) fn wake(&self) {
+        // Pairs with the fence of `sleep`: either the tracker sees the notes, or this sees that it goes to sleep.
         fence(Ordering::SeqCst);
         if self.is_asleep.load(Ordering::Relaxed)
             && self.is_asleep.swap(false, Ordering::Acquire)
@@ -157,10 +250,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_ipv4_sender_is_the_same_as_its_mapped_address() {
+        let key = |text: &str| StreamKey::new(text.parse().expect("an address"), 7);
+        assert_eq!(key("192.0.2.129"), key("::ffff:192.0.2.129"));
+        assert_ne!(key("192.0.2.129"), key("::192.0.2.129"));
+    }
+
+    #[test]
+    fn a_note_comes_out_as_it_was_written() {
+        for kind in KINDS {
+            for uptime_ms in [None, Some(0), Some(u32::MAX)] {
+                let note = SequenceNote {
+                    key: StreamKey::new("2001:db8::7".parse().expect("an address"), u64::MAX - 1),
+                    kind,
+                    number: u64::MAX - 2,
+                    units: u32::MAX - 3,
+                    datagrams: 65_533,
+                    clock: ExporterClock { uptime_ms, made_at: Some(5) },
+                    drops: u32::MAX,
+                };
+                assert_eq!(SequenceNote::from_words(note.words()), note);
+            }
+        }
+    }
+
+    #[test]
     fn notes_come_out_in_order_and_a_full_ring_takes_none() {
-        let ring = Arc::new(Ring::default());
-        let mut writer = Writer::new(Arc::clone(&ring));
-        let note = |number| Note { number, ..Note::default() };
+        let ring = Arc::new(NoteRing::default());
+        let mut writer = NoteWriter::new(Arc::clone(&ring));
+        let note = |number| SequenceNote { number, ..SequenceNote::default() };
         for number in 0..NOTES as u64 - 1 {
             assert!(writer.write(&[note(number)]));
         }
@@ -175,19 +293,19 @@ mod tests {
 
     #[test]
     fn what_one_thread_writes_another_reads_whole_and_in_order() {
-        let (ring, bell) = (Arc::new(Ring::default()), Arc::new(Bell::default()));
-        let mut writer = Writer::new(Arc::clone(&ring));
-        let bell_of_writer = Arc::clone(&bell);
+        let (ring, waker) = (Arc::new(NoteRing::default()), Arc::new(TrackerWaker::default()));
+        let mut writer = NoteWriter::new(Arc::clone(&ring));
+        let waker_of_writer = Arc::clone(&waker);
         let count = 200_000_u64;
         let thread = std::thread::spawn(move || {
             for number in 0..count {
-                let note = Note { number, units: number as u32, ..Note::default() };
+                let note = SequenceNote { number, units: number as u32, ..SequenceNote::default() };
                 while !writer.write(&[note]) {
                     std::thread::yield_now();
                 }
                 if number % 7 == 0 || number == count - 1 {
                     writer.publish();
-                    bell_of_writer.ring();
+                    waker_of_writer.wake();
                 }
             }
         });
@@ -198,7 +316,7 @@ mod tests {
                 next += 1;
             });
             if read == 0 {
-                bell.sleep(|| ring.is_empty(), std::thread::park);
+                waker.sleep(|| ring.is_empty(), std::thread::park);
             }
         }
         thread.join().expect("the writer ends");

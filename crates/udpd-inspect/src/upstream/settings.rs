@@ -7,7 +7,7 @@ use toml::de::DeValue;
 use udpd_base::settings::kinds::{OneOf, SubTable, WholeNumber};
 use udpd_base::settings::{Field, Findings, KeyDeclaration, TableSettings as _, ValueKind, settings};
 
-/// Where the sequence number stands, and what it counts.
+/// The protocol or the place of a sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sequence {
     NetFlow5,
@@ -27,18 +27,18 @@ settings! {
         /// How many bytes it has.
         bytes: usize = 4, WholeNumber(1..=8), elsewhere "length size width";
         /// Which of its bytes comes first: the highest ("big", as in network order) or the lowest ("little").
-        order: Order = "big" like "little", OneOf(ORDERS), elsewhere "endian endianness byte_order";
+        order: ByteOrder = "big" like "little", OneOf(ORDERS), elsewhere "endian endianness byte_order";
     }
 }
 
 /// Which byte of a number comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum ByteOrder {
     Big,
     Little,
 }
 
-const ORDERS: &[(&str, Order)] = &[("big", Order::Big), ("little", Order::Little)];
+const ORDERS: &[(&str, ByteOrder)] = &[("big", ByteOrder::Big), ("little", ByteOrder::Little)];
 
 const PROTOCOLS: &[(&str, Option<Sequence>)] = &[
     ("", None),
@@ -51,13 +51,13 @@ const PROTOCOLS: &[(&str, Option<Sequence>)] = &[
 
 /// What a sequence number counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum SequenceUnit {
     Datagrams,
     Flows,
     Records,
 }
 
-impl fmt::Display for Unit {
+impl fmt::Display for SequenceUnit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Datagrams => "datagrams",
@@ -68,11 +68,11 @@ impl fmt::Display for Unit {
 }
 
 impl Sequence {
-    pub fn unit(self) -> Unit {
+    pub fn unit(self) -> SequenceUnit {
         match self {
-            Self::NetFlow5 => Unit::Flows,
-            Self::Ipfix => Unit::Records,
-            Self::NetFlow9 | Self::Sflow | Self::Rtp | Self::Fixed(_) => Unit::Datagrams,
+            Self::NetFlow5 => SequenceUnit::Flows,
+            Self::Ipfix => SequenceUnit::Records,
+            Self::NetFlow9 | Self::Sflow | Self::Rtp | Self::Fixed(_) => SequenceUnit::Datagrams,
         }
     }
 
@@ -85,7 +85,7 @@ impl Sequence {
         }
     }
 
-    /// How much of a datagram must be kept for the number to be found.
+    /// How many bytes of a datagram must be kept for its number to be read.
     pub fn header_bytes(self) -> usize {
         match self {
             Self::NetFlow5 => 24,

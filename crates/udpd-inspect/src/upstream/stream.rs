@@ -1,37 +1,37 @@
-//! One stream: where it stands, what has not come, and whether a number that does not fit is a loss, something late, a
-//! repetition, or an exporter that has started anew.
+//! One stream: its next number, its gaps, and whether a number that does not fit is a loss, a late datagram, a
+//! repetition, or a restart of the exporter.
 //!
-//! Numbers wrap; inside they are continued in 64 bits, and only distances from the next one matter. A jump that no
-//! clock of the header explains has to be confirmed by a second datagram that follows it, because a damaged or foreign
-//! one must not count as a loss of millions.
+//! Numbers wrap; here they are continued in 64 bits, and only distances from the next one matter. A jump that no clock
+//! of the header explains has to be confirmed by a second datagram that follows it, because a damaged or foreign
+//! datagram must not count as a loss of millions.
 
 use super::gaps::{Gaps, WINDOW};
-use super::header::Clock;
+use super::header::ExporterClock;
 
 /// How many datagrams may be missing in one gap before a second datagram must confirm the jump.
 const TRUSTED_JUMP: u64 = 1000;
 
-/// What an exporter's clocks may differ by between datagrams that overtake each other.
+/// How much an exporter's clocks may differ between datagrams that overtake each other.
 const CLOCK_SLACK_MS: i32 = 1000;
 
-/// By how much the time since the start must fall to be a new start, even where the number fits a gap.
+/// How far the uptime must fall to be a restart even where the number fits a gap.
 const CERTAIN_RESTART_MS: i32 = 60_000;
 
 /// What the numbers of a protocol allow.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
+pub(super) struct SequenceRules {
     bits: u32,
     /// How many numbers a gap may have.
     ahead_max: u64,
-    /// How many without a second datagram that confirms it.
+    /// How many numbers a gap may have without a second datagram that confirms it.
     trusted: u64,
     /// How far below the next number a repetition may lie.
     behind_max: u64,
-    /// How far before the first number another may come that was sent earlier.
+    /// How far below the first number one may lie that was sent earlier and came later.
     before_first: u64,
 }
 
-impl Rules {
+impl SequenceRules {
     /// `scale` is how many numbers a datagram covers at the most, about.
     pub(super) fn new(bits: u32, scale: u64) -> Self {
         let quarter = 1 << (bits - 2).min(40);
@@ -56,19 +56,19 @@ impl Rules {
 pub(super) struct Arrival {
     pub(super) number: u64,
     pub(super) units: u32,
-    /// How many more it may cover, as far as anybody knows, at its end or at its beginning.
+    /// How many more numbers it may cover at its end or at its beginning, where that is not known.
     pub(super) more_behind: u32,
     pub(super) more_before: u32,
     pub(super) datagrams: u16,
-    pub(super) clock: Clock,
+    pub(super) clock: ExporterClock,
 }
 
 /// What is counted of all streams together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct StreamCounts {
     /// Numbers of settled gaps, less what came late.
     pub(super) missing: u64,
-    /// Numbers that are missing or belong to a datagram of which nobody knows how many it covers.
+    /// Numbers that are missing, or belong to a datagram that covers an unknown number of them.
     pub(super) uncertain: u64,
     pub(super) reordered: u64,
     pub(super) late: u64,
@@ -78,7 +78,7 @@ pub(super) struct Counts {
 
 /// One stream.
 #[derive(Debug, Clone)]
-pub(super) struct Stream {
+pub(super) struct NumberedStream {
     /// The number that should come next, continued past every wrap.
     next: u64,
     /// The lowest that has come, for as long as one before it may come.
@@ -86,18 +86,18 @@ pub(super) struct Stream {
     datagrams: u16,
     is_young: bool,
     has_restarted: bool,
-    clock: Clock,
+    clock: ExporterClock,
     /// How many more numbers the highest datagram may cover.
     more: u32,
     /// A jump that waits to be confirmed.
     jump: Option<(u64, u32)>,
-    /// Numbers that came one after the other and had all come before, where there is no clock. They are counted only
-    /// when their row ends, because they may be those of another start.
+    /// Without a clock: how many consecutive numbers had all come before. They are counted as duplicates only when they
+    /// end, because they may be the numbers of a restart.
     repeated: u64,
     gaps: Gaps,
 }
 
-impl Stream {
+impl NumberedStream {
     /// A stream that begins with this datagram.
     pub(super) fn new(arrival: &Arrival) -> Self {
         Self {
@@ -123,16 +123,16 @@ impl Stream {
         self.jump.is_some()
     }
 
-    /// The last numbers had come before and are not counted yet.
+    /// Whether the last numbers had come before and are not counted yet.
     pub(super) fn is_repeating(&self) -> bool {
         self.repeated > 0
     }
 
     /// Takes what arrived.
-    pub(super) fn take(&mut self, rules: &Rules, arrival: &Arrival, counts: &mut Counts) {
+    pub(super) fn take(&mut self, rules: &SequenceRules, arrival: &Arrival, counts: &mut StreamCounts) {
         let distance = rules.distance(arrival.number, self.next);
         if distance == 0 {
-            self.unconfirmed(counts);
+            self.drop_jump(counts);
             self.advance(rules, 0, arrival, counts);
         } else if self.is_new_start(distance, arrival) {
             self.restart(arrival, counts);
@@ -143,7 +143,7 @@ impl Stream {
         }
     }
 
-    /// Whether the clocks say that the exporter has started anew since the highest number.
+    /// Whether the clocks say that the exporter has restarted since the highest number.
     fn is_new_start(&self, distance: i64, arrival: &Arrival) -> bool {
         let (then, now) = (self.clock, arrival.clock);
         let made = then.made_at.zip(now.made_at).map(|(then, now)| now.wrapping_sub(then).cast_signed());
@@ -169,14 +169,14 @@ impl Stream {
         }
     }
 
-    fn restart(&mut self, arrival: &Arrival, counts: &mut Counts) {
+    fn restart(&mut self, arrival: &Arrival, counts: &mut StreamCounts) {
         self.settle_all(counts);
         counts.restarts += 1;
         *self = Self { has_restarted: true, ..Self::new(arrival) };
     }
 
     /// The next number, or one beyond it.
-    fn take_ahead(&mut self, rules: &Rules, distance: u64, arrival: &Arrival, counts: &mut Counts) {
+    fn take_ahead(&mut self, rules: &SequenceRules, distance: u64, arrival: &Arrival, counts: &mut StreamCounts) {
         let is_older = self.clock.made_at.zip(arrival.clock.made_at).is_some_and(|(then, now)| now < then);
         if self.has_restarted && self.is_young && is_older {
             // It was sent before the restart.
@@ -184,15 +184,15 @@ impl Stream {
             return;
         }
         if distance <= rules.trusted {
-            self.unconfirmed(counts);
+            self.drop_jump(counts);
             self.advance(rules, distance, arrival, counts);
         } else {
             self.confirm(rules, arrival, counts);
         }
     }
 
-    /// Goes on behind a gap of `ahead` numbers.
-    fn advance(&mut self, rules: &Rules, ahead: u64, arrival: &Arrival, counts: &mut Counts) {
+    /// Continues behind a gap of `ahead` numbers.
+    fn advance(&mut self, rules: &SequenceRules, ahead: u64, arrival: &Arrival, counts: &mut StreamCounts) {
         let before = self.datagrams;
         self.datagrams = self.datagrams.wrapping_add(arrival.datagrams);
         self.is_young &=
@@ -206,20 +206,20 @@ impl Stream {
             }
         }
         self.next = self.next.wrapping_add(arrival.units.into());
-        self.end_row(counts);
+        self.count_repeated(counts);
         (self.clock, self.more) = (arrival.clock, arrival.more_behind);
         counts.missing += self.gaps.settle_older(self.datagrams);
         counts.missing += self.gaps.expire(self.next, 1 << (rules.bits - 1));
     }
 
     /// A number below the next: out of order, late, a repetition, or from before the first.
-    fn take_behind(&mut self, rules: &Rules, behind: u64, arrival: &Arrival, counts: &mut Counts) {
+    fn take_behind(&mut self, rules: &SequenceRules, behind: u64, arrival: &Arrival, counts: &mut StreamCounts) {
         let units = u64::from(arrival.units);
         let (start, below) = (self.next.wrapping_sub(behind), units.min(behind));
         let filled = self.gaps.fill(self.next, start, below);
         counts.missing += filled.pushed_out;
         let mut repeated = below - filled.open - filled.settled;
-        let has_clock = arrival.clock != Clock::default();
+        let has_clock = arrival.clock != ExporterClock::default();
         if filled == Default::default() {
             let before = self.first.wrapping_sub(start);
             if self.is_young && before <= rules.before_first && before >= below && before > 0 {
@@ -236,7 +236,7 @@ impl Stream {
                 return;
             }
             if !has_clock && self.repeated + units > WINDOW.into() {
-                // Nobody repeats so much and sends nothing new: these are the numbers of another start.
+                // No exporter repeats so much without a new number: these are the numbers of a restart.
                 self.repeated = 0;
                 self.restart(arrival, counts);
                 return;
@@ -245,9 +245,9 @@ impl Stream {
                 self.repeated += std::mem::take(&mut repeated);
             }
         } else {
-            self.end_row(counts);
+            self.count_repeated(counts);
         }
-        self.unconfirmed(counts);
+        self.drop_jump(counts);
         counts.reordered += filled.open;
         counts.late += filled.settled;
         counts.missing -= filled.settled;
@@ -258,8 +258,8 @@ impl Stream {
         }
     }
 
-    /// A jump too far to be believed of one datagram: another near it decides.
-    fn confirm(&mut self, rules: &Rules, arrival: &Arrival, counts: &mut Counts) {
+    /// Handles a jump that is too far to be believed of one datagram: another near it confirms it.
+    fn confirm(&mut self, rules: &SequenceRules, arrival: &Arrival, counts: &mut StreamCounts) {
         if let Some((number, units)) = self.jump {
             // Near it, and not the same again.
             let away = rules.distance(arrival.number, number).unsigned_abs();
@@ -276,36 +276,36 @@ impl Stream {
                 return;
             }
         }
-        self.unconfirmed(counts);
+        self.drop_jump(counts);
         self.jump = Some((arrival.number, arrival.units));
     }
 
-    /// What nothing followed came from so far back that nobody remembers whether it had come.
-    fn unconfirmed(&mut self, counts: &mut Counts) {
+    /// Ends the wait for a jump to be confirmed: nothing followed it, so it counts as late.
+    fn drop_jump(&mut self, counts: &mut StreamCounts) {
         if let Some((_, units)) = self.jump.take() {
             counts.late += u64::from(units);
         }
     }
 
-    /// What came again was no other start.
-    fn end_row(&mut self, counts: &mut Counts) {
+    /// Counts repeated numbers as duplicates: they were no restart.
+    fn count_repeated(&mut self, counts: &mut StreamCounts) {
         counts.duplicate += std::mem::take(&mut self.repeated);
     }
 
-    /// Settles what was open a sweep ago.
-    pub(super) fn sweep(&mut self, counts: &mut Counts) {
+    /// Settles gaps that were open at the last sweep already.
+    pub(super) fn sweep(&mut self, counts: &mut StreamCounts) {
         counts.missing += self.gaps.sweep();
     }
 
-    pub(super) fn settle_all(&mut self, counts: &mut Counts) {
-        self.unconfirmed(counts);
-        self.end_row(counts);
+    pub(super) fn settle_all(&mut self, counts: &mut StreamCounts) {
+        self.drop_jump(counts);
+        self.count_repeated(counts);
         counts.missing += self.gaps.settle_all();
         self.gaps.clear();
     }
 
-    /// Stands behind `number` from now on, without a gap: what a number means is known better.
-    pub(super) fn stand_at(&mut self, rules: &Rules, number: u64) {
+    /// Sets the next number, without a gap, after it was learnt that numbers mean something else.
+    pub(super) fn stand_at(&mut self, rules: &SequenceRules, number: u64) {
         self.next = self.next.wrapping_add_signed(rules.distance(number, self.next));
     }
 }

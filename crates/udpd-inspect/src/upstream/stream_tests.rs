@@ -2,7 +2,7 @@
 //! past every wrap and through restarts of the exporter.
 
 use super::*;
-use crate::upstream::simulation::{Network, Random, Sent, Truth, sent, truth};
+use crate::upstream::testing::{Network, Random, SentDatagram, Truth, sent, truth};
 
 /// What a protocol of the simulation is like.
 #[derive(Debug, Clone, Copy)]
@@ -26,18 +26,18 @@ const PROTOCOLS: &[Protocol] = &[
 ];
 
 impl Protocol {
-    fn rules(&self) -> Rules {
-        Rules::new(self.bits, if self.units_max > 1 { 32 } else { 1 })
+    fn rules(&self) -> SequenceRules {
+        SequenceRules::new(self.bits, if self.units_max > 1 { 32 } else { 1 })
     }
 
     /// One datagram every 10 ms. An exporter that starts anew does so 2 s after the last datagram of the one before.
-    fn arrival(&self, sent: &Sent, started_ms: u64) -> Arrival {
+    fn arrival(&self, sent: &SentDatagram, started_ms: u64) -> Arrival {
         let uptime = 10 * sent.order;
         Arrival {
             number: sent.number & (u64::MAX >> (64 - self.bits)),
             units: sent.units as u32,
             datagrams: 1,
-            clock: Clock {
+            clock: ExporterClock {
                 uptime_ms: self.has_uptime.then_some(uptime as u32),
                 made_at: self.has_time.then_some(((started_ms + uptime) / 1000) as u32),
             },
@@ -47,9 +47,9 @@ impl Protocol {
 }
 
 /// Follows several lives of an exporter, each with its first number and its count of datagrams.
-fn follow(protocol: Protocol, lives: &[(u64, u64)], network: Network, seed: u64) -> (Counts, Truth) {
-    let (mut random, mut counts, mut expected) = (Random(seed), Counts::default(), Truth::default());
-    let (mut stream, mut started_ms) = (None::<Stream>, 1_000_000);
+fn follow(protocol: Protocol, lives: &[(u64, u64)], network: Network, seed: u64) -> (StreamCounts, Truth) {
+    let (mut random, mut counts, mut expected) = (Random(seed), StreamCounts::default(), Truth::default());
+    let (mut stream, mut started_ms) = (None::<NumberedStream>, 1_000_000);
     for &(first, count) in lives {
         let sent = sent(first, count, protocol.units_max, &mut random);
         let arrived = network.carry(&sent, &mut random);
@@ -59,7 +59,7 @@ fn follow(protocol: Protocol, lives: &[(u64, u64)], network: Network, seed: u64)
         for datagram in &arrived {
             let arrival = protocol.arrival(datagram, started_ms);
             match &mut stream {
-                None => stream = Some(Stream::new(&arrival)),
+                None => stream = Some(NumberedStream::new(&arrival)),
                 Some(stream) => stream.take(&protocol.rules(), &arrival, &mut counts),
             }
         }
@@ -131,11 +131,11 @@ fn arrival(number: u64) -> Arrival {
 }
 
 /// Takes these numbers of 32 bits, one datagram each.
-fn take(numbers: impl IntoIterator<Item = u64>) -> (Stream, Counts) {
-    let mut counts = Counts::default();
+fn take(numbers: impl IntoIterator<Item = u64>) -> (NumberedStream, StreamCounts) {
+    let mut counts = StreamCounts::default();
     let mut numbers = numbers.into_iter();
-    let mut stream = Stream::new(&arrival(numbers.next().expect("a first number")));
-    numbers.for_each(|number| stream.take(&Rules::new(32, 1), &arrival(number), &mut counts));
+    let mut stream = NumberedStream::new(&arrival(numbers.next().expect("a first number")));
+    numbers.for_each(|number| stream.take(&SequenceRules::new(32, 1), &arrival(number), &mut counts));
     (stream, counts)
 }
 
@@ -158,14 +158,14 @@ fn numbers_of_another_start_never_counted_as_repetitions_before() {
     let (mut stream, mut counts) = take(0..500);
     let mut duplicate = 0;
     for number in 0..200 {
-        stream.take(&Rules::new(32, 1), &arrival(number), &mut counts);
+        stream.take(&SequenceRules::new(32, 1), &arrival(number), &mut counts);
         assert!(counts.duplicate >= duplicate, "a counter fell at {number}");
         duplicate = counts.duplicate;
     }
     assert_eq!((counts.duplicate, counts.restarts), (0, 1));
     let (mut stream, mut counts) = take((0..500).chain(400..410));
     assert!(stream.is_repeating());
-    stream.take(&Rules::new(32, 1), &arrival(500), &mut counts);
+    stream.take(&SequenceRules::new(32, 1), &arrival(500), &mut counts);
     assert_eq!((counts.duplicate, counts.restarts), (10, 0), "their row has ended without one");
 }
 
@@ -181,26 +181,26 @@ fn one_damaged_number_is_no_loss_of_millions_and_a_long_outage_is_a_loss() {
 
 #[test]
 fn what_was_sent_before_a_restart_and_comes_after_it_is_late_and_opens_no_gap() {
-    let clock = |uptime_ms, made_at| Clock { uptime_ms: Some(uptime_ms), made_at: Some(made_at) };
-    let (rules, mut counts) = (Rules::new(32, 1), Counts::default());
+    let clock = |uptime_ms, made_at| ExporterClock { uptime_ms: Some(uptime_ms), made_at: Some(made_at) };
+    let (rules, mut counts) = (SequenceRules::new(32, 1), StreamCounts::default());
     let at = |number, clock| Arrival { clock, ..arrival(number) };
-    let mut stream = Stream::new(&at(900, clock(90_000, 1000)));
+    let mut stream = NumberedStream::new(&at(900, clock(90_000, 1000)));
     stream.take(&rules, &at(0, clock(10, 1005)), &mut counts);
     stream.take(&rules, &at(901, clock(90_010, 1000)), &mut counts);
     stream.take(&rules, &at(1, clock(20, 1005)), &mut counts);
     stream.settle_all(&mut counts);
-    assert_eq!(counts, Counts { restarts: 1, late: 1, ..Counts::default() });
+    assert_eq!(counts, StreamCounts { restarts: 1, late: 1, ..StreamCounts::default() });
 }
 
 #[test]
 fn the_wrap_of_the_uptime_is_no_restart() {
-    let (rules, mut counts) = (Rules::new(32, 1), Counts::default());
+    let (rules, mut counts) = (SequenceRules::new(32, 1), StreamCounts::default());
     let at = |number, uptime| {
-        let clock = Clock { uptime_ms: Some(uptime), made_at: Some(1000) };
+        let clock = ExporterClock { uptime_ms: Some(uptime), made_at: Some(1000) };
         Arrival { clock, ..arrival(number) }
     };
-    let mut stream = Stream::new(&at(10, u32::MAX - 5));
+    let mut stream = NumberedStream::new(&at(10, u32::MAX - 5));
     stream.take(&rules, &at(12, 3), &mut counts);
     stream.settle_all(&mut counts);
-    assert_eq!(counts, Counts { missing: 1, ..Counts::default() });
+    assert_eq!(counts, StreamCounts { missing: 1, ..StreamCounts::default() });
 }

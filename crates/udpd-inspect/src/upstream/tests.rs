@@ -1,23 +1,21 @@
-//! The whole room but the sockets: notes of several lanes through rings into the table, and what is read of them.
+//! All of this but the sockets: notes of several lanes through rings into the table, and what is read of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::handle::Upstream;
-use super::note::{Key, Note, What};
-use super::ring::{NOTES, Writer};
-use super::settings::{Fixed, Order, Sequence};
-use super::simulation::{Network, Random, sent, truth};
-use super::tracker::Tracker;
+use super::ring::{NOTES, NoteKind, NoteWriter, SequenceNote, StreamKey};
+use super::testing::{Network, Random, sent, truth};
+use super::tracker::StreamTracker;
+use super::{ByteOrder, Fixed, Sequence, UpstreamMonitor};
 use udpd_base::ledger::snapshot::UpstreamSnapshot;
 
-const FIXED: Sequence = Sequence::Fixed(Fixed { offset: 0, bytes: 4, order: Order::Big });
+const FIXED: Sequence = Sequence::Fixed(Fixed { offset: 0, bytes: 4, order: ByteOrder::Big });
 
 /// A listener whose notes the test writes itself.
 struct Listener {
-    upstream: Upstream,
-    lanes: Vec<Writer>,
-    tracker: Tracker,
+    upstream: UpstreamMonitor,
+    lanes: Vec<NoteWriter>,
+    tracker: StreamTracker,
     /// By lane.
     kernel_dropped: Vec<u64>,
 }
@@ -28,17 +26,18 @@ impl Listener {
     }
 
     fn with_drops(sequence: Sequence, lanes: usize, streams_max: usize, knows_drops: bool) -> Self {
-        let upstream = Upstream::new(sequence, lanes, knows_drops);
-        let lanes: Vec<Writer> = upstream.shared().rings.iter().map(|ring| Writer::new(Arc::clone(ring))).collect();
-        let tracker = Tracker::with_limit(upstream.shared(), streams_max);
+        let upstream = UpstreamMonitor::new(sequence, lanes, knows_drops);
+        let lanes: Vec<NoteWriter> = upstream.0.rings.iter().map(|ring| NoteWriter::new(Arc::clone(ring))).collect();
+        let tracker = StreamTracker::with_limit(&upstream.0, streams_max);
         Self { upstream, kernel_dropped: vec![0; lanes.len()], lanes, tracker }
     }
 
     /// A datagram of a stream comes by a lane.
     fn arrive(&mut self, lane: usize, stream: u64, number: u64) {
         let drops = self.kernel_dropped[lane] as u32;
-        let key = Key { source: 7, stream };
-        let note = Note { key, what: What::Run, number, units: 1, datagrams: 1, drops, ..Note::default() };
+        let key = StreamKey { source: 7, stream };
+        let note =
+            SequenceNote { key, kind: NoteKind::Run, number, units: 1, datagrams: 1, drops, ..SequenceNote::default() };
         assert!(self.lanes[lane].write(&[note]), "the ring has room");
         self.lanes[lane].publish();
     }
@@ -105,7 +104,7 @@ fn what_this_host_drops_of_the_one_stream_of_a_lane_is_taken_off_by_count() {
             }
         }
         assert!(listener.kernel_dropped.iter().all(|dropped| *dropped > 100));
-        // What was dropped last, or sent and lost after it, leaves no gap that anybody could see.
+        // What was dropped last, or sent and lost after it, leaves no gap that could be seen.
         let reading = listener.last_reading();
         let after_the_last = 2 * 50;
         let missing = reading.missing.expect("one stream a lane");
@@ -183,7 +182,7 @@ fn drops_of_a_socket_that_took_the_place_of_another_and_drops_beside_the_unseen_
         let mut listener = Listener::new(FIXED, 1, 64);
         (0..100).for_each(|number| listener.arrive(0, 1, number));
         (105..300).for_each(|number| listener.arrive(0, 1, number));
-        let ring = &listener.upstream.shared().rings[0];
+        let ring = &listener.upstream.0.rings[0];
         match is_other_socket {
             true => ring.is_other_socket.store(true, Ordering::Relaxed),
             false => ring.unseen.store(1, Ordering::Relaxed),
@@ -204,8 +203,9 @@ fn drops_that_no_datagram_tells_of_widen_the_bounds_and_without_any_the_number_i
     assert_eq!(listener.read().missing_at_most, 5);
     // As those of a receive queue past the kernel's stack, which is the second lane here.
     listener.kernel_dropped[1] += 3;
-    let key = Key { source: 7, stream: 1 };
-    let note = Note { key, what: What::Run, number: 303, units: 97, datagrams: 97, ..Note::default() };
+    let key = StreamKey { source: 7, stream: 1 };
+    let note =
+        SequenceNote { key, kind: NoteKind::Run, number: 303, units: 97, datagrams: 97, ..SequenceNote::default() };
     assert!(listener.lanes[1].write(&[note]), "the ring has room");
     listener.lanes[1].publish();
     let reading = listener.last_reading();
@@ -244,8 +244,8 @@ fn what_finds_no_room_in_the_ring_is_unseen_and_widens_the_bounds() {
     let mut listener = Listener::new(FIXED, 1, 64);
     (0..1000).for_each(|number| listener.arrive(0, 1, number));
     listener.take();
-    // 40 that nobody looked at, and 10 that never came.
-    listener.upstream.shared().rings[0].unseen.store(40, Ordering::Relaxed);
+    // 40 that were not observed, and 10 that never came.
+    listener.upstream.0.rings[0].unseen.store(40, Ordering::Relaxed);
     (1050..1200).for_each(|number| listener.arrive(0, 1, number));
     let reading = listener.last_reading();
     assert_eq!((reading.unseen, reading.missing), (40, None));

@@ -1,121 +1,117 @@
-//! The thread of a listener that keeps its streams: takes the notes of all of its lanes, and publishes what they amount
-//! to. Streams are kept here and not by lane, because one exporter may come by several lanes.
+//! The thread of a listener that tracks its streams: it takes the notes of all lanes and publishes the counts. Streams
+//! are not tracked by lane, because one exporter may come by several lanes.
 //!
-//! What this host drops leaves gaps, too. The kernel says at each datagram how many it had dropped at the socket before
-//! that. Where one stream alone comes by a lane, and nothing of it was repeated, those drops are numbers of this stream
-//! that are gone, and they are taken off by count. Everywhere else they only widen the bounds.
+//! What this host drops leaves gaps, too. The kernel tells with each datagram how many it had dropped at the socket
+//! before. Where a lane has one stream only and nothing of it was repeated, those drops are missing numbers of that
+//! stream, and their count is subtracted. Everywhere else they only widen the bounds.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::convention::{Learning, Message, Records};
-use super::note::{Key, Note, What};
-use super::ring::{NOTES, Ring};
-use super::settings::{Sequence, Unit};
-use super::shared::Shared;
-use super::stream::{Arrival, Counts, Rules, Stream};
-use super::table::{NO_LANE, Place, STREAMS_MAX, Table};
-use super::templates::Templates;
+use super::MonitorState;
+use super::ipfix::{IpfixMessage, Learning, MessageRecords, RecordFormat, Templates};
+use super::ring::{NOTES, NoteKind, NoteRing, SequenceNote, StreamKey};
+use super::settings::{Sequence, SequenceUnit};
+use super::stream::{Arrival, NumberedStream, SequenceRules, StreamCounts};
+use super::table::{NO_LANE, STREAMS_MAX, StreamSlot, StreamTable};
 use udpd_base::ledger::tables::UpstreamTally;
 use udpd_base::os::threads;
 
 /// How long the thread rests while notes come. What one stream sends by several lanes meanwhile is taken lane by lane,
-/// and should not be more than the window.
+/// and should be less than the window.
 const REST: Duration = Duration::from_millis(4);
 
-/// The same where there is one lane, whose ring had little in it of late and a note for each datagram at the most. One
-/// message of IPFIX may be many notes, so a burst of those could fill a ring meanwhile.
+/// The same with one lane whose ring had few notes. Not for IPFIX: a message may be many notes, so a burst could fill the
+/// ring meanwhile.
 const LONG_REST: Duration = Duration::from_millis(20);
 
 /// How many notes are few.
 const FEW: usize = NOTES / 16;
 
-/// How often it looks for what has been open for too long.
+/// How often gaps are checked that have been open for too long.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// How many notes of a lane are taken before it is the turn of the next.
+/// How many notes of a lane are taken before the next lane's.
 const TURN: usize = 4096;
 
-/// How many numbers a datagram covers at the most, about, where it covers several.
+/// About how many numbers a datagram covers at the most, where it covers several.
 const MANY: u64 = 32;
 
-/// Whose drops those of a lane are.
+/// The streams that came by a lane, and so which stream its kernel drops belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Only {
-    Nobody,
-    /// The stream of this place.
+enum LaneStreams {
+    None,
+    /// The stream at this place of the table.
     One(usize),
+    /// Several, or drops and gaps of the one cannot be compared.
     Several,
 }
 
 #[derive(Debug)]
-struct Lane {
-    ring: Arc<Ring>,
-    only: Only,
+struct LaneNotes {
+    ring: Arc<NoteRing>,
+    streams: LaneStreams,
     /// What the kernel had dropped when the last datagram came.
     dropped: Option<u32>,
-    /// What it dropped between datagrams of the one stream: now, at the last sweep, and at the one before.
+    /// What it dropped between datagrams of the one stream: until now, the last sweep, and the sweep before.
     between: [u64; 3],
-    /// What counts as missing of that stream.
+    /// How many numbers of that stream count as missing.
     missing: u64,
-    /// The stream that the last note was of.
+    /// The place of the stream of the last note.
     last: usize,
     /// The records of the message whose sets are being read.
-    data: Records,
-    options: Records,
+    records: MessageRecords,
 }
 
-/// All that the thread owns.
+/// The state of the thread.
 #[derive(Debug)]
-pub(super) struct Tracker {
-    rules: Rules,
-    shared: Arc<Shared>,
-    lanes: Vec<Lane>,
-    streams: Table,
-    /// By place in the table; empty unless messages have to be learnt from.
+pub(super) struct StreamTracker {
+    rules: SequenceRules,
+    shared: Arc<MonitorState>,
+    lanes: Vec<LaneNotes>,
+    streams: StreamTable,
+    /// By place in the table; empty unless the protocol is IPFIX.
     learning: Vec<Learning>,
     templates: Option<Templates>,
-    counts: Counts,
+    counts: StreamCounts,
     forgotten: u64,
-    /// A lane had as many notes as are taken in a turn, and may have more.
+    /// Whether a lane had as many notes as are taken in a turn, and may have more.
     is_behind: bool,
 }
 
-impl Tracker {
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+impl StreamTracker {
+    pub(super) fn new(shared: &Arc<MonitorState>) -> Self {
         Self::with_limit(shared, STREAMS_MAX)
     }
 
-    pub(super) fn with_limit(shared: &Arc<Shared>, limit: usize) -> Self {
+    pub(super) fn with_limit(shared: &Arc<MonitorState>, limit: usize) -> Self {
         let sequence = shared.sequence;
-        let scale = if sequence.unit() == Unit::Datagrams { 1 } else { MANY };
+        let scale = if sequence.unit() == SequenceUnit::Datagrams { 1 } else { MANY };
         let is_ipfix = sequence == Sequence::Ipfix;
-        let lane = |ring: &Arc<Ring>| Lane {
+        let lane = |ring: &Arc<NoteRing>| LaneNotes {
             ring: Arc::clone(ring),
-            only: if shared.knows_drops { Only::Nobody } else { Only::Several },
+            streams: if shared.knows_drops { LaneStreams::None } else { LaneStreams::Several },
             dropped: None,
             between: [0; 3],
             missing: 0,
             last: 0,
-            data: Records::default(),
-            options: Records::default(),
+            records: MessageRecords::default(),
         };
         Self {
-            rules: Rules::new(sequence.bits(), scale),
+            rules: SequenceRules::new(sequence.bits(), scale),
             lanes: shared.rings.iter().map(lane).collect(),
-            streams: Table::new(limit),
+            streams: StreamTable::new(limit),
             learning: Vec::with_capacity(if is_ipfix { limit } else { 0 }),
             templates: is_ipfix.then(Templates::new),
-            counts: Counts::default(),
+            counts: StreamCounts::default(),
             forgotten: 0,
             is_behind: false,
             shared: Arc::clone(shared),
         }
     }
 
-    /// Takes notes until told to end, and then what is left of them: once, because a receiver that nobody could wake
-    /// may go on.
+    /// Takes notes until told to end, and then the remaining ones once: a receiver may still be running.
     pub(super) fn run(mut self) {
         let mut swept = Instant::now();
         let mut is_unsettled = false;
@@ -155,7 +151,7 @@ impl Tracker {
         let is_idle =
             || self.lanes.iter().all(|lane| lane.ring.is_empty()) && !self.shared.is_ending.load(Ordering::Acquire);
         let park = || if is_unsettled { std::thread::park_timeout(SWEEP) } else { std::thread::park() };
-        self.shared.bell.sleep(is_idle, || threads::blocking(park));
+        self.shared.waker.sleep(is_idle, || threads::blocking(park));
     }
 
     /// Takes what the lanes have left, at most `limit` of each; returns how many notes that was.
@@ -171,41 +167,34 @@ impl Tracker {
         taken
     }
 
-    fn take(&mut self, lane: usize, note: &Note) {
+    fn take(&mut self, lane: usize, note: &SequenceNote) {
         let (key, number) = (&note.key, note.number);
         let Some(templates) = &mut self.templates else { return self.take_run(lane, note) };
-        let bytes = note.units as u16;
-        match note.what {
-            What::Run => {}
-            What::Template => templates.learn(key, number, bytes, false, false),
-            What::TemplateVariable => templates.learn(key, number, bytes, true, false),
-            What::OptionsTemplate => templates.learn(key, number, bytes, false, true),
-            What::OptionsTemplateVariable => templates.learn(key, number, bytes, true, true),
-            What::Records => {
-                let counted = templates.count(key, number, bytes);
-                let lane = &mut self.lanes[lane];
-                let of_kind = if counted.is_options { &mut lane.options } else { &mut lane.data };
-                of_kind.add(counted.records);
+        match note.kind {
+            NoteKind::Run => {}
+            NoteKind::Template => templates.learn(key, number, RecordFormat::from_units(note.units)),
+            NoteKind::Records => {
+                templates.count(key, number, note.units as u16, &mut self.lanes[lane].records);
             }
-            What::Message | What::MessageInPart => self.take_message(lane, note),
+            NoteKind::Message | NoteKind::MessageInPart => self.take_message(lane, note),
         }
     }
 
-    /// The place of a stream, which is there from now on.
-    fn place(&mut self, lane: usize, key: &Key) -> usize {
+    /// The place of a stream in the table. A new one gets a place.
+    fn place(&mut self, lane: usize, key: &StreamKey) -> usize {
         let last = self.lanes[lane].last;
         if self.streams.is_at(last, key) {
             return last;
         }
         let place = match self.streams.find(key) {
-            Place::Known(place) => place,
-            Place::New(place) => {
+            StreamSlot::Known(place) => place,
+            StreamSlot::New(place) => {
                 if self.templates.is_some() {
-                    self.learning.push(Learning::NEW);
+                    self.learning.push(Learning::default());
                 }
                 place
             }
-            Place::Taken(place) => {
+            StreamSlot::Taken(place) => {
                 self.forget(place);
                 self.streams.replace(place, key);
                 place
@@ -221,7 +210,7 @@ impl Tracker {
         let lane = entry.lane;
         if let Some(learning) = self.learning.get_mut(place) {
             learning.flush(&mut entry.stream, &self.rules, &mut self.counts);
-            *learning = Learning::NEW;
+            *learning = Learning::default();
         }
         if let Some(stream) = &mut entry.stream {
             stream.settle_all(&mut self.counts);
@@ -229,21 +218,21 @@ impl Tracker {
         self.forgotten += 1;
         self.attribute(lane, &before);
         if let Some(lane) = self.lanes.get_mut(lane as usize) {
-            lane.only = Only::Several;
+            lane.streams = LaneStreams::Several;
         }
     }
 
-    /// Datagrams that follow one another.
-    fn take_run(&mut self, lane: usize, note: &Note) {
+    /// Takes a run of consecutive datagrams.
+    fn take_run(&mut self, lane: usize, note: &SequenceNote) {
         let place = self.place(lane, &note.key);
         self.match_lane(lane, place, note.drops);
         let before = self.counts;
-        let Note { number, units, datagrams, clock, .. } = *note;
+        let SequenceNote { number, units, datagrams, clock, .. } = *note;
         let arrival = Arrival { number, units, datagrams, clock, ..Arrival::default() };
         let entry = self.streams.entry(place);
         let (mut is_repeating, mut had_jump) = (false, false);
         match &mut entry.stream {
-            None => entry.stream = Some(Stream::new(&arrival)),
+            None => entry.stream = Some(NumberedStream::new(&arrival)),
             Some(stream) => {
                 had_jump = stream.has_jump();
                 stream.take(&self.rules, &arrival, &mut self.counts);
@@ -251,59 +240,58 @@ impl Tracker {
             }
         }
         let is_plain = (self.counts.duplicate, self.counts.restarts) == (before.duplicate, before.restarts);
-        // What jumped was not confirmed, and nobody knows whether drops went before it.
+        // The jump was not confirmed, and it is not known whether drops preceded it.
         let is_in_doubt = had_jump && self.counts.late > before.late;
         self.attribute(lane as u32, &before);
         if !is_plain || is_repeating || is_in_doubt {
-            // A number that came twice may be the one that was dropped here.
-            self.lanes[lane].only = Only::Several;
+            // Of a number that came twice, one copy may have been dropped here.
+            self.lanes[lane].streams = LaneStreams::Several;
         }
     }
 
-    fn take_message(&mut self, lane: usize, note: &Note) {
+    fn take_message(&mut self, lane: usize, note: &SequenceNote) {
         let place = self.place(lane, &note.key);
-        let own = &mut self.lanes[lane];
-        let (mut data, options) = (std::mem::take(&mut own.data), std::mem::take(&mut own.options));
-        if note.what == What::MessageInPart {
-            data.most = u16::MAX;
+        let mut records = std::mem::take(&mut self.lanes[lane].records);
+        if note.kind == NoteKind::MessageInPart {
+            records.data.most = u16::MAX;
         }
         let made_at = note.clock.made_at.unwrap_or(0);
-        let message = Message { number: note.number as u32, made_at, data, options };
+        let message = IpfixMessage { number: note.number as u32, made_at, records };
         let entry = self.streams.entry(place);
         entry.lane = lane as u32;
         self.learning[place].take(message, &mut entry.stream, &self.rules, &mut self.counts);
     }
 
-    /// Notes by which lane a stream comes, and what the kernel dropped there since the last datagram.
+    /// Notes by which lane a stream came, and what the kernel dropped there since the last datagram.
     fn match_lane(&mut self, lane: usize, place: usize, drops: u32) {
         let entry = self.streams.entry(place);
         let came_by = std::mem::replace(&mut entry.lane, lane as u32);
         if came_by != NO_LANE && came_by != lane as u32 {
-            self.lanes[came_by as usize].only = Only::Several;
-            self.lanes[lane].only = Only::Several;
+            self.lanes[came_by as usize].streams = LaneStreams::Several;
+            self.lanes[lane].streams = LaneStreams::Several;
         }
         let own = &mut self.lanes[lane];
-        own.only = match own.only {
-            Only::Nobody => Only::One(place),
-            Only::One(other) if other == place => own.only,
-            _ => Only::Several,
+        own.streams = match own.streams {
+            LaneStreams::None => LaneStreams::One(place),
+            LaneStreams::One(other) if other == place => own.streams,
+            _ => LaneStreams::Several,
         };
         match own.dropped.replace(drops) {
-            // Another socket has taken the place of the one, or the count has wrapped.
-            Some(last) if drops < last => own.only = Only::Several,
+            // The lane has another socket, or the count has wrapped.
+            Some(last) if drops < last => own.streams = LaneStreams::Several,
             Some(last) => own.between[0] += u64::from(drops - last),
             None => {}
         }
     }
 
-    /// Writes down which lane the change of what is missing belongs to.
-    fn attribute(&mut self, lane: u32, before: &Counts) {
+    /// Attributes the change of missing numbers to a lane.
+    fn attribute(&mut self, lane: u32, before: &StreamCounts) {
         if let Some(lane) = self.lanes.get_mut(lane as usize) {
             lane.missing = lane.missing.wrapping_add(self.counts.missing.wrapping_sub(before.missing));
         }
     }
 
-    /// Settles what has been open since the last sweep; returns whether something still is.
+    /// Settles gaps that have been open since the last sweep; returns whether some are still open.
     pub(super) fn sweep(&mut self) -> bool {
         let mut is_unsettled = false;
         for place in 0..self.streams.len() {
@@ -336,8 +324,8 @@ impl Tracker {
             }
             if let Some(stream) = &mut entry.stream {
                 if let Some(lane) = self.lanes.get_mut(lane as usize).filter(|_| stream.has_jump()) {
-                    // Before what is not confirmed there may have been drops, which leave no gap now.
-                    lane.only = Only::Several;
+                    // Drops may have preceded the unconfirmed jump, and they leave no gap now.
+                    lane.streams = LaneStreams::Several;
                 }
                 stream.settle_all(&mut self.counts);
             }
@@ -349,14 +337,16 @@ impl Tracker {
     pub(super) fn publish(&mut self) {
         let (mut dropped_sure, mut dropped_perhaps) = (0, 0);
         for (lane, is_matched) in self.lanes.iter().zip(&self.shared.is_matched) {
-            let Ring { unnumbered, unseen, is_other_socket, .. } = &*lane.ring;
-            // What has no number, or was not followed, comes by this lane as well: it may be what was dropped.
+            let NoteRing { unnumbered, unseen, is_other_socket, .. } = &*lane.ring;
+            // Datagrams without a number, or unseen ones, come by this lane as well: they may be what was dropped.
             let is_alone = unnumbered.load(Ordering::Relaxed) == 0 && unseen.load(Ordering::Relaxed) == 0;
             let is_one_count = !is_other_socket.load(Ordering::Relaxed);
-            // What was dropped before a jump leaves no gap until that is confirmed.
-            let has_gaps = match lane.only {
-                Only::One(place) => !self.streams.entry(place).stream.as_ref().is_some_and(Stream::has_jump),
-                Only::Nobody | Only::Several => false,
+            // Drops before a jump leave no gap until the jump is confirmed.
+            let has_gaps = match lane.streams {
+                LaneStreams::One(place) => {
+                    !self.streams.entry(place).stream.as_ref().is_some_and(NumberedStream::has_jump)
+                }
+                LaneStreams::None | LaneStreams::Several => false,
             };
             let matches = has_gaps && is_alone && is_one_count;
             is_matched.store(matches, Ordering::Relaxed);
@@ -365,7 +355,7 @@ impl Tracker {
                 dropped_perhaps += lane.between[0].min(lane.missing);
             }
         }
-        let Counts { missing, uncertain, reordered, late, duplicate, restarts } = self.counts;
+        let StreamCounts { missing, uncertain, reordered, late, duplicate, restarts } = self.counts;
         let forgotten = self.forgotten;
         self.shared.tally.publish(&UpstreamTally {
             reordered,

@@ -1,7 +1,7 @@
-//! What `engine = "af_xdp"` asks of the other keys of a listener, and of the other listeners of its interface.
+//! What `engine = "af_xdp"` requires of the other keys of a listener, and of other listeners on its interface.
 //!
 //! A program at an interface knows one port, a queue has one engine, and an interface one program. What the engine
-//! cannot do is refused here with the key that asks for it, so that nothing is left out without a word.
+//! cannot do is refused here with the key that asks for it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use mmsg::xdp::{Checksums, Mode};
 use crate::config::listener::{Lanes, ListenerConfig, Spread};
 use udpd_base::settings::{Findings, Section};
 
-/// The shortest slot that a frame of the kernel's can lie in.
+/// The shortest slot that the kernel accepts for a frame.
 pub const SLOT_BYTES_MIN: usize = 2048;
 
 /// Checks all listeners.
@@ -38,7 +38,7 @@ pub(super) fn check(sections: &[Section<'_, ListenerConfig>], findings: &mut Fin
     }
 }
 
-/// Keys of the engine without it.
+/// Refuses keys of AF_XDP with another engine.
 fn check_idle_keys(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let is_written = [
@@ -59,7 +59,7 @@ fn check_interface(section: &Section<'_, ListenerConfig>, findings: &mut Finding
     }
 }
 
-/// The program compares the port of a frame with one.
+/// The program compares the port of a frame with one port only.
 fn check_ports(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Some(place) = section.written.place("address") else { return };
     let ports: Vec<u16> = section.settings.addresses.iter().map(SocketAddr::port).collect();

@@ -1,21 +1,27 @@
-//! The listeners: each by itself, as far as one value of it depends on another or on the host, and their names and
-//! sinks.
+//! What is checked of listeners beside their own keys: values of one listener that depend on each other or on the host,
+//! its sinks, and names and addresses against those of the other listeners.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use ipnet::IpNet;
 
-use super::{addresses, multicast};
+use super::multicast;
 use crate::config::host::HostView;
 use crate::config::listener::ListenerConfig;
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
 use udpd_base::settings::{Findings, Located, Section, ValuePlace};
+use udpd_base::text::address::{overlap, parse_listener};
 use udpd_base::text::suggest::nearest;
 use udpd_inspect::policy::{KernelFilter, parse_network};
 
+/// The most addresses of one listener, and of all together: each costs at least one lane, and each pair is compared.
+const ADDRESSES_MAX: usize = 64;
+const ADDRESSES_TOTAL_MAX: usize = 4096;
+
 /// Checks a listener by itself.
 pub(super) fn check(section: &mut Section<'_, ListenerConfig>, host: &HostView, findings: &mut Findings<'_>) {
-    addresses::check_count(section, findings);
+    check_address_count(section, findings);
     if let Some(interface) = section.written.text("interface").filter(|interface| !interface.value.is_empty()) {
         findings.accept(host.check_interface(&interface.value), &interface.place);
     }
@@ -27,7 +33,7 @@ pub(super) fn check(section: &mut Section<'_, ListenerConfig>, host: &HostView, 
     multicast::check(section, host, findings);
 }
 
-/// Nothing longer than `max_length` is kept, also of the datagrams in a train. The default of `size` is cut to it.
+/// udpd keeps no more than `max_length` of a datagram, also in a train. The default of `size` is cut to it.
 fn check_absorb(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let (size, longest) = (listener.absorb.size_bytes, listener.max_length_bytes);
@@ -37,7 +43,7 @@ fn check_absorb(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'
     findings.say(&place, what, format!("write max_length = {size}, or a size of {longest} at most"));
 }
 
-/// A number that is cut off is in no datagram.
+/// A sequence number behind `max_length` would be cut off.
 fn check_sequence(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let (Some(sequence), longest) = (listener.sequence, listener.max_length_bytes) else { return };
@@ -48,7 +54,7 @@ fn check_sequence(section: &Section<'_, ListenerConfig>, findings: &mut Findings
     findings.say(&place, what, format!("write max_length = {needed}, or more"));
 }
 
-/// Headers are believed of somebody, or not read at all.
+/// Headers of proxies are read from named networks only, or not at all.
 fn check_proxies(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     if written.is_wrong("proxy_protocol") || written.is_wrong("proxy_from") {
@@ -75,7 +81,7 @@ fn check_proxies(section: &Section<'_, ListenerConfig>, findings: &mut Findings<
     }
 }
 
-/// The kernel sees the source of the packet, before and not behind proxies, and only what comes to a socket.
+/// The filter in the kernel sees the address of the proxy, not of the sender behind it, and only what comes to a socket.
 fn check_kernel_filter(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let Some(place) = written.place("kernel_filter").filter(|_| !written.is_wrong("kernel_filter")) else { return };
@@ -94,7 +100,7 @@ fn check_kernel_filter(section: &Section<'_, ListenerConfig>, findings: &mut Fin
     findings.say(&place, what, cure);
 }
 
-/// The longest prefix decides, so a network that is in both lists decides nothing.
+/// The longest prefix decides, so a network that is in both lists is a contradiction.
 fn check_networks(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let networks = |key: &str| {
         let texts = section.written.texts(key).into_iter();
@@ -161,4 +167,59 @@ pub(super) fn resolve_sinks(
         }
     }
     indexes
+}
+
+/// The valid addresses of a listener, each with its place.
+pub(super) fn addresses(section: &Section<'_, ListenerConfig>) -> impl Iterator<Item = (SocketAddr, ValuePlace)> {
+    let texts = section.written.texts("address").into_iter();
+    texts.filter_map(|text| Some((parse_listener(&text.value).ok()?, text.place)))
+}
+
+/// Refuses a list without an address, and one that is too long.
+fn check_address_count(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
+    let Some(place) = section.written.place("address") else { return };
+    match section.written.texts("address").len() {
+        0 => findings.say(&place, "the list is empty", "write at least one, such as \"0.0.0.0:514\""),
+        count if count > ADDRESSES_MAX => {
+            let cure = format!("write at most {ADDRESSES_MAX}, or 0.0.0.0 for all of this host");
+            findings.say(&place, format!("{count} addresses in one listener"), cure);
+        }
+        _ => {}
+    }
+}
+
+/// Refuses two addresses that match the same datagram. The kernel divides what comes to two equal addresses by a hash of
+/// the sender, and of a wildcard and a specific address it prefers the specific one. Neither is what two listeners are
+/// written for.
+pub(super) fn check_overlaps(sections: &[Section<'_, ListenerConfig>], findings: &mut Findings<'_>) {
+    let written: Vec<_> = sections
+        .iter()
+        .flat_map(|section| addresses(section).map(|(address, place)| (address, place, &section.settings.interface)))
+        .collect();
+    if let Some((_, excess, _)) = written.get(ADDRESSES_TOTAL_MAX) {
+        let what = format!("the file names {} addresses", written.len());
+        findings.say(excess, what, format!("name at most {ADDRESSES_TOTAL_MAX}"));
+        return;
+    }
+    for (index, (address, place, interface)) in written.iter().enumerate() {
+        let earlier = written[..index].iter().find(|(taken, _, other)| {
+            // The kernel prefers a socket that is bound to an interface, so only those of one interface compete.
+            other == interface && overlap(taken, address)
+        });
+        let Some((taken, taken_place, _)) = earlier else { continue };
+        let (line, _) = findings.position(taken_place.offset);
+        match taken == address {
+            true => {
+                let what = format!("line {line} listens on {address} already");
+                findings.say(place, what, "listen once on an address; lanes = N opens N sockets on it");
+            }
+            false => {
+                let (wide, narrow) = if taken.ip().is_unspecified() { (taken, address) } else { (address, taken) };
+                let what = format!(
+                    "{address} overlaps {taken} of line {line}: {wide} would get nothing of what is sent to {narrow}"
+                );
+                findings.say(place, what, "listen on one of the two, or give the listeners different interfaces");
+            }
+        }
+    }
 }

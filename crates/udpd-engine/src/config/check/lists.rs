@@ -1,8 +1,8 @@
-//! The lists of networks of the listeners: read, held against each other and against the keys, and made into one table
-//! for each listener. Listeners with the same lists share theirs.
+//! The lists of networks of the listeners: read from their files, compared with each other and with the keys, and made
+//! into one table for each listener. Listeners with the same lists share a table.
 //!
-//! A file that is missing or wrong is a mistake like any other, so that a start is refused and a reload leaves what
-//! runs as it is: to go on without a list would let in whom it was there to keep out.
+//! A file that is missing or wrong refuses the configuration: to go on without it would let in the senders that it was
+//! there to keep out.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use udpd_base::settings::{Findings, Section, ValuePlace};
 use udpd_base::text::advice::ValueAdvice;
 use udpd_inspect::policy::lists;
 use udpd_inspect::policy::lists::NETWORKS_MAX;
-use udpd_inspect::policy::{Access, AccessList, Networks, Origin};
+use udpd_inspect::policy::{Access, AccessList, NetworkOrigin, Networks};
 
 /// Fills in the tables of all listeners.
 pub(super) fn read(sections: &mut [Section<'_, ListenerConfig>], host: &HostView, findings: &mut Findings<'_>) {
@@ -34,25 +34,25 @@ pub(super) fn read(sections: &mut [Section<'_, ListenerConfig>], host: &HostView
     }
 }
 
-/// A file, the key that names it and where.
-struct Text {
+/// A file of networks, and the place of the key that names it.
+struct ListFile {
     place: ValuePlace,
     path: String,
     accept: bool,
 }
 
-/// What the keys and files of a listener say together, or none with the reasons in `findings`.
+/// The table that the keys and files of a listener make together, or `None` with the reasons in `findings`.
 fn table(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) -> Option<AccessList> {
     let before = findings.count();
     let access = &section.settings.access;
     let mut networks = Networks::default();
-    let written = Origin { text: 0, line: 0 };
+    let written = NetworkOrigin { text: 0, line: 0 };
     access.allow.iter().for_each(|network| networks.push(*network, true, written));
     access.deny.iter().for_each(|network| networks.push(*network, false, written));
-    let texts: Vec<Text> = [("allow_files", true), ("deny_files", false)]
+    let texts: Vec<ListFile> = [("allow_files", true), ("deny_files", false)]
         .into_iter()
         .flat_map(|(key, accept)| section.written.texts(key).into_iter().map(move |text| (text, accept)))
-        .map(|(text, accept)| Text { path: text.value, place: text.place, accept })
+        .map(|(text, accept)| ListFile { path: text.value, place: text.place, accept })
         .collect();
     let mut allowed = access.allow.len();
     for (index, text) in texts.iter().enumerate() {
@@ -67,7 +67,7 @@ fn table(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) -> 
     }
     check_allowed(&texts, allowed, before, findings);
     networks.sort(|conflict| {
-        // Between two keys it has been said.
+        // Two keys that contradict each other have been reported by `listeners`.
         if let Some(last) = conflict.allowed.text.max(conflict.denied.text).checked_sub(1) {
             say_conflict(&texts, usize::from(last), (conflict.network, conflict.allowed, conflict.denied), findings);
         }
@@ -75,15 +75,15 @@ fn table(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) -> 
     (findings.count() == before).then(|| networks.into_list(access.allow.is_empty() && access.allow_files.is_empty()))
 }
 
-fn read_file(index: usize, text: &Text, networks: &mut Networks, findings: &mut Findings<'_>) {
-    let Text { path, place, accept } = text;
+fn read_file(index: usize, text: &ListFile, networks: &mut Networks, findings: &mut Findings<'_>) {
+    let ListFile { path, place, accept } = text;
     let number = index as u16 + 1;
-    // One more than fits, by which the caller knows.
+    // One more than fits, which tells the caller that there are too many.
     let mut left = (NETWORKS_MAX + 1).saturating_sub(networks.count());
     let take = |network, line| {
         if left > 0 {
             left -= 1;
-            networks.push(network, *accept, Origin { text: number, line });
+            networks.push(network, *accept, NetworkOrigin { text: number, line });
         }
     };
     let refuse = |line: u32, advice| findings.refuse_line(path, line as usize, &place.key, advice);
@@ -92,20 +92,20 @@ fn read_file(index: usize, text: &Text, networks: &mut Networks, findings: &mut 
     }
 }
 
-/// A list of friends in which nobody is left is the list of a program that has failed.
-fn check_allowed(texts: &[Text], allowed: usize, before: usize, findings: &mut Findings<'_>) {
+/// An allow list that has become empty is most likely the output of a program that has failed.
+fn check_allowed(texts: &[ListFile], allowed: usize, before: usize, findings: &mut Findings<'_>) {
     let Some(first) = texts.iter().find(|text| text.accept) else { return };
     if allowed == 0 && findings.count() == before {
-        let what = format!("{:?} holds no network, so nobody could send", first.path);
+        let what = format!("{:?} holds no network, so no sender would be accepted", first.path);
         findings.say(&first.place, what, "write networks into it, or take it from the list of files");
     }
 }
 
-/// The longest prefix decides, so a network that is in both decides nothing. It is said of the file.
+/// The longest prefix decides, so a network that is in both lists is a contradiction. It is reported of the file.
 fn say_conflict(
-    texts: &[Text],
+    texts: &[ListFile],
     at: usize,
-    (network, allowed, denied): (IpNet, Origin, Origin),
+    (network, allowed, denied): (IpNet, NetworkOrigin, NetworkOrigin),
     findings: &mut Findings<'_>,
 ) {
     let text = &texts[at];

@@ -52,8 +52,8 @@ fn files_and_keys_are_one_table_and_the_longest_prefix_decides() {
 }
 
 #[test]
-fn a_deny_file_alone_leaves_everybody_else_in_also_when_it_is_empty() {
-    let config = load("deny_files = [\"@/d\"]", |folder| write(folder, "d", "# nobody today\n")).expect("valid");
+fn a_deny_file_alone_accepts_all_others_also_when_it_is_empty() {
+    let config = load("deny_files = [\"@/d\"]", |folder| write(folder, "d", "# none today\n")).expect("valid");
     assert!(accepts(&config, "192.0.2.1"));
     let config = load("deny_files = [\"@/d\"]", |folder| write(folder, "d", "192.0.2.0/24\n")).expect("valid");
     assert!(!accepts(&config, "192.0.2.1"));
@@ -61,9 +61,9 @@ fn a_deny_file_alone_leaves_everybody_else_in_also_when_it_is_empty() {
 }
 
 #[test]
-fn an_allow_file_that_has_become_empty_lets_nobody_in_by_mistake() {
+fn an_allow_file_that_has_become_empty_is_refused() {
     let refused = load("allow_files = [\"@/a\"]", |folder| write(folder, "a", "\n")).expect_err("refused");
-    assert!(refused.contains("\"@/a\" holds no network, so nobody could send"), "{refused}");
+    assert!(refused.contains("\"@/a\" holds no network, so no sender would be accepted"), "{refused}");
     let config = load("allow = [\"10.0.0.0/8\"]\nallow_files = [\"@/a\"]", |folder| write(folder, "a", "\n"));
     assert!(!accepts(&config.expect("valid"), "192.0.2.1"));
 }
@@ -133,7 +133,7 @@ fn listeners_with_the_same_lists_share_one_table() {
 }
 
 #[test]
-fn who_only_asks_a_daemon_reads_no_list() {
+fn a_command_that_only_asks_a_daemon_reads_no_list() {
     let host = HostView { lists: Lists::Leave, ..HostView::default() };
     let config = load_on(&["deny_files = [\"@/none\"]"], &host, |_| {}).expect("valid");
     assert_eq!(config.listeners[0].access.list, None);

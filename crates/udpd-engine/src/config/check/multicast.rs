@@ -1,18 +1,17 @@
-//! The multicast groups of a listener against its addresses, its lanes and the senders that it names.
+//! What is checked of the multicast groups of a listener: its addresses, its lanes and the senders that it names.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 
-use super::addresses::addresses;
+use super::listeners::addresses;
 use crate::config::host::HostView;
-use crate::config::listener::{Lanes, ListenerConfig, Spread};
-use crate::config::multicast::receives;
+use crate::config::listener::{Lanes, ListenerConfig, Spread, receives};
 use udpd_base::settings::{Findings, Section};
 
 /// The kernel joins fewer per socket unless told otherwise, see docs/multicast.md.
 const GROUPS_MAX: usize = 1024;
 
-/// Checks what is written, and gives the listener the lanes and the interface that its groups mean.
+/// Checks the groups, and sets the lanes and the interface of the listener that follow from them.
 pub(super) fn check(section: &mut Section<'_, ListenerConfig>, host: &HostView, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     if let Some(excess) = written.texts("multicast_groups").get(GROUPS_MAX) {
@@ -91,7 +90,7 @@ fn check_lanes(section: &mut Section<'_, ListenerConfig>, findings: &mut Finding
     }
 }
 
-/// An address that is a group must be joined, or nothing would ever come.
+/// An address that is a group must be joined, or nothing ever arrives.
 fn check_group_addresses(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let listener = &section.settings;
     let is_missing =

@@ -1,5 +1,5 @@
-//! An exporter and a network for the tests: what is lost, repeated and overtaken is drawn from a seed, and an
-//! independent model says from the set of what arrived what must be counted.
+//! An exporter and a network for tests: losses, repetitions and delays are drawn from a seed, and an independent model
+//! says from the set of what arrived what must be counted.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(super) struct Network {
 
 /// A datagram on its way: the first number that it covers, before any wrap, and how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Sent {
+pub(super) struct SentDatagram {
     pub(super) number: u64,
     pub(super) units: u64,
     /// When it was sent, in datagrams since the exporter started.
@@ -44,20 +44,20 @@ pub(super) struct Truth {
 }
 
 /// `count` datagrams of up to `units_max` numbers each, from `first` on.
-pub(super) fn sent(first: u64, count: u64, units_max: u64, random: &mut Random) -> Vec<Sent> {
+pub(super) fn sent(first: u64, count: u64, units_max: u64, random: &mut Random) -> Vec<SentDatagram> {
     let mut number = first;
     let mut one = |order| {
         let units = 1 + random.below(units_max);
         number += units;
-        Sent { number: number - units, units, order }
+        SentDatagram { number: number - units, units, order }
     };
     (0..count).map(&mut one).collect()
 }
 
 impl Network {
     /// What arrives of that, in order of arrival. The first and the last always do.
-    pub(super) fn carry(&self, sent: &[Sent], random: &mut Random) -> Vec<Sent> {
-        let mut under_way: BTreeMap<(u64, u64), Sent> = BTreeMap::new();
+    pub(super) fn carry(&self, sent: &[SentDatagram], random: &mut Random) -> Vec<SentDatagram> {
+        let mut under_way: BTreeMap<(u64, u64), SentDatagram> = BTreeMap::new();
         for (place, datagram) in sent.iter().enumerate() {
             let is_end = place == 0 || place + 1 == sent.len();
             if !is_end && random.percent(self.lost_percent) {
@@ -74,7 +74,7 @@ impl Network {
 
 /// From the set of what arrived, without any order: what lies between the lowest and the highest and is not there, and
 /// what is there twice.
-pub(super) fn truth(arrived: &[Sent]) -> Truth {
+pub(super) fn truth(arrived: &[SentDatagram]) -> Truth {
     let mut once: BTreeMap<u64, u64> = BTreeMap::new();
     let mut duplicate = 0;
     for datagram in arrived {
