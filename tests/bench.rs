@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use udpd_bench::payload;
-use udpd_bench::payload::{Reading, SendTime, Stamp};
+use udpd_bench::payload::{HeaderStamp, PayloadReading, SendTime};
 
 use crate::util::*;
 
@@ -104,7 +104,7 @@ fn read_all(socket: &Socket) -> Vec<(SocketAddr, Vec<u8>)> {
 fn made(flow: u16, sequence: u64, length: usize) -> Vec<u8> {
     let mut datagram = vec![0; length];
     payload::fill(&mut datagram);
-    Stamp::new(77, SendTime { monotonic_ns: 1, realtime_offset_ns: 1 }).write(&mut datagram, flow, sequence);
+    HeaderStamp::new(77, SendTime { monotonic_ns: 1, realtime_offset_ns: 1 }).write(&mut datagram, flow, sequence);
     datagram
 }
 
@@ -225,7 +225,7 @@ fn sizes_and_sources_are_as_asked_for_and_every_payload_reads() {
     for (source, payload) in &imix {
         *sizes.entry(payload.len()).or_insert(0) += 1;
         *sources.entry(*source).or_default() += 1;
-        assert!(matches!(payload::read(payload, payload.len()), Reading::Datagram(_)), "{payload:?}");
+        assert!(matches!(payload::read(payload, payload.len()), PayloadReading::Datagram(_)), "{payload:?}");
     }
     assert_eq!(sizes, BTreeMap::from([(18, 700), (548, 400), (1472, 100)]));
     let of_address =
@@ -248,7 +248,7 @@ fn trains_are_cut_into_numbered_datagrams_and_a_ramp_keeps_its_count() {
     let sequences: Vec<u64> = read_all(&socket)
         .iter()
         .map(|(_, payload)| match payload::read(payload, payload.len()) {
-            Reading::Datagram(header) => header.sequence,
+            PayloadReading::Datagram(header) => header.sequence,
             other => panic!("{other:?} in a train"),
         })
         .collect();

@@ -18,7 +18,7 @@ use udpd_engine::config;
 use udpd_engine::config::{Config, HostView, Lists, MayCome};
 use udpd_sandbox::warden::Makes;
 use udpd_tools::steer;
-use udpd_tools::steer::{Action, Task};
+use udpd_tools::steer::{SteerAction, SteerTask};
 use udpd_tools::{explain, man, replay, stats, top};
 
 /// Where the configuration is when nobody says otherwise.
@@ -115,7 +115,7 @@ enum CliCommand {
                       \x20 udpd top --once")]
     Top {
         #[command(flatten)]
-        arguments: top::Arguments,
+        arguments: top::TopArguments,
         #[command(flatten)]
         daemon: RunningDaemon,
     },
@@ -129,7 +129,7 @@ enum CliCommand {
                       Exit codes: 0 nothing was lost, 3 something was")]
     Explain {
         #[command(flatten)]
-        arguments: explain::Arguments,
+        arguments: explain::ExplainArguments,
         #[command(flatten)]
         daemon: RunningDaemon,
     },
@@ -164,13 +164,13 @@ enum CliCommand {
                       \x20 udpd replay capture.pcapng --to 127.0.0.1:5140\n\
                       \x20 udpd replay capture.pcap --to 10.0.0.9:5140 --speed 10 --port 514\n\
                       \x20 zcat capture.pcap.gz | udpd replay - --to [::1]:5140 --fast")]
-    Replay(replay::Arguments),
+    Replay(replay::ReplayArguments),
     /// Print a page of the manual, or write all of them
     #[command(after_help = "Examples:\n\
                       \x20 udpd man | man -l -\n\
                       \x20 udpd man udpd.toml | man -l -\n\
                       \x20 udpd man --to /usr/local/share/man")]
-    Man(man::Arguments),
+    Man(man::ManArguments),
     /// Print what a shell needs to complete commands and options
     #[command(after_help = "Examples:\n\
                       \x20 udpd completions bash > /etc/bash_completion.d/udpd\n\
@@ -222,7 +222,7 @@ enum Bench {
                       \x20 udpd bench ladder --svg ladder.svg --sizes --placements\n\
                       \x20 udpd bench ladder --steps pinned,again,gather --rounds 9 --json\n\
                       \x20 udpd bench ladder --interface --svg past_the_socket.svg")]
-    Ladder(Box<ladder::Arguments>),
+    Ladder(Box<ladder::LadderArguments>),
     /// Send numbered, timed datagrams at an exact rate
     #[command(after_help = "Examples:\n\
                       \x20 udpd bench send --to 127.0.0.1:5140 --rate 100k --seconds 10\n\
@@ -231,19 +231,19 @@ enum Bench {
                       \x20 udpd bench send --to 127.0.0.1:5140 --rate max --size 1200 --gso 50 --seconds 5\n\
                       \x20 udpd bench send --to 10.8.0.1:5140 --engine xdp --interface veth1 --flows 1M --rate 3M \
                       --seconds 10")]
-    Send(Box<send::Arguments>),
+    Send(Box<send::SendArguments>),
     /// Receive what bench send sends, through the daemon's own pipeline, and report what became of each datagram
     #[command(after_help = "Examples:\n\
                       \x20 udpd bench recv --listen 0.0.0.0:5140 --seconds 60 --svg arrivals.svg\n\
                       \x20 udpd bench recv --listen 127.0.0.1:5140 --lanes 2 --expect 1M --loss 0% --json")]
-    Recv(Box<recv::Arguments>),
+    Recv(Box<recv::RecvArguments>),
     /// Find the highest rate that a pipeline takes without loss, without touching your files or destinations
     #[command(after_help = "Examples:\n\
                       \x20 udpd bench max --to file:/var/tmp/max.log\n\
                       \x20 udpd bench max -c /etc/udpd/udpd.toml --listener syslog --expect 200k\n\
                       \x20 udpd bench max --to udp:10.0.0.9:514 --real-sinks --rate 1k..50k\n\
                       \x20 udpd bench max --engine af_xdp --to null: --flows 1M --loss 0.5%")]
-    Max(Box<max::Arguments>),
+    Max(Box<max::MaxArguments>),
 }
 
 /// What `udpd steer` does.
@@ -392,7 +392,7 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
 }
 
 /// A file that is named must be readable; the usual one helps where it is.
-fn explain(arguments: &explain::Arguments, mut daemon: RunningDaemon) -> Result<(), Failure> {
+fn explain(arguments: &explain::ExplainArguments, mut daemon: RunningDaemon) -> Result<(), Failure> {
     let usual = Path::new(CONFIG_PATH);
     let config = match &daemon.config {
         Some(path) => Some(Config::load(path, &asking())?),
@@ -403,7 +403,7 @@ fn explain(arguments: &explain::Arguments, mut daemon: RunningDaemon) -> Result<
         daemon.config = Some(usual.to_owned());
     }
     let ask = || reach(daemon.clone())?.stats();
-    let daemon = explain::Daemon {
+    let daemon = explain::DaemonAccess {
         config: config.as_ref(),
         config_path: named.as_deref(),
         ask: &ask,
@@ -415,7 +415,7 @@ fn explain(arguments: &explain::Arguments, mut daemon: RunningDaemon) -> Result<
 fn bench(command: Option<Bench>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match command {
-        None => ladder::execute(&ladder::Arguments::default(), &mut out),
+        None => ladder::execute(&ladder::LadderArguments::default(), &mut out),
         Some(Bench::Ladder(arguments)) => ladder::execute(&arguments, &mut out),
         Some(Bench::Send(arguments)) => send::execute(&arguments, &mut out),
         Some(Bench::Recv(arguments)) => recv::execute(&arguments, &mut out),
@@ -425,36 +425,36 @@ fn bench(command: Option<Bench>) -> Result<(), Failure> {
 
 fn steer(command: SteerCommand) -> Result<(), Failure> {
     let (action, arguments, forget) = match command {
-        SteerCommand::Status(arguments) => (Action::Status, arguments, false),
-        SteerCommand::Plan(PlanArguments { steer, export: None }) => (Action::Plan, steer, false),
+        SteerCommand::Status(arguments) => (SteerAction::Status, arguments, false),
+        SteerCommand::Plan(PlanArguments { steer, export: None }) => (SteerAction::Plan, steer, false),
         SteerCommand::Plan(PlanArguments { steer, export: Some(Form::Link) }) => {
-            (Action::Export(Export::Link), steer, false)
+            (SteerAction::Export(Export::Link), steer, false)
         }
         SteerCommand::Plan(PlanArguments { steer, export: Some(Form::Udev) }) => {
-            (Action::Export(Export::Udev), steer, false)
+            (SteerAction::Export(Export::Udev), steer, false)
         }
         SteerCommand::Plan(PlanArguments { steer, export: Some(Form::Sh) }) => {
-            (Action::Export(Export::Shell), steer, false)
+            (SteerAction::Export(Export::Shell), steer, false)
         }
-        SteerCommand::Apply(ApplyArguments { steer, watch: false }) => (Action::Apply, steer, false),
-        SteerCommand::Apply(ApplyArguments { steer, watch: true }) => (Action::Watch, steer, false),
-        SteerCommand::Restore(RestoreArguments { steer, forget }) => (Action::Restore, steer, forget),
+        SteerCommand::Apply(ApplyArguments { steer, watch: false }) => (SteerAction::Apply, steer, false),
+        SteerCommand::Apply(ApplyArguments { steer, watch: true }) => (SteerAction::Watch, steer, false),
+        SteerCommand::Restore(RestoreArguments { steer, forget }) => (SteerAction::Restore, steer, forget),
     };
     let SteerArguments { interfaces, config, json, state } = arguments;
     let from_file = config.is_some();
     let config = match config {
         // Interfaces on the command line need no file.
         // What is saved is put back whatever a file says by now.
-        None if action == Action::Restore || !Path::new(CONFIG_PATH).exists() => None,
+        None if action == SteerAction::Restore || !Path::new(CONFIG_PATH).exists() => None,
         config => {
-            let waits = matches!(action, Action::Apply | Action::Watch);
+            let waits = matches!(action, SteerAction::Apply | SteerAction::Watch);
             let may_come = if waits { MayCome::All } else { MayCome::None };
             Some(load_on(config, &HostView { may_come, ..asking() })?)
         }
     };
     let wish = config.as_ref().map_or_else(config::SteerConfig::default, |config| config.steer.clone());
     let config = config.as_ref();
-    let task = Task { action, interfaces, wish: &wish, config, from_file, state_folder: state, forget, json };
+    let task = SteerTask { action, interfaces, wish: &wish, config, from_file, state_folder: state, forget, json };
     steer::execute(&task, &mut io::stdout().lock())
 }
 

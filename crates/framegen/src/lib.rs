@@ -11,7 +11,7 @@
 //! refused the others.
 //!
 //! ```no_run
-//! use udpd_framegen::{FrameSpec, LiveFrames, Marks, Mix, SizeOrder};
+//! use udpd_framegen::{FrameSpec, LiveFrames, Mix, PayloadMarks, SizeOrder};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let spec = FrameSpec {
@@ -25,7 +25,7 @@
 //!     sizes: vec![64],
 //!     size_order: SizeOrder::InTurn,
 //!     checksum: true,
-//!     marks: Marks { magic: [0xb5, 2], run: 7, factors: [3, 5, 7, 11], flow_bits: 24 },
+//!     marks: PayloadMarks { magic: [0xb5, 2], run: 7, factors: [3, 5, 7, 11], flow_bits: 24 },
 //!     body: vec![0; 64],
 //!     seed: 1,
 //! };
@@ -41,10 +41,10 @@
 //! From the top down; imports run downwards and never back. There is no `unsafe`.
 //!
 //! - `packet`: [`PacketFrames`], from user space (`AF_PACKET`, `PACKET_QDISC_BYPASS`)
-//! - `live`: [`LiveFrames`], from the kernel (`BPF_F_TEST_XDP_LIVE_FRAMES`)
-//! - `keep_xdp_attached`: keeps the program attached, so that runs are short (`unshare`)
+//! - `live`: [`LiveFrames`], from the kernel (`BPF_F_TEST_XDP_LIVE_FRAMES`); the program stays attached, so that runs
+//!   are short (`unshare`)
 //! - `answers`: the programs that count what the driver takes (`xdp_devmap_xmit`, `xdp_redirect_err`)
-//! - `headers`, `program`: the program that makes a frame
+//! - `program`: the program that makes a frame
 //! - `state`: what the programs remember
 //! - `writer`: frames as bytes, and their sums, pure
 //! - `draw`, `spec`: chance, pure; what the frames are
@@ -55,8 +55,6 @@ compile_error!("udpd-framegen is written against the system calls of Linux and b
 
 mod answers;
 mod draw;
-mod headers;
-mod keep_xdp_attached;
 mod live;
 mod packet;
 mod program;
@@ -66,4 +64,4 @@ mod writer;
 
 pub use live::{LiveError, LiveFrames, LiveSent, LiveStep};
 pub use packet::PacketFrames;
-pub use spec::{FLOWS_MAX, FRAME_BYTES_MAX, FrameSpec, Marks, Mix, NUMBERED_BYTES, SizeOrder, TIMED_BYTES};
+pub use spec::{FLOWS_MAX, FRAME_BYTES_MAX, FrameSpec, Mix, NUMBERED_BYTES, PayloadMarks, SizeOrder, TIMED_BYTES};

@@ -1,19 +1,19 @@
 //! Frames that the kernel sends itself: a program that it runs on order, hundreds of thousands of times in one call,
 //! each time with a page that becomes a frame (`BPF_PROG_TEST_RUN` with live frames, Linux 5.18 and later).
 
-use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{fmt, io, thread};
 
-use bpf::{Assembler, Map, Program, ProgramKind, Register, TestRun, run};
+use bpf::{Assembler, Call, Map, Program, ProgramKind, Register, TestRun, XDP_GENERIC, attach_to_interface, gate, run};
+use nix::sched::{CloneFlags, unshare};
 
 use crate::answers::AnswerCounter;
 use crate::draw::{AliasEntry, is_in_turn, zipf_places};
-use crate::keep_xdp_attached::Attachment;
 use crate::program::{DROP, FrameMaps, frame_program};
 use crate::spec::{FrameSpec, Mix};
-use crate::state::{BYTES, IN_FLIGHT, KEY, RAN, RANDOM, State, TAKEN};
-use crate::writer::Template;
+use crate::state::{BYTES, IN_FLIGHT, KEY, ProgramState, RAN, RANDOM, TAKEN};
+use crate::writer::FrameTemplate;
 
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`
 const LIVE_FRAMES: u32 = 1 << 1;
@@ -95,7 +95,7 @@ pub struct LiveFrames {
     answers: AnswerCounter,
     frame: Vec<u8>,
     offset_factor: u64,
-    state: State,
+    state: ProgramState,
 }
 
 impl LiveFrames {
@@ -103,12 +103,12 @@ impl LiveFrames {
     /// of the caller.
     pub fn new(interface: u32, spec: &FrameSpec) -> Result<Self, LiveError> {
         spec.check().map_err(LiveStep::Spec.failed())?;
-        let template = Template::new(spec);
+        let template = FrameTemplate::new(spec);
         let maps = FrameMaps::create(spec, &template).map_err(LiveStep::Map.failed())?;
         let program = load(spec, &template, &maps, interface).map_err(LiveStep::Program.failed())?;
         prove_live_frames(&template.frame).map_err(LiveStep::Run.failed())?;
         let answers = AnswerCounter::attach(&maps.state).map_err(LiveStep::Count.failed())?;
-        let state = State::read(&maps.state).map_err(LiveStep::Map.failed())?;
+        let state = ProgramState::read(&maps.state).map_err(LiveStep::Map.failed())?;
         let offset_factor = spec.marks.factors[3];
         // Without it everything works, in long calls.
         let attachment = Attachment::new(program.as_fd()).ok();
@@ -133,7 +133,7 @@ impl LiveFrames {
             return Ok(LiveSent::default());
         }
         let ran = run(self.program.as_fd(), &mut live_run(&self.frame, count));
-        let state = State::read(&self.maps.state)?;
+        let state = ProgramState::read(&self.maps.state)?;
         let since = |place| state.get(place).wrapping_sub(self.state.get(place));
         let sent = LiveSent {
             offered: since(RAN),
@@ -158,9 +158,9 @@ impl LiveFrames {
 }
 
 impl FrameMaps {
-    fn create(spec: &FrameSpec, template: &Template) -> io::Result<Self> {
-        let state = State::create_map()?;
-        let mut first = State::default();
+    fn create(spec: &FrameSpec, template: &FrameTemplate) -> io::Result<Self> {
+        let state = ProgramState::create_map()?;
+        let mut first = ProgramState::default();
         first.set(RANDOM, spec.seed);
         first.write(&state)?;
         let is_drawn = !is_in_turn(spec.mix, spec.flows);
@@ -195,7 +195,7 @@ fn fill(map: &Map, places: &[AliasEntry]) -> io::Result<()> {
     Ok(())
 }
 
-fn load(spec: &FrameSpec, template: &Template, maps: &FrameMaps, interface: u32) -> io::Result<OwnedFd> {
+fn load(spec: &FrameSpec, template: &FrameTemplate, maps: &FrameMaps, interface: u32) -> io::Result<OwnedFd> {
     Program::new(ProgramKind::Xdp, "framegen", &frame_program(spec, template, maps, interface)).load()
 }
 
@@ -212,6 +212,40 @@ fn prove_live_frames(frame: &[u8]) -> io::Result<()> {
         // A signal meanwhile proves as much.
         Err(error) if error.raw_os_error() != Some(libc::EINTR) => Err(error),
         _ => Ok(()),
+    }
+}
+
+/// The loopback device of every namespace.
+const LOOPBACK: u32 = 1;
+/// The namespace of the thread that opens it.
+const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
+
+/// Keeps the program attached to an unused interface until this is dropped, so that each run of it takes no longer than
+/// its frames.
+///
+/// Before the kernel runs an XDP program on order it puts it on a list of programs that it may jump to directly, and
+/// afterwards removes it; both wait until every core has seen it, ten milliseconds and more. An attached program is on
+/// that list already. So it is attached where no packet ever comes: to the loopback device, which is down, of a new and
+/// empty network namespace, which ends with the generator.
+#[derive(Debug)]
+struct Attachment {
+    _link: OwnedFd,
+    /// Keeps the namespace, which would otherwise end with the thread that made it.
+    _namespace: File,
+}
+
+impl Attachment {
+    /// Needs `CAP_SYS_ADMIN`, for the namespace. A thread of its own makes it, so that the caller stays in its own.
+    fn new(program: BorrowedFd<'_>) -> io::Result<Self> {
+        thread::scope(|scope| {
+            let attached = thread::Builder::new().name("xdp-namespace".to_owned()).spawn_scoped(scope, || {
+                gate(Call::Unshare, 0)?;
+                unshare(CloneFlags::CLONE_NEWNET)?;
+                let link = attach_to_interface(program, LOOPBACK, XDP_GENERIC)?;
+                Ok(Self { _link: link, _namespace: File::open(OWN_NAMESPACE)? })
+            })?;
+            attached.join().unwrap_or_else(|_| Err(io::Error::other("the thread that attaches a program has panicked")))
+        })
     }
 }
 

@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::*;
 use crate::state::{CORE, OFFSET, TIME};
-use crate::writer::{FrameTime, Writer};
-use crate::{Marks, Mix, SizeOrder};
+use crate::writer::{FrameTime, FrameWriter};
+use crate::{Mix, PayloadMarks, SizeOrder};
 
 const FACTORS: [u64; 4] = [0x6a09_e667_f3bc_c909, 0xbb67_ae85_84ca_a73b, 0x3c6e_f372_fe94_f82b, 0xa54f_f53a_5f1d_36f1];
 const TIMES: FrameTime = FrameTime { monotonic_ns: 0x0123_4567_89ab_cdef, realtime_offset_ns: -0x0fed_cba9_8765_4321 };
@@ -27,7 +27,7 @@ fn spec(to: &str, first_source: &str, sources: u32, flows: u32) -> FrameSpec {
         sizes: vec![64],
         size_order: SizeOrder::InTurn,
         checksum: true,
-        marks: Marks { magic: [0xb5, 2], run: 0xbeef, factors: FACTORS, flow_bits: 24 },
+        marks: PayloadMarks { magic: [0xb5, 2], run: 0xbeef, factors: FACTORS, flow_bits: 24 },
         body: (0..2_000_u32).map(|place| ((place * 167) ^ (place >> 8)) as u8).collect(),
         seed: 0x5eed,
     }
@@ -109,7 +109,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 #[cfg_attr(miri, ignore = "a million flows and nothing unsafe, and slow there")]
 fn every_frame_of_the_writer_is_whole_and_says_its_flow_its_sequence_and_its_time() {
     for spec in specs() {
-        let mut writer = Writer::new(&spec).expect("a spec that can be");
+        let mut writer = FrameWriter::new(&spec).expect("a spec that can be");
         let mut frame = writer.buffer();
         let mut next = std::collections::HashMap::new();
         for _ in 0..2_000 {
@@ -160,7 +160,7 @@ fn what_cannot_be_is_refused_with_its_number() {
         (FrameSpec { sizes: vec![4_000], ..good() }, "0 to 3358"),
         (FrameSpec { sizes: vec![2_001], ..good() }, "a body of 2000 bytes"),
         (FrameSpec { checksum: false, ..spec("[::1]:5140", "::2", 1, 1) }, "without checksum"),
-        (FrameSpec { marks: Marks { flow_bits: 3, ..good().marks }, ..good() }, "do not fit into 3 bits"),
+        (FrameSpec { marks: PayloadMarks { flow_bits: 3, ..good().marks }, ..good() }, "do not fit into 3 bits"),
         (FrameSpec { mix: Mix::Hot { share: 1.1 }, ..good() }, "1.1"),
         (FrameSpec { mix: Mix::Zipf { exponent: -1.0 }, ..good() }, "-1"),
     ] {
@@ -184,7 +184,7 @@ fn next_of_program(program: &OwnedFd, template: &[u8]) -> Vec<u8> {
 #[cfg_attr(miri, ignore = "loads programs")]
 fn the_program_makes_the_frames_of_the_writer_bit_by_bit() {
     for spec in specs() {
-        let template = Template::new(&spec);
+        let template = FrameTemplate::new(&spec);
         let maps = match FrameMaps::create(&spec, &template) {
             Ok(maps) => maps,
             Err(error) => {
@@ -193,10 +193,10 @@ fn the_program_makes_the_frames_of_the_writer_bit_by_bit() {
             }
         };
         let program = load(&spec, &template, &maps, 1).expect("a program that the verifier takes");
-        let mut state = State::read(&maps.state).expect("read");
+        let mut state = ProgramState::read(&maps.state).expect("read");
         state.set_offset(TIMES.realtime_offset_ns, FACTORS[3]);
         state.write(&maps.state).expect("written");
-        let mut writer = Writer::new(&spec).expect("a spec that can be");
+        let mut writer = FrameWriter::new(&spec).expect("a spec that can be");
         let mut frame = writer.buffer();
         let mut bytes = 0;
         for made in 1..=300 {
@@ -204,7 +204,7 @@ fn the_program_makes_the_frames_of_the_writer_bit_by_bit() {
             let mut page = template.frame.clone();
             page[..template.places.payload + 32].fill(made as u8);
             let found = next_of_program(&program, &page);
-            let state = State::read(&maps.state).expect("read");
+            let state = ProgramState::read(&maps.state).expect("read");
             let time = FrameTime { monotonic_ns: state.get(TIME), realtime_offset_ns: state.get(OFFSET).cast_signed() };
             let length = writer.write(&mut frame, time);
             assert_eq!(found, frame[..length], "frame {made} of {spec:?}");

@@ -6,15 +6,14 @@
 //! cache lines and tell less: it marks frames as done, not as sent.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
 use mmsg::{SendBatch, Socket};
 
 use crate::live::LiveSent;
 use crate::spec::FrameSpec;
-use crate::writer::{FrameTime, Writer};
+use crate::writer::{FrameTime, FrameWriter};
 
 /// Frames that go in one call.
 const FRAMES_A_CALL: usize = 64;
@@ -27,7 +26,7 @@ const ROOM_TRIES: u32 = 200;
 #[derive(Debug)]
 pub struct PacketFrames {
     socket: Socket,
-    writer: Writer,
+    writer: FrameWriter,
     frame: Vec<u8>,
     payload_at: usize,
     batch: SendBatch,
@@ -38,7 +37,7 @@ pub struct PacketFrames {
 impl PacketFrames {
     /// Makes everything, and sends nothing yet. Frames leave by the interface of this index. Needs `CAP_NET_RAW`.
     pub fn new(interface: u32, spec: &FrameSpec) -> io::Result<Self> {
-        let writer = Writer::new(spec)?;
+        let writer = FrameWriter::new(spec)?;
         let socket = Socket::of_frames(interface)?;
         let frame = writer.buffer();
         let batch = SendBatch::new(FRAMES_A_CALL, frame.len())?;

@@ -64,7 +64,7 @@ pub enum SizeOrder {
 /// The sum is `factors[0] * (length << 16 | run) + factors[1] * number` and, where there is a time, `+ factors[2] *
 /// time + factors[3] * offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marks {
+pub struct PayloadMarks {
     /// What a payload begins with.
     pub magic: [u8; 2],
     /// The number of the run.
@@ -100,7 +100,7 @@ pub struct FrameSpec {
     /// Whether there is a UDP checksum, which IPv6 requires.
     pub checksum: bool,
     /// What is marked at the head of the payload.
-    pub marks: Marks,
+    pub marks: PayloadMarks,
     /// The rest of the payload, by position; as long as the longest payload, and at least 32 bytes.
     pub body: Vec<u8>,
     /// The seed: the same seed makes the same frames.

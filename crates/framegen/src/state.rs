@@ -39,9 +39,9 @@ const WORDS: usize = 15;
 
 /// All of it, as it is read and written between two runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State([u64; WORDS]);
+pub(crate) struct ProgramState([u64; WORDS]);
 
-impl State {
+impl ProgramState {
     pub(crate) fn get(&self, place: i16) -> u64 {
         self.0[(place / WORD) as usize]
     }

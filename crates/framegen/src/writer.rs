@@ -51,7 +51,7 @@ const V6: HeaderOffsets = HeaderOffsets {
 
 /// A size, and the sums of what is the same in every frame of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size {
+pub(crate) struct FrameSize {
     pub(crate) bytes: u16,
     pub(crate) udp_sum: u16,
     pub(crate) header_sum: u16,
@@ -59,11 +59,11 @@ pub(crate) struct Size {
 
 /// What all frames have in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Template {
+pub(crate) struct FrameTemplate {
     /// The headers, zero where they differ, and the longest payload, which has at least room for all marks.
     pub(crate) frame: Vec<u8>,
     pub(crate) places: HeaderOffsets,
-    pub(crate) sizes: Vec<Size>,
+    pub(crate) sizes: Vec<FrameSize>,
 }
 
 /// The sum of 16-bit words, as this machine reads them.
@@ -85,7 +85,7 @@ fn put(frame: &mut [u8], at: usize, bytes: &[u8]) {
     frame[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-impl Template {
+impl FrameTemplate {
     pub(crate) fn new(spec: &FrameSpec) -> Self {
         let places = if spec.destination.is_ipv4() { V4 } else { V6 };
         let longest = spec.sizes.iter().copied().max().map_or(0, usize::from).max(TIMED_BYTES);
@@ -108,7 +108,7 @@ impl Template {
         }
         put(&mut frame, places.source_port + 2, &spec.destination.port().to_be_bytes());
         put(&mut frame, places.payload, &spec.body[..longest]);
-        let sizes = spec.sizes.iter().map(|bytes| Size::new(*bytes, &frame, places, spec)).collect();
+        let sizes = spec.sizes.iter().map(|bytes| FrameSize::new(*bytes, &frame, places, spec)).collect();
         Self { frame, places, sizes }
     }
 
@@ -118,7 +118,7 @@ impl Template {
     }
 }
 
-impl Size {
+impl FrameSize {
     fn new(bytes: u16, frame: &[u8], places: HeaderOffsets, spec: &FrameSpec) -> Self {
         let length = usize::from(bytes);
         let payload = &frame[places.payload..places.payload + length];
@@ -163,19 +163,19 @@ pub(crate) struct FrameTime {
 
 /// Writes one frame after the other.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct FrameWriter {
     spec: FrameSpec,
-    template: Template,
+    template: FrameTemplate,
     flows: Flows,
     chance: Chance,
     size_turn: usize,
 }
 
-impl Writer {
+impl FrameWriter {
     pub(crate) fn new(spec: &FrameSpec) -> io::Result<Self> {
         spec.check()?;
         Ok(Self {
-            template: Template::new(spec),
+            template: FrameTemplate::new(spec),
             flows: Flows::new(spec.mix, spec.flows),
             chance: Chance(spec.seed),
             size_turn: 0,
@@ -224,7 +224,7 @@ impl Writer {
         payload + length
     }
 
-    fn draw_size(&mut self) -> Size {
+    fn draw_size(&mut self) -> FrameSize {
         let sizes = &self.template.sizes;
         let at = match (sizes.len(), self.spec.size_order) {
             (1, _) => 0,

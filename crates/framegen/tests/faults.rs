@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bpf::fault::{Call, inject};
-use udpd_framegen::{FrameSpec, LiveFrames, Marks, Mix, PacketFrames, SizeOrder};
+use udpd_framegen::{FrameSpec, LiveFrames, Mix, PacketFrames, PayloadMarks, SizeOrder};
 
 /// Faults reach every thread, so the tests take turns.
 fn turn() -> MutexGuard<'static, ()> {
@@ -27,7 +27,7 @@ fn spec() -> FrameSpec {
         sizes: vec![64],
         size_order: SizeOrder::InTurn,
         checksum: true,
-        marks: Marks { magic: [1, 2], run: 3, factors: [1, 3, 5, 7], flow_bits: 16 },
+        marks: PayloadMarks { magic: [1, 2], run: 3, factors: [1, 3, 5, 7], flow_bits: 16 },
         body: vec![0; 65],
         seed: 1,
     }

@@ -28,7 +28,7 @@ const TICKS: f64 = 6.0;
 
 /// The words around a chart.
 #[derive(Debug, Clone, Copy)]
-pub struct Words<'a> {
+pub struct ChartWords<'a> {
     pub title: &'a str,
     /// Below it: machine, date, conditions.
     pub subtitle: &'a str,
@@ -38,14 +38,14 @@ pub struct Words<'a> {
 
 /// A bar with its name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Bar {
+pub struct ChartBar {
     pub name: String,
     /// Its height; `None` where it could not be measured.
     pub value: Option<f64>,
 }
 
 /// Bars side by side, each with its value on top.
-pub fn bars(words: Words<'_>, bars: &[Bar]) -> String {
+pub fn bars(words: ChartWords<'_>, bars: &[ChartBar]) -> String {
     let highest = bars.iter().filter_map(|bar| bar.value).fold(0.0, f64::max);
     let mut svg = Svg::new(words, highest);
     let step = PLOT_WIDTH / bars.len().max(1) as f64;
@@ -65,7 +65,7 @@ pub fn bars(words: Words<'_>, bars: &[Bar]) -> String {
 
 /// Counts of equal intervals of `interval_ms` over time: where several fall on a pixel, the highest of them, and as a
 /// line their mean.
-pub fn timeline(words: Words<'_>, counts: &[u32], interval_ms: f64) -> String {
+pub fn timeline(words: ChartWords<'_>, counts: &[u32], interval_ms: f64) -> String {
     let highest = counts.iter().copied().max().unwrap_or(0);
     let mut svg = Svg::new(words, f64::from(highest));
     let columns = COLUMNS.min(counts.len());
@@ -100,7 +100,7 @@ struct Svg {
 
 impl Svg {
     /// Title, axis and grid, for values from 0 to `highest`.
-    fn new(words: Words<'_>, highest: f64) -> Self {
+    fn new(words: ChartWords<'_>, highest: f64) -> Self {
         let steps = ticks(highest);
         // The axis ends with a line.
         let step = steps.get(1).copied().unwrap_or(1.0);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const WORDS: Words<'_> = Words { title: "a <b> & \"c\" \u{1}", subtitle: "sub", unit: "per ms" };
+const WORDS: ChartWords<'_> = ChartWords { title: "a <b> & \"c\" \u{1}", subtitle: "sub", unit: "per ms" };
 
 /// The names of all elements in order; panics where the text is not well-formed. Knows as much of XML as charts use.
 fn elements(svg: &str) -> Vec<String> {
@@ -69,7 +69,7 @@ fn a_burst_in_a_long_run_keeps_its_height_on_the_chart() {
 
 #[test]
 fn a_step_that_could_not_be_measured_has_a_place_and_no_bar() {
-    let bar = |name: &str, value| Bar { name: name.to_owned(), value };
+    let bar = |name: &str, value| ChartBar { name: name.to_owned(), value };
     let svg = bars(WORDS, &[bar("recv", Some(350_000.0)), bar("io_uring & co", None)]);
     assert_eq!(count(&svg, "rect"), 1 + 1);
     assert!(svg.contains(">not measured<") && svg.contains(">350k<") && svg.contains("io_uring &amp; co"));

@@ -1,8 +1,8 @@
 //! The clocks of the bench: one reading per batch, never one per datagram.
 //!
-//! Schedules and send times are on CLOCK_MONOTONIC, which nobody sets. The kernel stamps arrivals on CLOCK_REALTIME, so
-//! a sender tells the distance between the two as well. The trait is there for tests: a schedule that is only ever
-//! tried against the real clock is tried against one machine's good day.
+//! Schedules and send times are on CLOCK_MONOTONIC, which is never set. The kernel stamps arrivals on CLOCK_REALTIME,
+//! so a sender tells the distance between the two as well. The trait is there for tests, which need a clock that is
+//! late on purpose.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use nix::errno::Errno;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
 
-/// A sleeping thread wakes up late by about this much, so the rest is spun.
+/// A sleeping thread wakes up late by about this much, so the rest is spent spinning.
 const SPIN_NS: u64 = 60_000;
 
-/// The longest sleep in one piece: whoever waits looks at its stop flag this often.
+/// The longest sleep in one piece, so that a waiting thread checks its stop flag this often.
 const NAP_NS: u64 = 50_000_000;
 
 /// How often the two clocks are read to find the tightest pair.
 const PAIRS: usize = 5;
 
 /// A clock that can be slept on.
-pub trait Clock {
+pub trait PacingClock {
     /// Nanoseconds since some fixed moment.
     fn now_ns(&self) -> u64;
 
@@ -32,7 +32,7 @@ pub trait Clock {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Monotonic;
 
-impl Clock for Monotonic {
+impl PacingClock for Monotonic {
     fn now_ns(&self) -> u64 {
         read_ns(ClockId::CLOCK_MONOTONIC)
     }
@@ -44,7 +44,7 @@ impl Clock for Monotonic {
             std::hint::spin_loop();
             return;
         };
-        // An absolute time: a thread that is put aside between here and the call does not sleep any longer for it.
+        // An absolute time: a thread that is preempted between here and the call does not sleep longer.
         let until = TimeSpec::from_duration(Duration::from_nanos(now + left.min(NAP_NS)));
         match clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &until) {
             Ok(_) | Err(Errno::EINTR) => {}

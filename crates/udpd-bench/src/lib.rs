@@ -1,9 +1,9 @@
 //! `udpd bench`: a generator and a receiver whose counts can be believed, and the parts they share.
 //!
 //! `send` numbers, times and paces datagrams; `recv` takes them through the real pipeline and says what became of each;
-//! `ladder` measures one way of receiving after the other, and `max` looks for the rate at which a
-//! whole pipeline begins to lose.
-//! Both are library calls with a stop flag first and commands second, so that other measurements can be built on them.
+//! `ladder` measures one way of receiving after the other, and `max` looks for the rate at which a whole pipeline
+//! begins to lose. Both are library calls with a stop flag first and commands second, so that other measurements can be
+//! built on them.
 #![forbid(unsafe_code)]
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
@@ -14,11 +14,9 @@ pub mod clock;
 pub mod ladder;
 pub mod machine;
 pub mod max;
-mod options;
 mod output;
 pub mod pacer;
 pub mod payload;
-pub mod rate;
 pub mod recv;
 pub mod send;
 pub mod sizes;

@@ -19,7 +19,7 @@ const BUSY_SHARE: f64 = 0.1;
 
 /// Facts about the machine that a figure depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Machine {
+pub struct MachineFacts {
     pub kernel: Option<String>,
     /// The model name of the CPU.
     pub cpu: Option<String>,
@@ -40,7 +40,7 @@ pub struct Machine {
     pub release_build: bool,
 }
 
-impl Machine {
+impl MachineFacts {
     /// Reads the facts from this machine.
     pub fn read() -> Self {
         Self::read_from(Path::new("/"))

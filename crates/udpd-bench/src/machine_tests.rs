@@ -15,7 +15,7 @@ fn facts_are_read_where_the_kernel_keeps_them_and_what_is_missing_is_unknown() {
     write("sys/devices/system/cpu/online", "0-3,6\n");
     write("sys/devices/system/cpu/vulnerabilities/retbleed", "Vulnerable\n");
     write("sys/devices/system/cpu/vulnerabilities/meltdown", "Not affected\n");
-    let machine = Machine::read_from(root.path());
+    let machine = MachineFacts::read_from(root.path());
     assert_eq!(machine.kernel.as_deref(), Some("6.18.44"));
     assert_eq!(machine.cpu.as_deref(), Some("A CPU"));
     assert_eq!((machine.core_count, machine.virtualised), (5, true));
@@ -26,8 +26,8 @@ fn facts_are_read_where_the_kernel_keeps_them_and_what_is_missing_is_unknown() {
 
 #[test]
 fn a_busy_machine_and_a_debug_build_are_warned_of() {
-    let machine = |release_build| Machine { core_count: 2, release_build, ..Machine::read() };
-    let warned = |machine: Machine, share, load| {
+    let machine = |release_build| MachineFacts { core_count: 2, release_build, ..MachineFacts::read() };
+    let warned = |machine: MachineFacts, share, load| {
         machine.warnings_of(share, load).iter().map(|text| text.split(':').next().unwrap_or("").to_owned()).collect()
     };
     let nothing: Vec<String> = Vec::new();

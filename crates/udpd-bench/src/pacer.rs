@@ -1,20 +1,86 @@
-//! When each datagram is due.
+//! Rates as they are written, and when each datagram is due.
 //!
-//! The schedule is a function of the time since the start and of nothing else, so there is nothing that could drift:
-//! how many are due is worked out anew at each look, never added up from intervals. A sender that was held up catches
-//! up.
+//! The schedule is a function of the time since the start and of nothing else, so it cannot drift: each look works out
+//! anew how many are due, and never adds up intervals. A sender that was held up catches up.
 //!
 //! Datagrams are due in units: one at a time when smooth, a burst or a train otherwise; a unit is due as a whole with
 //! its first datagram. Threads take units in turn, each by the same schedule, so that together they keep the whole
 //! rate.
 
+use std::fmt;
 use std::time::Duration;
 
-use super::rate::Rate;
+use udpd_base::text::advice::ValueAdvice;
+
+/// The highest rate that can be asked for, far above what one host can send.
+pub const RATE_MAX: u64 = 1_000_000_000;
+
+const RIGHT: &str = "write datagrams a second such as 5000, 10k or 1.5M, a ramp such as 10k..1M, or max";
+
+/// How fast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    Max,
+    Steady(u64),
+    /// From the first to the second, evenly over the whole run.
+    Ramp(u64, u64),
+}
+
+impl Rate {
+    /// From `"10k"`, `"max"` or `"10k..1M"`.
+    pub fn parse(text: &str) -> Result<Self, ValueAdvice> {
+        match text.split_once("..") {
+            _ if text == "max" => Ok(Self::Max),
+            None => parse_number(text).map(Self::Steady),
+            Some((from, to)) => {
+                let (from, to) = (parse_number(from)?, parse_number(to)?);
+                Ok(if from == to { Self::Steady(from) } else { Self::Ramp(from, to) })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Max => formatter.write_str("max"),
+            Self::Steady(rate) => write!(formatter, "{rate}"),
+            Self::Ramp(from, to) => write!(formatter, "{from}..{to}"),
+        }
+    }
+}
+
+/// Datagrams a second from `"5000"`, `"10k"` or `"1.5M"`.
+pub fn parse_number(text: &str) -> Result<u64, ValueAdvice> {
+    parse_scaled(text)
+        .filter(|rate| (1..=RATE_MAX).contains(rate))
+        .ok_or_else(|| ValueAdvice::new(format!("{text:?} is not a rate from 1 to {RATE_MAX}"), RIGHT))
+}
+
+/// A count from `"5000"`, `"10k"` or `"1.5M"`.
+pub fn parse_count(text: &str) -> Result<u64, ValueAdvice> {
+    parse_scaled(text).filter(|count| *count > 0).ok_or_else(|| {
+        ValueAdvice::new(format!("{text:?} is not a number of datagrams"), "write one such as 5000, 10k or 1.5M")
+    })
+}
+
+/// The number, exact to the unit: what is finer than one is refused, not rounded.
+fn parse_scaled(text: &str) -> Option<u64> {
+    let (number, digits) = match text.strip_suffix(['k', 'K']) {
+        Some(number) => (number, 3),
+        None => text.strip_suffix('M').map_or((text, 0), |number| (number, 6)),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || fraction.len() > digits || !is_number(whole) || !is_number(fraction) {
+        return None;
+    }
+    format!("{whole}{fraction:0<digits$}").parse().ok()
+}
 
 /// When to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Amount {
+pub enum SendAmount {
     /// After this long; with a rate that means exactly the datagrams that are due until then.
     Seconds(Duration),
     Count(u64),
@@ -34,7 +100,7 @@ pub struct Schedule {
 
 impl Schedule {
     /// `unit` is how many datagrams are due together. A ramp without an end stays at its first rate.
-    pub fn new(rate: Rate, amount: Amount, unit: u64) -> Self {
+    pub fn new(rate: Rate, amount: SendAmount, unit: u64) -> Self {
         let (from, to) = match rate {
             Rate::Max => (0.0, 0.0),
             Rate::Steady(rate) => (rate as f64, rate as f64),
@@ -42,14 +108,14 @@ impl Schedule {
         };
         let mean = f64::midpoint(from, to);
         let total = match (rate, amount) {
-            (_, Amount::Count(count)) => Some(count),
-            (_, Amount::UntilStopped) | (Rate::Max, _) => None,
-            (_, Amount::Seconds(duration)) => Some((mean * duration.as_secs_f64()).round() as u64),
+            (_, SendAmount::Count(count)) => Some(count),
+            (_, SendAmount::UntilStopped) | (Rate::Max, _) => None,
+            (_, SendAmount::Seconds(duration)) => Some((mean * duration.as_secs_f64()).round() as u64),
         };
         let ramp_seconds = match amount {
-            Amount::Seconds(duration) => duration.as_secs_f64(),
-            Amount::Count(count) => count as f64 / mean,
-            Amount::UntilStopped => f64::INFINITY,
+            SendAmount::Seconds(duration) => duration.as_secs_f64(),
+            SendAmount::Count(count) => count as f64 / mean,
+            SendAmount::UntilStopped => f64::INFINITY,
         };
         Self { rate, ramp_seconds, total, unit: unit.max(1) }
     }

@@ -18,7 +18,7 @@
 //! The checksum is a sum of products with odd constants, so that a sender pays two multiplications a datagram: the
 //! parts that stay the same in a batch are added up once. Damage to the body is seen by comparing it with the pattern.
 
-use framegen::Marks;
+use framegen::PayloadMarks;
 
 /// What a header begins with; the second byte is the version.
 pub const MAGIC: [u8; 2] = [0xb5, 0x01];
@@ -75,7 +75,7 @@ impl SendTime {
 
 /// What a datagram says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct PayloadHeader {
     pub run: u16,
     pub flow: u32,
     /// Its number in that flow, from 0.
@@ -86,9 +86,9 @@ pub struct Header {
 
 /// What a received payload turns out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
+pub enum PayloadReading {
     /// A datagram of the bench, whole.
-    Datagram(Header),
+    Datagram(PayloadHeader),
     /// A datagram of the bench that is too short to say more.
     Short,
     /// It begins as a datagram of the bench and is not what was sent.
@@ -99,14 +99,14 @@ pub enum Reading {
 
 /// Writes the headers of a batch.
 #[derive(Debug, Clone, Copy)]
-pub struct Stamp {
+pub struct HeaderStamp {
     run: u16,
     sent: SendTime,
     /// The part of the checksum that stays the same in this batch.
     timed_part: u64,
 }
 
-impl Stamp {
+impl HeaderStamp {
     /// For all datagrams that are sent by one call.
     pub fn new(run: u16, sent: SendTime) -> Self {
         let timed_part = FACTORS[2]
@@ -145,12 +145,12 @@ pub fn fill(datagram: &mut [u8]) {
 
 /// Reads a payload that was `length` bytes on the wire; fewer may be here when it was truncated, and then the body is
 /// only checked as far as it goes.
-pub fn read(payload: &[u8], length: usize) -> Reading {
+pub fn read(payload: &[u8], length: usize) -> PayloadReading {
     if length < SEQUENCED_BYTES {
-        return if is_pattern(payload, 0) { Reading::Short } else { Reading::Foreign };
+        return if is_pattern(payload, 0) { PayloadReading::Short } else { PayloadReading::Foreign };
     }
     let Some(bits) = sequence_bits(payload).filter(|_| payload.len() >= TIMED_BYTES.min(length)) else {
-        return Reading::Foreign;
+        return PayloadReading::Foreign;
     };
     let run = u16::from_le_bytes([payload[2], payload[3]]);
     let number = word(payload, 8);
@@ -158,15 +158,15 @@ pub fn read(payload: &[u8], length: usize) -> Reading {
     let (mut sent, mut body) = (None, SEQUENCED_BYTES);
     if length >= TIMED_BYTES {
         let time = SendTime { monotonic_ns: word(payload, 16), realtime_offset_ns: word(payload, 24).cast_signed() };
-        sum = sum.wrapping_add(Stamp::new(run, time).timed_part);
+        sum = sum.wrapping_add(HeaderStamp::new(run, time).timed_part);
         (sent, body) = (Some(time), TIMED_BYTES);
     }
     let written = u32::from_le_bytes([payload[4], payload[5], payload[6], payload[7]]);
     if written != fold(sum) || !is_pattern(payload, body) {
-        return Reading::Corrupted;
+        return PayloadReading::Corrupted;
     }
     let flow = (number >> bits) as u32;
-    Reading::Datagram(Header { run, flow, sequence: number & ((1 << bits) - 1), sent })
+    PayloadReading::Datagram(PayloadHeader { run, flow, sequence: number & ((1 << bits) - 1), sent })
 }
 
 /// How many bits of the number are the sequence; `None` where nothing of the bench begins.
@@ -178,13 +178,13 @@ fn sequence_bits(payload: &[u8]) -> Option<u32> {
     }
 }
 
-/// The marks of a generator of frames, which writes what [`Stamp`] writes.
-pub fn marks(run: u16, flows: u32) -> Marks {
+/// The marks of a generator of frames, which writes what [`HeaderStamp`] writes.
+pub fn marks(run: u16, flows: u32) -> PayloadMarks {
     let (magic, sequence_bits) = match flows <= 1 << (u64::BITS - SEQUENCE_BITS) {
         true => (MAGIC, SEQUENCE_BITS),
         false => (MAGIC_OF_MANY, SEQUENCE_BITS_OF_MANY),
     };
-    Marks { magic, run, factors: FACTORS, flow_bits: u64::BITS - sequence_bits }
+    PayloadMarks { magic, run, factors: FACTORS, flow_bits: u64::BITS - sequence_bits }
 }
 
 fn is_pattern(payload: &[u8], from: usize) -> bool {
@@ -213,7 +213,7 @@ mod tests {
     fn written(length: usize, flow: u16, sequence: u64) -> Vec<u8> {
         let mut datagram = vec![0; length];
         fill(&mut datagram);
-        Stamp::new(7, SENT).write(&mut datagram, flow, sequence);
+        HeaderStamp::new(7, SENT).write(&mut datagram, flow, sequence);
         datagram
     }
 
@@ -222,9 +222,9 @@ mod tests {
         let most = (1 << SEQUENCE_BITS) - 1;
         for length in (0..200).chain([1472, 9000, PAYLOAD_MAX]) {
             let expected = match length {
-                0..16 => Reading::Short,
-                16..32 => Reading::Datagram(Header { run: 7, flow: 65_535, sequence: most, sent: None }),
-                _ => Reading::Datagram(Header { run: 7, flow: 65_535, sequence: most, sent: Some(SENT) }),
+                0..16 => PayloadReading::Short,
+                16..32 => PayloadReading::Datagram(PayloadHeader { run: 7, flow: 65_535, sequence: most, sent: None }),
+                _ => PayloadReading::Datagram(PayloadHeader { run: 7, flow: 65_535, sequence: most, sent: Some(SENT) }),
             };
             assert_eq!(read(&written(length, 65_535, most), length), expected, "{length} bytes");
         }
@@ -233,11 +233,11 @@ mod tests {
     #[test]
     fn a_buffer_that_is_used_for_another_size_leaves_nothing_behind() {
         let mut buffer = written(64, 1, 2);
-        Stamp::new(7, SENT).write(&mut buffer[..20], 3, 4);
+        HeaderStamp::new(7, SENT).write(&mut buffer[..20], 3, 4);
         assert_eq!(buffer[..20], written(20, 3, 4));
-        Stamp::new(7, SENT).write(&mut buffer[..9], 3, 4);
-        assert_eq!(read(&buffer[..9], 9), Reading::Short);
-        Stamp::new(7, SENT).write(&mut buffer[..64], 1, 2);
+        HeaderStamp::new(7, SENT).write(&mut buffer[..9], 3, 4);
+        assert_eq!(read(&buffer[..9], 9), PayloadReading::Short);
+        HeaderStamp::new(7, SENT).write(&mut buffer[..64], 1, 2);
         assert_eq!(buffer, written(64, 1, 2));
     }
 
@@ -248,7 +248,7 @@ mod tests {
             for bit in 0..length * 8 {
                 let mut damaged = whole.clone();
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                let expected = if bit < 16 { Reading::Foreign } else { Reading::Corrupted };
+                let expected = if bit < 16 { PayloadReading::Foreign } else { PayloadReading::Corrupted };
                 assert_eq!(read(&damaged, length), expected, "bit {bit} of {length} bytes");
             }
         }
@@ -257,8 +257,8 @@ mod tests {
     #[test]
     fn a_datagram_of_another_length_is_corrupted_and_a_truncated_one_is_not() {
         let whole = written(100, 3, 4);
-        assert_eq!(read(&whole[..99], 99), Reading::Corrupted);
-        assert!(matches!(read(&whole[..50], 100), Reading::Datagram(_)));
+        assert_eq!(read(&whole[..99], 99), PayloadReading::Corrupted);
+        assert!(matches!(read(&whole[..50], 100), PayloadReading::Datagram(_)));
     }
 
     #[test]
@@ -269,14 +269,14 @@ mod tests {
         // Only the first two bytes say which it is, and the sum is over the number as a whole.
         let mut datagram = written(64, 0xabcd, 0xef_0000_0000 | 9);
         datagram[..2].copy_from_slice(&marks.magic);
-        let Reading::Datagram(header) = read(&datagram, 64) else { panic!("{:?}", read(&datagram, 64)) };
+        let PayloadReading::Datagram(header) = read(&datagram, 64) else { panic!("{:?}", read(&datagram, 64)) };
         assert_eq!((header.flow, header.sequence), (0xab_cd00, 0xef_0000_0009));
     }
 
     #[test]
     fn what_others_send_is_foreign() {
-        assert_eq!(read(b"<13>Oct 11 22:14:15 host app: message", 37), Reading::Foreign);
-        assert_eq!(read(b"short", 5), Reading::Foreign);
-        assert_eq!(read(b"", 0), Reading::Short, "an empty datagram can only be counted");
+        assert_eq!(read(b"<13>Oct 11 22:14:15 host app: message", 37), PayloadReading::Foreign);
+        assert_eq!(read(b"short", 5), PayloadReading::Foreign);
+        assert_eq!(read(b"", 0), PayloadReading::Short, "an empty datagram can only be counted");
     }
 }

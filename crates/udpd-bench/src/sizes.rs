@@ -115,8 +115,9 @@ impl Picker {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeMap;
+
+    use super::*;
 
     fn counts(sizes: Sizes, picks: usize) -> BTreeMap<usize, usize> {
         let mut picker = sizes.picker(42);

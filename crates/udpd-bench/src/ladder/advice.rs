@@ -1,40 +1,40 @@
-//! What this machine should set, as keys of the configuration, each with the figure that speaks for it.
+//! What to set on this machine, as keys of the configuration, each with the figure that supports it.
 //!
-//! No advice inside the noise. The step that is taken twice in every round is the same thing measured again and again,
-//! and how far those figures are from each other is how far any two figures can be by chance. A saving counts when it
-//! is more than twice that, and when the worst round of the cheaper way still beats the best one of the dearer. With a
-//! single round nobody knows what chance does, and nothing is advised that a figure would have to speak for.
+//! No advice inside the noise. One step is taken twice in every round: the distance between its figures is how far any
+//! two figures can be apart by chance. A saving counts when it is more than twice that, and when the worst round of the
+//! cheaper way still beats the best round of the dearer one. With a single round the noise is unknown, and nothing is
+//! advised that needs a figure.
 
 use serde::Serialize;
 
-use super::row::{Round, Row};
-use super::step::Step;
+use super::measure::{Round, StepRow};
+use super::step::LadderStep;
 
 /// No machine is quieter than this.
 const NOISE_MIN: f64 = 0.03;
 
-/// How many times the noise a saving has to be.
+/// A saving has to be this many times the noise.
 const CLEAR: f64 = 2.0;
 
 /// Rounds from which the noise is known.
 const ROUNDS_MIN: usize = 2;
 
-/// Less than this share is no loss to choose by.
+/// A smaller difference in loss decides nothing.
 const LOSS_MARGIN_PERCENT: f64 = 0.01;
 
 /// A key, what to write there, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Advice {
+pub struct LadderAdvice {
     /// The key, or the name of a kernel setting.
     pub key: String,
     pub value: String,
     pub why: String,
 }
 
-/// By how much a step that is taken twice differs from itself: the largest difference of the pairs in one round, and of
+/// By how much the step that is taken twice differs from itself: the largest difference of a pair in one round, or of
 /// the medians; never less than [`NOISE_MIN`]. `None` when it was not taken twice in [`ROUNDS_MIN`] rounds.
-pub(super) fn noise(rows: &[Row]) -> Option<f64> {
-    let (once, again) = (row(rows, Step::Pinned)?, row(rows, Step::Again)?);
+pub(super) fn noise(rows: &[StepRow]) -> Option<f64> {
+    let (once, again) = (row(rows, LadderStep::Pinned)?, row(rows, LadderStep::Again)?);
     let difference = |one: Option<f64>, other: Option<f64>| Some((other? / one.filter(|ns| *ns > 0.0)? - 1.0).abs());
     let pairs: Vec<f64> = once
         .each_round
@@ -50,7 +50,7 @@ pub(super) fn noise(rows: &[Row]) -> Option<f64> {
 }
 
 /// What to set. `granted_bytes` is what the kernel granted where it clamped a receive buffer.
-pub(super) fn advise(rows: &[Row], granted_bytes: Option<usize>, asked_bytes: usize) -> Vec<Advice> {
+pub(super) fn advise(rows: &[StepRow], granted_bytes: Option<usize>, asked_bytes: usize) -> Vec<LadderAdvice> {
     let mut advice = Vec::new();
     if let Some(noise) = noise(rows) {
         advice.extend(engine_and_gather(rows, noise));
@@ -58,7 +58,7 @@ pub(super) fn advise(rows: &[Row], granted_bytes: Option<usize>, asked_bytes: us
         advice.extend(lanes(rows));
     }
     if let Some(granted) = granted_bytes {
-        advice.push(Advice {
+        advice.push(LadderAdvice {
             key: "net.core.rmem_max".to_owned(),
             value: asked_bytes.to_string(),
             why: format!("the kernel granted {granted} bytes of receive buffer, less than requested"),
@@ -67,18 +67,18 @@ pub(super) fn advise(rows: &[Row], granted_bytes: Option<usize>, asked_bytes: us
     advice
 }
 
-fn row(rows: &[Row], step: Step) -> Option<&Row> {
+fn row(rows: &[StepRow], step: LadderStep) -> Option<&StepRow> {
     rows.iter().find(|row| row.step == step && row.received > 0)
 }
 
 /// The rounds of a step; those of the step that is taken twice are twice as many.
-fn rounds(rows: &[Row], step: Step) -> impl Iterator<Item = &Round> {
-    let twin = (step == Step::Pinned).then_some(Step::Again);
+fn rounds(rows: &[StepRow], step: LadderStep) -> impl Iterator<Item = &Round> {
+    let twin = (step == LadderStep::Pinned).then_some(LadderStep::Again);
     rows.iter().filter(move |row| row.step == step || Some(row.step) == twin).flat_map(|row| &row.each_round)
 }
 
 /// By which share `step` is cheaper than `base`, when that is beyond the noise and it does not lose more.
-fn saving(rows: &[Row], base: Step, step: Step, noise: f64) -> Option<f64> {
+fn saving(rows: &[StepRow], base: LadderStep, step: LadderStep, noise: f64) -> Option<f64> {
     let (dear, cheap) = (row(rows, base)?, row(rows, step)?);
     let share = 1.0 - cheap.receiver_ns? / dear.receiver_ns?;
     let loses_more = cheap.loss_percent() > dear.loss_percent() + LOSS_MARGIN_PERCENT;
@@ -88,72 +88,74 @@ fn saving(rows: &[Row], base: Step, step: Step, noise: f64) -> Option<f64> {
 }
 
 /// Whether `step` lost less than `base` in every round.
-fn always_loses_less(rows: &[Row], base: Step, step: Step) -> bool {
+fn always_loses_less(rows: &[StepRow], base: LadderStep, step: LadderStep) -> bool {
     let losses = |step| rounds(rows, step).map(|round| round.loss_percent);
     let most = losses(step).fold(f64::NEG_INFINITY, f64::max);
     most + LOSS_MARGIN_PERCENT < losses(base).fold(f64::INFINITY, f64::min)
 }
 
-/// The simplest way that nothing is clearly cheaper than.
-fn engine_and_gather(rows: &[Row], noise: f64) -> Vec<Advice> {
-    let mut best = Step::Pinned;
-    for step in [Step::Gather, Step::IoUring, Step::IoUringGather, Step::AfXdp, Step::AfXdpGather] {
-        if saving(rows, best, step, noise).is_some() && saving(rows, Step::Pinned, step, noise).is_some() {
+/// The simplest way, unless another one is clearly cheaper.
+fn engine_and_gather(rows: &[StepRow], noise: f64) -> Vec<LadderAdvice> {
+    let mut best = LadderStep::Pinned;
+    for step in
+        [LadderStep::Gather, LadderStep::IoUring, LadderStep::IoUringGather, LadderStep::AfXdp, LadderStep::AfXdpGather]
+    {
+        if saving(rows, best, step, noise).is_some() && saving(rows, LadderStep::Pinned, step, noise).is_some() {
             best = step;
         }
     }
-    let Some(share) = saving(rows, Step::Pinned, best, noise) else { return Vec::new() };
+    let Some(share) = saving(rows, LadderStep::Pinned, best, noise) else { return Vec::new() };
     let percent = share * 100.0;
     let mut advice = Vec::new();
-    if matches!(best, Step::Gather | Step::IoUringGather | Step::AfXdpGather) {
+    if matches!(best, LadderStep::Gather | LadderStep::IoUringGather | LadderStep::AfXdpGather) {
         let why = format!("saves {percent:.0} % of the receivers' CPU, and costs up to 1 ms of latency");
-        advice.push(Advice { key: "gather".to_owned(), value: "\"1ms\"".to_owned(), why });
+        advice.push(LadderAdvice { key: "gather".to_owned(), value: "\"1ms\"".to_owned(), why });
     }
     let of_all = format!("saves {percent:.0} % of the receivers' CPU");
     let engine = match best {
-        Step::AfXdp | Step::AfXdpGather => {
+        LadderStep::AfXdp | LadderStep::AfXdpGather => {
             let why = format!("{of_all}, and goes past the host's firewall; read docs/af_xdp.md first");
             Some(("\"af_xdp\"", why))
         }
-        Step::IoUring => Some(("\"io_uring\"", of_all)),
-        Step::IoUringGather => {
-            let more = saving(rows, Step::Gather, best, noise);
+        LadderStep::IoUring => Some(("\"io_uring\"", of_all)),
+        LadderStep::IoUringGather => {
+            let more = saving(rows, LadderStep::Gather, best, noise);
             let why = more.map(|more| format!("saves {:.0} % more than recvmmsg does with gather", more * 100.0));
             Some(("\"io_uring\"", why.unwrap_or(of_all)))
         }
         _ => None,
     };
-    let engine = engine.map(|(value, why)| Advice { key: "engine".to_owned(), value: value.to_owned(), why });
+    let engine = engine.map(|(value, why)| LadderAdvice { key: "engine".to_owned(), value: value.to_owned(), why });
     advice.into_iter().chain(engine).collect()
 }
 
-fn gro(rows: &[Row], noise: f64) -> Option<Advice> {
-    let share = saving(rows, Step::Pinned, Step::Gro, noise)?;
+fn gro(rows: &[StepRow], noise: f64) -> Option<LadderAdvice> {
+    let share = saving(rows, LadderStep::Pinned, LadderStep::Gro, noise)?;
     let why = format!(
         "saves {:.0} % here, where the sender makes trains; only for senders of equal datagrams in runs, and slots \
          are then 64 KiB",
         share * 100.0
     );
-    Some(Advice { key: "gro".to_owned(), value: "\"on\"".to_owned(), why })
+    Some(LadderAdvice { key: "gro".to_owned(), value: "\"on\"".to_owned(), why })
 }
 
 /// More lanes are for a rate that one does not keep up with. They cost CPU, so they are not advised to save any.
-fn lanes(rows: &[Row]) -> Vec<Advice> {
-    let helps = |step: &Step| row(rows, *step).is_some() && always_loses_less(rows, Step::Pinned, *step);
-    let several: Vec<Step> = [Step::Reuseport, Step::ByCpu].into_iter().filter(helps).collect();
+fn lanes(rows: &[StepRow]) -> Vec<LadderAdvice> {
+    let helps = |step: &LadderStep| row(rows, *step).is_some() && always_loses_less(rows, LadderStep::Pinned, *step);
+    let several: Vec<LadderStep> = [LadderStep::Reuseport, LadderStep::ByCpu].into_iter().filter(helps).collect();
     let (step, is_by_cpu) = match several[..] {
         [flow, by_cpu] if always_loses_less(rows, flow, by_cpu) => (by_cpu, true),
-        [Step::ByCpu] => (Step::ByCpu, true),
+        [LadderStep::ByCpu] => (LadderStep::ByCpu, true),
         [first, ..] => (first, false),
         [] => return Vec::new(),
     };
-    let loss = |step| row(rows, step).map_or(0.0, Row::loss_percent);
+    let loss = |step| row(rows, step).map_or(0.0, StepRow::loss_percent);
     let lanes = row(rows, step).map_or(2, |row| row.lanes.len());
-    let why = format!("one lane lost {:.2} % of this rate, {lanes} lost {:.2} %", loss(Step::Pinned), loss(step));
-    let mut advice = vec![Advice { key: "lanes".to_owned(), value: lanes.to_string(), why }];
+    let why = format!("one lane lost {:.2} % of this rate, {lanes} lost {:.2} %", loss(LadderStep::Pinned), loss(step));
+    let mut advice = vec![LadderAdvice { key: "lanes".to_owned(), value: lanes.to_string(), why }];
     if is_by_cpu {
         let why = "lost less than the spread by flow".to_owned();
-        advice.push(Advice { key: "spread".to_owned(), value: "\"cpu\"".to_owned(), why });
+        advice.push(LadderAdvice { key: "spread".to_owned(), value: "\"cpu\"".to_owned(), why });
     }
     advice
 }

@@ -1,11 +1,25 @@
 //! The steps of the ladder: each is a way to receive that differs from another in one thing, so that its figure says
-//! what that one thing is worth.
+//! what that one thing is worth. And what they run on: the cores that send and receive, the load, and loopback, which
+//! every machine has, or a cable, where AF_XDP is a step like the others.
+//!
+//! On a cable all steps get the same frames from the same sender, so that the last one can be compared with the first.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use mmsg::Refusal;
+use mmsg::xdp::{self, Redirect, Wanted};
 use serde::Serialize;
 
+use crate::cable::Cable;
+use crate::pacer::{Rate, SendAmount};
+use crate::send::{self, SendLoad};
+use crate::sizes::Sizes;
+use udpd_base::exit::Failure;
 use udpd_engine::config::EngineKind;
 
 /// Datagrams in one call, but for the first step.
@@ -27,7 +41,7 @@ pub(super) enum Sharing {
 
 /// A way to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct ReceiveMethod {
     pub threads: usize,
     /// What they receive from.
     pub sharing: Sharing,
@@ -44,7 +58,7 @@ pub(super) struct Way {
 
 /// What can be had where the ladder stands.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reach<'a> {
+pub(super) struct StepSupport<'a> {
     pub io_uring: &'a Result<(), Refusal>,
     /// Why there is no AF_XDP, if so.
     pub no_af_xdp: Option<&'a str>,
@@ -55,7 +69,7 @@ pub(super) struct Reach<'a> {
 /// One step, in the order of the ladder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum LadderStep {
     Recv,
     /// 64 in a call.
     Recvmmsg,
@@ -76,70 +90,70 @@ pub enum Step {
     AfXdpGather,
 }
 
-impl Step {
+impl LadderStep {
     /// All of them, from the ground up.
-    pub const ALL: [Step; 13] = [
-        Step::Recv,
-        Step::Recvmmsg,
-        Step::Pinned,
-        Step::Again,
-        Step::Threads,
-        Step::Reuseport,
-        Step::ByCpu,
-        Step::Gro,
-        Step::IoUring,
-        Step::Gather,
-        Step::IoUringGather,
-        Step::AfXdp,
-        Step::AfXdpGather,
+    pub const ALL: [LadderStep; 13] = [
+        LadderStep::Recv,
+        LadderStep::Recvmmsg,
+        LadderStep::Pinned,
+        LadderStep::Again,
+        LadderStep::Threads,
+        LadderStep::Reuseport,
+        LadderStep::ByCpu,
+        LadderStep::Gro,
+        LadderStep::IoUring,
+        LadderStep::Gather,
+        LadderStep::IoUringGather,
+        LadderStep::AfXdp,
+        LadderStep::AfXdpGather,
     ];
 
     /// What it is called in tables and in `--steps`.
     pub fn name(self) -> &'static str {
         match self {
-            Step::Recv => "recv",
-            Step::Recvmmsg => "recvmmsg",
-            Step::Pinned => "pinned",
-            Step::Again => "again",
-            Step::Threads => "threads",
-            Step::Reuseport => "reuseport",
-            Step::ByCpu => "by_cpu",
-            Step::Gro => "gro",
-            Step::IoUring => "io_uring",
-            Step::Gather => "gather",
-            Step::IoUringGather => "io_uring_gather",
-            Step::AfXdp => "af_xdp",
-            Step::AfXdpGather => "af_xdp_gather",
+            LadderStep::Recv => "recv",
+            LadderStep::Recvmmsg => "recvmmsg",
+            LadderStep::Pinned => "pinned",
+            LadderStep::Again => "again",
+            LadderStep::Threads => "threads",
+            LadderStep::Reuseport => "reuseport",
+            LadderStep::ByCpu => "by_cpu",
+            LadderStep::Gro => "gro",
+            LadderStep::IoUring => "io_uring",
+            LadderStep::Gather => "gather",
+            LadderStep::IoUringGather => "io_uring_gather",
+            LadderStep::AfXdp => "af_xdp",
+            LadderStep::AfXdpGather => "af_xdp_gather",
         }
     }
 
     /// What is different about it, in a line.
     pub fn what(self) -> &'static str {
         match self {
-            Step::Recv => "one socket, one datagram in a call",
-            Step::Recvmmsg => "64 in a call",
-            Step::Pinned => "recvmmsg on a pinned thread",
-            Step::Again => "pinned once more: the difference is noise",
-            Step::Threads => "several pinned threads on one socket",
-            Step::Reuseport => "a socket for each thread, chosen by flow",
-            Step::ByCpu => "a socket for each thread, chosen by core",
-            Step::Gro => "pinned, with UDP_GRO",
-            Step::IoUring => "pinned, with io_uring",
-            Step::Gather => "pinned, letting datagrams gather for 1 ms",
-            Step::IoUringGather => "io_uring, letting datagrams gather for 1 ms",
-            Step::AfXdp => "past the sockets, a thread for each receive queue",
-            Step::AfXdpGather => "af_xdp, letting datagrams gather for 1 ms",
+            LadderStep::Recv => "one socket, one datagram in a call",
+            LadderStep::Recvmmsg => "64 in a call",
+            LadderStep::Pinned => "recvmmsg on a pinned thread",
+            LadderStep::Again => "pinned once more: the difference is noise",
+            LadderStep::Threads => "several pinned threads on one socket",
+            LadderStep::Reuseport => "a socket for each thread, chosen by flow",
+            LadderStep::ByCpu => "a socket for each thread, chosen by core",
+            LadderStep::Gro => "pinned, with UDP_GRO",
+            LadderStep::IoUring => "pinned, with io_uring",
+            LadderStep::Gather => "pinned, letting datagrams gather for 1 ms",
+            LadderStep::IoUringGather => "io_uring, letting datagrams gather for 1 ms",
+            LadderStep::AfXdp => "past the sockets, a thread for each receive queue",
+            LadderStep::AfXdpGather => "af_xdp, letting datagrams gather for 1 ms",
         }
     }
 
     /// Whether there has to be an Ethernet interface.
     pub(super) fn wants_cable(self) -> bool {
-        matches!(self, Step::AfXdp | Step::AfXdpGather)
+        matches!(self, LadderStep::AfXdp | LadderStep::AfXdpGather)
     }
 
     /// How it receives, where there are so many receiver threads to be had, and so many receive queues.
-    pub(super) fn way(self, threads: usize, queues: usize) -> Way {
-        let base = Way {
+    pub(super) fn way(self, threads: usize, queues: usize) -> ReceiveMethod {
+        let base = ReceiveMethod {
             threads: 1,
             sharing: Sharing::OneSocket,
             is_pinned: true,
@@ -149,30 +163,133 @@ impl Step {
             gro: false,
         };
         match self {
-            Step::Recv => Way { slots: 1, is_pinned: false, ..base },
-            Step::Recvmmsg => Way { is_pinned: false, ..base },
-            Step::Pinned | Step::Again => base,
-            Step::Threads => Way { threads, ..base },
-            Step::Reuseport => Way { threads, sharing: Sharing::ByFlow, ..base },
-            Step::ByCpu => Way { threads, sharing: Sharing::ByCore, ..base },
-            Step::Gro => Way { gro: true, ..base },
-            Step::IoUring => Way { engine: EngineKind::IoUring, ..base },
-            Step::Gather => Way { gather: GATHER, ..base },
-            Step::IoUringGather => Way { engine: EngineKind::IoUring, gather: GATHER, ..base },
-            Step::AfXdp => Way { threads: queues, engine: EngineKind::AfXdp, ..base },
-            Step::AfXdpGather => Way { threads: queues, engine: EngineKind::AfXdp, gather: GATHER, ..base },
+            LadderStep::Recv => ReceiveMethod { slots: 1, is_pinned: false, ..base },
+            LadderStep::Recvmmsg => ReceiveMethod { is_pinned: false, ..base },
+            LadderStep::Pinned | LadderStep::Again => base,
+            LadderStep::Threads => ReceiveMethod { threads, ..base },
+            LadderStep::Reuseport => ReceiveMethod { threads, sharing: Sharing::ByFlow, ..base },
+            LadderStep::ByCpu => ReceiveMethod { threads, sharing: Sharing::ByCore, ..base },
+            LadderStep::Gro => ReceiveMethod { gro: true, ..base },
+            LadderStep::IoUring => ReceiveMethod { engine: EngineKind::IoUring, ..base },
+            LadderStep::Gather => ReceiveMethod { gather: GATHER, ..base },
+            LadderStep::IoUringGather => ReceiveMethod { engine: EngineKind::IoUring, gather: GATHER, ..base },
+            LadderStep::AfXdp => ReceiveMethod { threads: queues, engine: EngineKind::AfXdp, ..base },
+            LadderStep::AfXdpGather => {
+                ReceiveMethod { threads: queues, engine: EngineKind::AfXdp, gather: GATHER, ..base }
+            }
         }
     }
 
     /// Why this machine cannot take the step, if so.
-    pub(super) fn obstacle(self, reach: Reach<'_>) -> Option<String> {
+    pub(super) fn obstacle(self, reach: StepSupport<'_>) -> Option<String> {
         match (self, reach.io_uring) {
-            (Step::IoUring | Step::IoUringGather, Err(refusal)) => Some(format!("io_uring is refused: {refusal}")),
-            (Step::Gro, _) if reach.train < 2 => {
+            (LadderStep::IoUring | LadderStep::IoUringGather, Err(refusal)) => {
+                Some(format!("io_uring is refused: {refusal}"))
+            }
+            (LadderStep::Gro, _) if reach.train < 2 => {
                 Some("the sender makes no trains (--gso 1, or a cable), and GRO merges only trains".to_owned())
             }
             _ if self.wants_cable() => reach.no_af_xdp.map(ToOwned::to_owned),
             _ => None,
+        }
+    }
+}
+
+/// The port of a program that only shows whether there can be one.
+const PROBE_PORT: u16 = 9;
+
+/// Which cores do what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TrialCores {
+    /// Sends, and so pays for the receive interrupt of loopback.
+    pub sender: usize,
+    /// Receive, in turn.
+    pub receivers: Vec<usize>,
+}
+
+impl TrialCores {
+    /// The first core sends and the others receive; a machine with one core shares it.
+    pub(super) fn of(allowed: &[usize]) -> Self {
+        let sender = allowed.first().copied().unwrap_or(0);
+        let receivers = if allowed.len() > 1 { allowed[1..].to_vec() } else { vec![sender] };
+        Self { sender, receivers }
+    }
+
+    /// How many receivers the steps with several of them have.
+    pub(super) fn several(&self) -> usize {
+        self.receivers.len().clamp(2, 4)
+    }
+}
+
+/// What is offered.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct OfferedLoad {
+    pub rate: Rate,
+    pub duration: Duration,
+    pub size: usize,
+    /// Datagrams in a UDP_SEGMENT train; 1: none.
+    pub train: usize,
+}
+
+/// Where the ladder is measured.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TestPath {
+    cable: Option<Cable>,
+}
+
+impl TestPath {
+    pub(super) fn of(cable: Option<Cable>) -> Self {
+        Self { cable }
+    }
+
+    /// In words.
+    pub(super) fn what(&self) -> String {
+        self.cable.as_ref().map_or_else(|| "loopback".to_owned(), |cable| format!("{}, {cable}", cable.receiver))
+    }
+
+    /// Where the sockets of the receivers are bound.
+    pub(super) fn address(&self) -> IpAddr {
+        self.cable.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |cable| cable.address)
+    }
+
+    /// How many receive queues an AF_XDP program has to serve.
+    pub(super) fn queues(&self) -> usize {
+        let interface = self.cable.as_ref().map(|cable| cable.receiver.as_str());
+        interface.and_then(|name| steer::receive_queues(Path::new("/sys"), name)).unwrap_or(1).max(1)
+    }
+
+    /// Puts a program at the receiver, which goes when it is dropped.
+    pub(super) fn redirect(&self, port: u16) -> Option<Result<Redirect, xdp::Refusal>> {
+        let cable = self.cable.as_ref()?;
+        Some(Redirect::attach(&Wanted::new(&cable.receiver, port), &[cable.address]))
+    }
+
+    /// Why there is no AF_XDP here, if so.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        match self.redirect(PROBE_PORT) {
+            None => Some("AF_XDP receives from an Ethernet interface; add --interface".to_owned()),
+            Some(Err(refusal)) => Some(refusal.to_string()),
+            Some(Ok(_)) => None,
+        }
+    }
+
+    pub(super) fn send(
+        &self,
+        offer: &OfferedLoad,
+        to: SocketAddr,
+        cores: &TrialCores,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<send::SenderReport, Failure> {
+        let load = SendLoad {
+            sizes: Sizes::Fixed(offer.size),
+            gso: NonZeroUsize::new(offer.train).filter(|train| train.get() > 1),
+            burst: NonZeroUsize::new(32),
+            cpus: vec![cores.sender],
+            ..SendLoad::new(to, offer.rate, SendAmount::Seconds(offer.duration))
+        };
+        match &self.cable {
+            Some(cable) => cable.send(&load, stop, &mut |_| {}),
+            None => send::run(&load, stop, &mut |_| {}),
         }
     }
 }
@@ -183,22 +300,30 @@ mod tests {
 
     #[test]
     fn every_step_but_the_repetition_differs_from_every_other() {
-        let ways: Vec<Way> =
-            Step::ALL.into_iter().filter(|step| *step != Step::Again).map(|step| step.way(3, 1)).collect();
+        let ways: Vec<ReceiveMethod> =
+            LadderStep::ALL.into_iter().filter(|step| *step != LadderStep::Again).map(|step| step.way(3, 1)).collect();
         for (place, way) in ways.iter().enumerate() {
-            assert!(!ways[place + 1..].contains(way), "{:?} is there twice", Step::ALL[place]);
+            assert!(!ways[place + 1..].contains(way), "{:?} is there twice", LadderStep::ALL[place]);
         }
-        assert_eq!(Step::Again.way(3, 1), Step::Pinned.way(3, 1));
-        assert_eq!(Step::AfXdp.way(3, 8).threads, 8);
+        assert_eq!(LadderStep::Again.way(3, 1), LadderStep::Pinned.way(3, 1));
+        assert_eq!(LadderStep::AfXdp.way(3, 8).threads, 8);
     }
 
     #[test]
     fn what_a_machine_cannot_do_is_told_with_its_reason() {
-        let obstacle =
-            |step: Step, train| step.obstacle(Reach { io_uring: &Ok(()), no_af_xdp: Some("add --interface"), train });
-        assert_eq!(obstacle(Step::Gro, 20), None);
-        assert!(obstacle(Step::Gro, 1).expect("an obstacle").contains("--gso 1"));
-        assert_eq!(obstacle(Step::Recvmmsg, 1), None);
-        assert_eq!(obstacle(Step::AfXdp, 1).as_deref(), Some("add --interface"));
+        let obstacle = |step: LadderStep, train| {
+            step.obstacle(StepSupport { io_uring: &Ok(()), no_af_xdp: Some("add --interface"), train })
+        };
+        assert_eq!(obstacle(LadderStep::Gro, 20), None);
+        assert!(obstacle(LadderStep::Gro, 1).expect("an obstacle").contains("--gso 1"));
+        assert_eq!(obstacle(LadderStep::Recvmmsg, 1), None);
+        assert_eq!(obstacle(LadderStep::AfXdp, 1).as_deref(), Some("add --interface"));
+    }
+
+    #[test]
+    fn one_core_is_shared_and_of_several_the_first_sends() {
+        assert_eq!(TrialCores::of(&[5]), TrialCores { sender: 5, receivers: vec![5] });
+        assert_eq!(TrialCores::of(&[2, 3, 9]), TrialCores { sender: 2, receivers: vec![3, 9] });
+        assert_eq!((TrialCores::of(&[5]).several(), TrialCores::of(&[0, 1, 2, 3, 4, 5]).several()), (2, 4));
     }
 }

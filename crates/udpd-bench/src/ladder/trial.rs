@@ -1,8 +1,7 @@
-//! One trial: receivers, a sender, and what became of every datagram between them.
+//! One trial: receivers, a sender, and the outcome of every datagram.
 //!
-//! The receivers are bare loops on `mmsg` that count and look at the first bytes of each payload; no channel, no
-//! consumer. So the steps differ in how datagrams are received and in nothing else. `udpd bench max` is for the whole
-//! way.
+//! The receivers are bare loops on `mmsg` that count and read the first bytes of each payload; no channel, no consumer.
+//! So the steps differ in how datagrams are received and in nothing else. `udpd bench max` measures the whole pipeline.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,8 +12,7 @@ use std::time::Duration;
 use crossbeam_channel::{Sender, bounded};
 use mmsg::{BatchShape, Control, Engine, Family, Group, GroupSpread, RecvBatch, Socket, Uring, Wait, Waker, xdp};
 
-use super::ground::{Cores, Ground, Offer};
-use super::step::{Sharing, Way};
+use super::step::{OfferedLoad, ReceiveMethod, Sharing, TestPath, TrialCores};
 use crate::clock;
 use crate::machine::Usage;
 use udpd_base::exit::{ExitCode, Failure};
@@ -30,12 +28,12 @@ const SETTLE: Duration = Duration::from_millis(30);
 /// The frames that may wait for an AF_XDP engine, in batches.
 const XDP_BATCHES: usize = 64;
 
-/// So much of each payload is looked at.
+/// How much of each payload is read.
 const TOUCHED_BYTES: usize = 16;
 
 /// What came of it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Trial {
+pub(super) struct LadderTrial {
     /// Datagrams that the kernel took from the sender.
     pub sent: u64,
     /// Datagrams a second, as really sent.
@@ -52,7 +50,7 @@ pub(super) struct Trial {
     pub clamped_bytes: Option<usize>,
 }
 
-impl Trial {
+impl LadderTrial {
     /// Datagrams received by all threads.
     pub(super) fn received(&self) -> u64 {
         self.lanes.iter().sum()
@@ -61,12 +59,12 @@ impl Trial {
 
 /// Runs one trial. It ends early when `stop` is raised; what was counted by then still adds up.
 pub(super) fn run(
-    way: &Way,
-    offer: &Offer,
-    cores: &Cores,
-    ground: &Ground,
+    way: &ReceiveMethod,
+    offer: &OfferedLoad,
+    cores: &TrialCores,
+    ground: &TestPath,
     stop: &Arc<AtomicBool>,
-) -> Result<Trial, Failure> {
+) -> Result<LadderTrial, Failure> {
     let Sockets { sockets, address, clamped_bytes } = open(way, cores, ground)?;
     let redirect = match way.engine {
         EngineKind::AfXdp => ground.redirect(address.port()).transpose(),
@@ -89,7 +87,7 @@ pub(super) fn run(
             match thread::Builder::new().name(format!("rx{index}")).spawn_scoped(scope, body) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    // Those that wait already have to be told, or the scope would wait for them.
+                    // The threads that wait already have to end, or the scope would wait for them.
                     end(&ending, &sockets, ready.try_iter().flatten());
                     return Err(cannot("start a receiver thread", &error));
                 }
@@ -103,7 +101,7 @@ pub(super) fn run(
         thread::sleep(SETTLE);
         let used = Usage::read().since(&before);
         end(&ending, &sockets, wakers.into_iter().flatten());
-        let mut trial = Trial { clamped_bytes, machine_ns: used.machine_ns, ..Trial::default() };
+        let mut trial = LadderTrial { clamped_bytes, machine_ns: used.machine_ns, ..LadderTrial::default() };
         for thread in threads {
             let lane = thread.join().map_err(|_| bug("a receiver thread has panicked"))??;
             trial.lanes.push(lane.received);
@@ -120,11 +118,11 @@ pub(super) fn run(
     })
 }
 
-/// Receivers take what is left and come back.
+/// Makes the receivers take what is left, and end.
 fn end(ending: &AtomicBool, sockets: &[Arc<Socket>], wakers: impl Iterator<Item = Waker>) {
     ending.store(true, Ordering::Relaxed);
     for waker in wakers {
-        // Who has ended already needs no waking.
+        // A receiver that has ended needs no waking.
         let _ = waker.wake();
     }
     for socket in sockets {
@@ -132,11 +130,11 @@ fn end(ending: &AtomicBool, sockets: &[Arc<Socket>], wakers: impl Iterator<Item 
     }
 }
 
-/// The highest rate that the sender reaches when nobody receives: the end of its own road.
+/// The highest rate that the sender reaches when no receiver runs.
 pub(super) fn senders_limit(
-    offer: &Offer,
-    cores: &Cores,
-    ground: &Ground,
+    offer: &OfferedLoad,
+    cores: &TrialCores,
+    ground: &TestPath,
     stop: &Arc<AtomicBool>,
 ) -> Result<f64, Failure> {
     let own = ground.address();
@@ -146,7 +144,7 @@ pub(super) fn senders_limit(
     Ok(ground.send(offer, address, cores, stop)?.rate)
 }
 
-fn family(ground: &Ground) -> Family {
+fn family(ground: &TestPath) -> Family {
     if ground.address().is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
@@ -156,7 +154,7 @@ struct Sockets {
     clamped_bytes: Option<usize>,
 }
 
-fn open(way: &Way, cores: &Cores, ground: &Ground) -> Result<Sockets, Failure> {
+fn open(way: &ReceiveMethod, cores: &TrialCores, ground: &TestPath) -> Result<Sockets, Failure> {
     let count = if way.sharing == Sharing::OneSocket { 1 } else { way.threads };
     let mut sockets = Vec::with_capacity(count);
     let mut clamped_bytes = None;
@@ -174,12 +172,9 @@ fn open(way: &Way, cores: &Cores, ground: &Ground) -> Result<Sockets, Failure> {
     let spread = match way.sharing {
         Sharing::OneSocket | Sharing::ByFlow => GroupSpread::Flow,
         Sharing::ByCore => {
-            let everybody = std::iter::once(&cores.sender).chain(&cores.receivers);
+            let all = std::iter::once(&cores.sender).chain(&cores.receivers);
             GroupSpread::Cpu(
-                everybody
-                    .zip((0..u32::try_from(count).unwrap_or(1)).cycle())
-                    .map(|(core, lane)| (*core, lane))
-                    .collect(),
+                all.zip((0..u32::try_from(count).unwrap_or(1)).cycle()).map(|(core, lane)| (*core, lane)).collect(),
             )
         }
     };
@@ -192,7 +187,7 @@ fn open(way: &Way, cores: &Cores, ground: &Ground) -> Result<Sockets, Failure> {
 
 /// What one thread has to tell.
 #[derive(Default)]
-struct Lane {
+struct LaneCount {
     received: u64,
     calls: u64,
     cpu_ns: u64,
@@ -208,7 +203,7 @@ enum From {
 }
 
 /// The engine of a receiver, with a batch for it.
-fn engine(way: &Way, size: usize, from: From) -> Result<(Engine, RecvBatch), Failure> {
+fn engine(way: &ReceiveMethod, size: usize, from: From) -> Result<(Engine, RecvBatch), Failure> {
     let control = Control::new().gro(way.gro);
     let shape = BatchShape::new(way.slots, size.max(2048)).control(control).huge_pages(true);
     let own = match way.engine {
@@ -229,21 +224,21 @@ fn engine(way: &Way, size: usize, from: From) -> Result<(Engine, RecvBatch), Fai
 }
 
 fn receive(
-    way: &Way,
+    way: &ReceiveMethod,
     size: usize,
     from: From,
     core: Option<usize>,
     ready: &Sender<Option<Waker>>,
     ending: &AtomicBool,
-) -> Result<Lane, Failure> {
+) -> Result<LaneCount, Failure> {
     if let Some(core) = core {
         steer::pin_current_thread(core).map_err(|error| cannot(&format!("pin a receiver to core {core}"), &error))?;
     }
     let is_queue = matches!(from, From::Queue(..));
     let (mut engine, mut batch) = engine(way, size, from)?;
     let wait = if way.gather.is_zero() { Wait::Block } else { Wait::Gather(way.gather) };
-    let mut lane = Lane::default();
-    // A socket wakes whoever waits for it.
+    let mut lane = LaneCount::default();
+    // A socket can wake its receiver by itself.
     let waker = is_queue.then(|| engine.waker()).transpose().map_err(|error| cannot("be woken", &error))?;
     let _ = ready.send(waker);
     let begun_ns = clock::thread_cpu_ns();
@@ -264,7 +259,7 @@ fn receive(
     }
 }
 
-impl Lane {
+impl LaneCount {
     fn count(&mut self, messages: usize, batch: &RecvBatch) {
         if messages == 0 {
             return;
@@ -290,17 +285,18 @@ fn bug(what: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ladder::step::{Reach, Step};
-    use crate::rate::Rate;
+    use crate::ladder::step::{LadderStep, StepSupport};
+    use crate::pacer::Rate;
 
     #[test]
     fn in_every_step_what_was_sent_is_received_or_dropped_by_the_socket() {
-        let cores = Cores::of(&steer::allowed_cores().expect("an affinity"));
+        let cores = TrialCores::of(&steer::allowed_cores().expect("an affinity"));
         let stop = Arc::new(AtomicBool::new(false));
-        let offer = Offer { rate: Rate::Steady(20_000), duration: Duration::from_millis(100), size: 64, train: 10 };
-        let (io_uring, ground) = (Uring::supported(), Ground::default());
-        let reach = Reach { io_uring: &io_uring, no_af_xdp: Some("loopback"), train: 10 };
-        for step in Step::ALL.into_iter().filter(|step| step.obstacle(reach).is_none()) {
+        let offer =
+            OfferedLoad { rate: Rate::Steady(20_000), duration: Duration::from_millis(100), size: 64, train: 10 };
+        let (io_uring, ground) = (Uring::supported(), TestPath::default());
+        let reach = StepSupport { io_uring: &io_uring, no_af_xdp: Some("loopback"), train: 10 };
+        for step in LadderStep::ALL.into_iter().filter(|step| step.obstacle(reach).is_none()) {
             let way = step.way(cores.several(), ground.queues());
             // A machine with much else to do may give the sender no time at all in a tenth of a second.
             let mut trials = std::iter::repeat_with(|| run(&way, &offer, &cores, &ground, &stop).expect("a trial"));

@@ -36,7 +36,7 @@ const SHAPING: &[&str] = &[
     "socket.nagle.disable",
 ];
 
-/// Partitions of the topic; how many the real one has nobody here knows.
+/// Partitions of the topic; how many the real one has is not known here.
 const PARTITIONS: i32 = 4;
 
 pub(super) struct Cluster(MockCluster<'static, DefaultProducerContext>);
@@ -64,7 +64,7 @@ impl Cluster {
     }
 
     /// The sink, sent there; returns the names of the keys and properties that stay behind. The mock has no TLS, and
-    /// lets everybody in.
+    /// asks for no password.
     pub(super) fn take(&self, sink: &mut KafkaSettings) -> Vec<String> {
         sink.brokers = self.0.bootstrap_servers();
         let keys = std::mem::take(&mut sink.security).written();

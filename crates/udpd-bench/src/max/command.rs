@@ -1,6 +1,7 @@
-//! `udpd bench max` as it is typed, and what it writes where.
+//! `udpd bench max` on the command line, and what it prints: each trial as it ends, the table of all of them, the
+//! answer, and how that compares with `--expect`.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,35 +11,26 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use serde_json::json;
 
-use super::measure::{Report, run};
-use super::scratch::Scratches;
-use super::search::Bounds;
-use super::show;
-use super::stage::Stage;
-use super::subject::{Place, Subject};
-use super::task::Task;
-use super::trial::Trial;
+use super::listener::{ListenPlace, MeasuredListener};
+use super::scratch::ScratchDirs;
+use super::search::{Bounds, SearchLimit};
+use super::stand_ins::SinkStandIns;
+use super::trial::{MaxReport, MaxTask, MaxTrial, run};
 use crate::cable;
-use crate::machine::Machine;
-use crate::options::{percent, printed_json, seconds, usage};
-use crate::output::Output;
-use crate::pacer::Amount;
-use crate::rate;
-use crate::rate::{RATE_MAX, Rate};
-use crate::send::Load;
+use crate::output::{Output, OutputOptions, flows, percent, progress, seconds, usage};
+use crate::pacer::{self, RATE_MAX, Rate, SendAmount};
+use crate::send::SendLoad;
 use crate::sizes::Sizes;
-
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::logging;
-use udpd_base::logging::LogFormat;
-use udpd_base::os::console;
+use udpd_base::logging::{self, LogFormat};
 use udpd_base::os::interrupt::stop_on_signal;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::text::advice::ValueAdvice;
+use udpd_base::text::tables::{TextTable, grouped, or_dash};
 use udpd_base::text::units;
 use udpd_engine::config::{ENGINES, EngineKind};
 
-/// How long the machine is looked at before anything is measured, and the last log lines may take.
+/// How long to watch how busy the machine is before anything is measured, and how long the last log lines may take.
 const LOOK: Duration = Duration::from_millis(300);
 
 /// The train of a sender on loopback, unless another one is asked for.
@@ -49,7 +41,7 @@ const LOWEST: u64 = 10_000;
 
 /// The options of `udpd bench max`.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct MaxArguments {
     /// Measure a sink like this one: null:  file:PATH  jsonl:PATH  pcapng:PATH  stdout:  udp:HOST:PORT  unix:PATH
     /// kafka://HOST:PORT/TOPIC; without --real-sinks nothing reaches it
     #[arg(long, value_name = "URI", required_unless_present = "config", conflicts_with = "config")]
@@ -64,7 +56,7 @@ pub struct Arguments {
     #[arg(long, value_name = "ENGINE", value_parser = engines())]
     engine: Option<String>,
     #[command(flatten)]
-    cable: cable::Options,
+    cable: cable::CableOptions,
     /// Use the sinks themselves: writes their files and sends to their destinations; first prints which
     #[arg(long)]
     real_sinks: bool,
@@ -98,23 +90,16 @@ pub struct Arguments {
     /// The cores of the sender [default: those that no lane has]
     #[arg(long, value_name = "LIST")]
     cpu: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    /// Write the trials to this file
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-    /// Overwrite the file of --csv if it exists
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    output: OutputOptions,
 }
 
 fn engines() -> PossibleValuesParser {
     PossibleValuesParser::new(ENGINES.iter().map(|(name, _)| name))
 }
 
-impl Arguments {
-    fn task(&self) -> Result<Task, Failure> {
+impl MaxArguments {
+    fn task(&self) -> Result<MaxTask, Failure> {
         let sizes = Sizes::parse(&self.size).map_err(|advice| usage("--size", &advice))?;
         let options = self.cable_options();
         let train = self.gso.unwrap_or(if options.is_wanted() { 1 } else { TRAIN });
@@ -122,28 +107,24 @@ impl Arguments {
             Sizes::Fixed(_) => NonZeroUsize::new(train).filter(|train| train.get() > 1),
             _ => None,
         };
-        let flows = rate::parse_count(&self.flows).ok().and_then(|flows| usize::try_from(flows).ok());
-        let flows = flows.ok_or_else(|| {
-            let what = format!("{:?} is not a number of flows", self.flows);
-            usage("--flows", &ValueAdvice::new(what, "write one such as 16 or 1M"))
-        })?;
         let cpus = self.cpu.as_deref().map(units::parse_cpus).transpose().map_err(|advice| usage("--cpu", &advice))?;
-        let task = Task {
+        let task = MaxTask {
             bounds: self.bounds()?,
             duration: seconds("--seconds", &self.seconds)?,
             loss_percent: percent("--loss", &self.loss)?,
             sizes,
-            flows,
+            flows: flows(&self.flows)?,
             gso,
             threads: self.threads,
             cpus,
             cable: None,
         };
-        // What cannot be sent at all is told before anything is started or laid.
-        let amount = Amount::Seconds(task.duration);
+        // A load that cannot be sent is refused before anything is started.
+        let amount = SendAmount::Seconds(task.duration);
         let to = ([127, 0, 0, 1], 9).into();
-        let Task { sizes, flows, gso, threads, .. } = task;
-        let load = Load { sizes, flows, gso, threads, ..Load::new(to, Rate::Steady(task.bounds.lowest), amount) };
+        let MaxTask { sizes, flows, gso, threads, .. } = task;
+        let load =
+            SendLoad { sizes, flows, gso, threads, ..SendLoad::new(to, Rate::Steady(task.bounds.lowest), amount) };
         match options.is_wanted() {
             true => cable::check(&load)?,
             false => load.check()?,
@@ -153,7 +134,7 @@ impl Arguments {
             let cure = "write --interface IF --from IF, or leave out --real-sinks";
             return Err(usage("--real-sinks", &ValueAdvice::new(what, cure)));
         }
-        Ok(Task { cable: options.cable()?, ..task })
+        Ok(MaxTask { cable: options.cable()?, ..task })
     }
 
     fn engine(&self) -> Option<Option<EngineKind>> {
@@ -162,7 +143,7 @@ impl Arguments {
     }
 
     /// AF_XDP needs a cable, also where none was asked for.
-    fn cable_options(&self) -> cable::Options {
+    fn cable_options(&self) -> cable::CableOptions {
         match self.engine() {
             Some(Some(EngineKind::AfXdp)) => self.cable.with_cable(),
             _ => self.cable.clone(),
@@ -194,24 +175,24 @@ impl Arguments {
     }
 
     fn expect(&self) -> Result<Option<u64>, Failure> {
-        self.expect.as_deref().map(rate::parse_number).transpose().map_err(|advice| usage("--expect", &advice))
+        self.expect.as_deref().map(pacer::parse_number).transpose().map_err(|advice| usage("--expect", &advice))
     }
 
-    fn subject(&self, task: &Task) -> Result<Subject, Failure> {
-        let place = Place::of(task.cable.as_ref(), self.engine())?;
+    fn subject(&self, task: &MaxTask) -> Result<MeasuredListener, Failure> {
+        let place = ListenPlace::of(task.cable.as_ref(), self.engine())?;
         match (&self.to, &self.config) {
-            (Some(uri), _) => Subject::of_uri(uri, &place),
-            (None, Some(path)) => Subject::of_file(path, self.listener.as_deref(), &place),
+            (Some(uri), _) => MeasuredListener::of_uri(uri, &place),
+            (None, Some(path)) => MeasuredListener::of_file(path, self.listener.as_deref(), &place),
             (None, None) => Err(Failure::new(ExitCode::Usage, "write what to measure: --to URI or -c FILE")),
         }
     }
 }
 
 /// Searches, prints what was found, and fails when it is less than was expected.
-pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn execute(arguments: &MaxArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let (expect, task) = (arguments.expect()?, arguments.task()?);
     let subject = arguments.subject(&task)?;
-    let scratches = Scratches::default();
+    let scratches = ScratchDirs::default();
     let own = scratches.clone();
     let stop = stop_on_signal(move || own.remove())?;
     let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr(), &ThreadRegistry::new().0)?;
@@ -221,76 +202,155 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
 }
 
 fn measure(
-    arguments: &Arguments,
-    task: &Task,
+    arguments: &MaxArguments,
+    task: &MaxTask,
     expect: Option<u64>,
-    subject: &Subject,
-    scratches: &Scratches,
+    subject: &MeasuredListener,
+    scratches: &ScratchDirs,
     stop: &Arc<AtomicBool>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
-    let machine = Machine::read();
-    let warnings = machine.warnings(LOOK);
-    let is_terminal = io::stderr().is_terminal();
-    let mut tell = |number: usize, trial: &Trial| {
-        if is_terminal {
-            // Nobody may be looking any more, and that is no reason to stop.
-            let _ = writeln!(io::stderr(), "{}", show::progress(number, trial));
-        }
-    };
-    let stage = Stage::set(subject, arguments.real_sinks, &ThreadRegistry::new().0, scratches)?;
+    let output = Output::of(&arguments.output, None, LOOK)?;
+    let mut tell = |number: usize, trial: &MaxTrial| progress(|| trial_line(number, trial) + "\n");
+    let stand_ins = SinkStandIns::set(subject, arguments.real_sinks, &ThreadRegistry::new().0, scratches)?;
     if arguments.real_sinks {
-        say_what_is_touched(&stage);
+        // Before it happens, also where stderr is no terminal.
+        for line in stand_ins.notes() {
+            let _ = writeln!(io::stderr(), "note: {line}");
+        }
     }
-    let report = run(task, &stage, stop, &mut tell);
-    // Standard output is itself again, and nothing of the bench's own is left.
-    drop(stage);
+    let report = run(task, &stand_ins, stop, &mut tell);
+    // Restores standard output and removes everything that the bench has made.
+    drop(stand_ins);
     let report = report?;
-    if let Some(csv) = csv {
-        csv.write(&show::table(&report).csv())?;
-    }
+    output.write(|| table(&report).csv(), String::new)?;
     let headroom = expect.map(|expected| (report.rate as f64 / expected as f64 - 1.0) * 100.0);
-    let text = match arguments.json {
-        true => json_text(arguments, task, &machine, &warnings, &report, expect, headroom)?,
-        false => show::text(&report, &warnings, expect, headroom),
-    };
-    console::print(out, &text)?;
+    let asked = json!({
+        "to": arguments.to, "config": arguments.config, "real_sinks": arguments.real_sinks, "rate": arguments.rate,
+        "seconds": arguments.seconds, "loss": arguments.loss, "precision": arguments.precision,
+        "size": arguments.size, "flows": task.flows, "engine": arguments.engine, "cable": arguments.cable.as_json(),
+        "gso": task.gso, "threads": arguments.threads, "cpu": arguments.cpu, "expect": expect,
+    });
+    let whole = json!({ "asked": asked, "headroom_percent": headroom });
+    output.print(out, whole, &report, || text(&report, expect, headroom))?;
     match (expect, headroom) {
         (Some(expected), Some(headroom)) if headroom < 0.0 => {
-            Err(Failure::new(ExitCode::Loss, show::shortfall(&report, expected)))
+            Err(Failure::new(ExitCode::Loss, shortfall(&report, expected)))
         }
         _ => Ok(()),
     }
 }
 
-/// Before it happens, and also where nobody looks at a terminal.
-fn say_what_is_touched(stage: &Stage) {
-    for line in stage.notes() {
-        let _ = writeln!(io::stderr(), "note: {line}");
+fn outcome(trial: &MaxTrial) -> &'static str {
+    match (trial.kept, trial.offered) {
+        (true, true) => "kept",
+        (true, false) => "sender short",
+        (false, true) => "lost",
+        (false, false) => "lost, sender short",
     }
 }
 
-fn json_text(
-    arguments: &Arguments,
-    task: &Task,
-    machine: &Machine,
-    warnings: &[String],
-    report: &Report,
-    expect: Option<u64>,
-    headroom: Option<f64>,
-) -> Result<String, Failure> {
-    printed_json(&json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "machine": machine,
-        "warnings": warnings,
-        "asked": {
-            "to": arguments.to, "config": arguments.config, "real_sinks": arguments.real_sinks, "rate": arguments.rate,
-            "seconds": arguments.seconds, "loss": arguments.loss, "precision": arguments.precision,
-            "size": arguments.size, "flows": task.flows, "engine": arguments.engine, "cable": arguments.cable.as_json(),
-            "gso": task.gso, "threads": arguments.threads, "cpu": arguments.cpu, "expect": expect,
-        },
-        "headroom_percent": headroom,
-        "report": report,
-    }))
+fn trial_line(number: usize, trial: &MaxTrial) -> String {
+    format!(
+        "trial {number:>2}: {} a second: {}, {} of {} lost",
+        grouped(trial.rate),
+        outcome(trial),
+        grouped(trial.lost.total()),
+        grouped(trial.sent)
+    )
+}
+
+fn table(report: &MaxReport) -> TextTable {
+    let mut table = TextTable::new([
+        "trial",
+        "asked/s",
+        "sent/s",
+        "sent",
+        "delivered",
+        "before",
+        "kernel",
+        "listener",
+        "queue full",
+        "sink error",
+        "pipeline ns",
+        "outcome",
+    ]);
+    for (place, trial) in report.trials.iter().enumerate() {
+        let lost = trial.lost;
+        table.row([
+            (place + 1).to_string(),
+            grouped(trial.rate),
+            grouped(trial.sent_per_second.round() as u64),
+            grouped(trial.sent),
+            grouped(trial.delivered),
+            grouped(lost.before_the_socket),
+            grouped(lost.kernel),
+            grouped(lost.listener),
+            grouped(lost.queue_full),
+            grouped(lost.sink_error),
+            or_dash(trial.pipeline_ns.map(|ns| ns.round() as u64)),
+            outcome(trial).to_owned(),
+        ]);
+    }
+    table
+}
+
+fn text(report: &MaxReport, expect: Option<u64>, headroom: Option<f64>) -> String {
+    let mut text: String = report.changed.iter().map(|change| format!("note: {change}\n")).collect();
+    text += &format!("\n{}\n", table(report).text());
+    text += &answer(report);
+    if let (Some(expected), Some(headroom)) = (expect, headroom) {
+        let word = if headroom < 0.0 { "short" } else { "headroom" };
+        text += &format!("{:.1} % {word} against {}\n", headroom.abs(), grouped(expected));
+    }
+    text
+}
+
+fn answer(report: &MaxReport) -> String {
+    let (rate, times) = (grouped(report.rate), report.repetitions);
+    match report.limit {
+        SearchLimit::Pipeline => {
+            format!("{rate} datagrams a second without loss, {times} times in a row; above that the pipeline loses\n")
+        }
+        SearchLimit::Sender if report.rate == 0 => {
+            format!("no rate: the sender could not reach even the lowest; begin lower with --rate, or {GIVE_MORE}\n")
+        }
+        SearchLimit::Sender => format!(
+            "at least {rate} datagrams a second: the sender sent that many, and nothing was lost {times} times in a \
+             row. The sender could not send more, so this is not the pipeline's limit; {GIVE_MORE}\n"
+        ),
+        SearchLimit::Asked => {
+            format!("at least {rate} datagrams a second, the end of --rate, without loss {times} times in a row\n")
+        }
+        SearchLimit::Nothing => {
+            "no rate: even the lowest loses; the table says where; begin lower with --rate\n".to_owned()
+        }
+        SearchLimit::Interrupted if report.rate == 0 => "interrupted: no rate was without loss until then\n".to_owned(),
+        SearchLimit::Interrupted => format!("interrupted: {rate} datagrams a second were without loss until then\n"),
+    }
+}
+
+/// What helps a sender.
+const GIVE_MORE: &str = "give the sender more: --threads, a longer --gso train, cores of its own with --cpu";
+
+/// Why the answer does not meet --expect; a rate that was never offered is not proved.
+fn shortfall(report: &MaxReport, expected: u64) -> String {
+    let rate = grouped(report.rate);
+    let short = (1.0 - report.rate as f64 / expected as f64) * 100.0;
+    let expected = grouped(expected);
+    match report.limit {
+        SearchLimit::Sender => format!(
+            "--expect {expected}: not proved. The sender was short: it reached at most {} datagrams a second, and \
+             {rate} were sent without loss often enough; {GIVE_MORE}",
+            grouped(report.highest_sent)
+        ),
+        SearchLimit::Asked => {
+            format!("--expect {expected}: not proved. The end of --rate was {rate} datagrams a second; raise it")
+        }
+        SearchLimit::Interrupted => format!("--expect {expected}: not proved, because the search was interrupted"),
+        SearchLimit::Pipeline | SearchLimit::Nothing => format!(
+            "{rate} datagrams a second, {short:.1} % short of --expect {expected}; the trials above say what was \
+             lost where"
+        ),
+    }
 }

@@ -1,12 +1,17 @@
-//! Where the files of a sink lie: which of them are there already, and in what directory of the disk.
+//! Where the files of a sink lie, and what `--real-sinks` is allowed to touch: the command names that before anything
+//! happens, and refuses what would cost data.
 
-use std::fs;
-use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::{fs, io};
 
 use nix::sys::statvfs::statvfs;
 
 use super::scratch::bytes_in;
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::sink::settings::SinkTarget;
+use udpd_engine::config::{Config, SinkConfig};
+use udpd_engine::plan::PipelinePlan;
+use udpd_file::{FileSettings, Keep};
 
 /// What a free disk has at least.
 pub(super) const FREE_MIN_BYTES: u64 = 256 << 20;
@@ -100,6 +105,62 @@ impl Disk {
     }
 }
 
+/// What the sinks will touch, in words, and the disks that have to be watched meanwhile.
+pub(super) fn touched(config: &Config, plan: &PipelinePlan) -> Result<(Vec<String>, Vec<Disk>), Failure> {
+    let (mut lines, mut disks) = (Vec::new(), Vec::new());
+    for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
+        let what = match sink.settings.target() {
+            SinkTarget::Nowhere => continue,
+            SinkTarget::Files(path) => {
+                let paths = planned.files(&config.listeners, &sink.name, path);
+                disks.push(check(sink, path, paths.iter())?);
+                format!(
+                    "writes {}, and leaves there what it has written",
+                    paths.into_iter().collect::<Vec<_>>().join(", ")
+                )
+            }
+            SinkTarget::Peers(peers) => {
+                let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
+                format!("sends all trials to {}", peers.join(", "))
+            }
+            SinkTarget::Elsewhere(place) => format!("sends all trials to {place}"),
+            SinkTarget::Stdout => {
+                let text = "the report goes to standard output; measure without --real-sinks, which writes to a pipe";
+                return Err(refuse(sink, text));
+            }
+        };
+        lines.push(format!("sink {} is real: it {what}", sink.name));
+    }
+    Ok((lines, disks))
+}
+
+fn check<'a>(sink: &SinkConfig, pattern: &str, paths: impl Iterator<Item = &'a String>) -> Result<Disk, Failure> {
+    if sink.settings.of_type::<FileSettings>().is_some_and(|file| file.keep != Keep::ALL) {
+        let text = "its keep would remove files that were there before; measure without --real-sinks, or without keep";
+        return Err(refuse(sink, text));
+    }
+    if let Some(path) = paths.filter_map(|path| existing(path)).next() {
+        let text = format!(
+            "{} exists already, and trials would be appended to it; measure without --real-sinks",
+            path.display()
+        );
+        return Err(refuse(sink, &text));
+    }
+    let (directory, _) = split(pattern);
+    let place = ground(&directory);
+    let free = free_bytes(place).unwrap_or(0);
+    if free < FREE_MIN_BYTES {
+        let text =
+            format!("sink {}: only {} MiB are free in {}; free some space", sink.name, free >> 20, place.display());
+        return Err(Failure::new(ExitCode::Disk, text));
+    }
+    Ok(Disk::new(place, None, free))
+}
+
+fn refuse(sink: &SinkConfig, why: &str) -> Failure {
+    Failure::new(ExitCode::Usage, format!("--real-sinks: sink {}: {why}", sink.name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,7 +191,7 @@ mod tests {
         assert_eq!(existing(&at("plain.log")), None);
         fs::write(at("2025/in-31.log"), "").expect("written");
         assert_eq!(existing(&at("%Y/in-%d.log")), Some(at("2025/in-31.log").into()));
-        // Also a link that leads nowhere is something of somebody's.
+        // Also a broken link belongs to another program.
         std::os::unix::fs::symlink("/nonexistent", at("plain.log")).expect("linked");
         assert_eq!(existing(&at("plain.log")), Some(at("plain.log").into()));
     }

@@ -8,18 +8,14 @@
 mod cluster;
 mod command;
 mod files;
-mod measure;
+mod listener;
 mod peer;
-mod real;
 mod scratch;
 mod search;
-mod show;
-mod stage;
-mod subject;
-mod task;
+mod stand_ins;
 mod trial;
 
-pub use command::{Arguments, execute};
-pub use measure::Report;
-pub use search::Limit;
-pub use trial::{Lost, Trial};
+pub use command::{MaxArguments, execute};
+pub use search::SearchLimit;
+pub use trial::MaxReport;
+pub use trial::{MaxTrial, TrialLoss};

@@ -1,6 +1,6 @@
-//! Peers that take everything and keep nothing: what the sinks of a trial talk to instead of those that the
-//! configuration names. Each has a thread that reads, because a peer that does not read costs a sender less, or more,
-//! than one that does.
+//! Peers that read everything and keep nothing: the sinks of a trial send to them instead of the destinations of the
+//! configuration. Each has a thread that reads, because a peer that does not read costs a sender less, or more, than
+//! one that does.
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,7 +18,7 @@ use nix::unistd::{dup2_stdout, pipe2};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{ThreadRegistry, blocking};
 
-/// How the threads of all peers begin, so that their time is not taken for the pipeline's.
+/// The names of all threads of peers begin with this, so that their time is not counted as the pipeline's.
 pub(super) const THREADS: &str = "bench-";
 
 /// What each asks for, so that it seldom drops anything.
@@ -29,23 +29,23 @@ const READ_BYTES: usize = 256 << 10;
 
 /// A peer; it ends when it is dropped.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct StandInPeer {
     ending: Arc<AtomicBool>,
-    bell: Bell,
+    bell: PeerWaker,
     thread: Option<JoinHandle<()>>,
 }
 
 /// How to wake its thread.
 #[derive(Debug)]
-enum Bell {
+enum PeerWaker {
     Udp(Arc<Socket>),
     Datagram(PathBuf),
     Stream(PathBuf),
 }
 
-impl Peer {
+impl StandInPeer {
     fn start(
-        bell: Bell,
+        bell: PeerWaker,
         registry: &ThreadRegistry,
         body: impl FnOnce(&AtomicBool) + Send + 'static,
     ) -> io::Result<Self> {
@@ -75,11 +75,11 @@ impl Peer {
         let own = Arc::clone(&socket);
         let body = move |ending: &AtomicBool| {
             while !ending.load(Ordering::Relaxed) {
-                // What goes wrong with one datagram is no concern of whoever throws them all away.
+                // An error with one datagram does not matter, because all of them are thrown away.
                 let _ = blocking(|| batch.receive(&own, Wait::Block));
             }
         };
-        Ok((Self::start(Bell::Udp(socket), registry, body)?, address))
+        Ok((Self::start(PeerWaker::Udp(socket), registry, body)?, address))
     }
 
     /// On a Unix socket that takes messages.
@@ -90,7 +90,7 @@ impl Peer {
                 let _ = blocking(|| socket.recv(&mut [0; 1]));
             }
         };
-        Self::start(Bell::Datagram(path.to_owned()), registry, body)
+        Self::start(PeerWaker::Datagram(path.to_owned()), registry, body)
     }
 
     /// On a Unix socket that accepts streams, each of which has a reader that ends with it.
@@ -108,17 +108,17 @@ impl Peer {
                 }
             }
         };
-        Self::start(Bell::Stream(path.to_owned()), registry, body)
+        Self::start(PeerWaker::Stream(path.to_owned()), registry, body)
     }
 }
 
-impl Drop for Peer {
+impl Drop for StandInPeer {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Relaxed);
         let woken = match &self.bell {
-            Bell::Udp(socket) => socket.interrupt(),
-            Bell::Datagram(path) => UnixDatagram::unbound().and_then(|bell| bell.send_to(&[0], path)).map(drop),
-            Bell::Stream(path) => UnixStream::connect(path).map(drop),
+            PeerWaker::Udp(socket) => socket.interrupt(),
+            PeerWaker::Datagram(path) => UnixDatagram::unbound().and_then(|bell| bell.send_to(&[0], path)).map(drop),
+            PeerWaker::Stream(path) => UnixStream::connect(path).map(drop),
         };
         if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
             let _ = thread.join();
@@ -131,7 +131,7 @@ fn drain(mut stream: impl Read) {
     while blocking(|| stream.read(&mut buffer)).is_ok_and(|bytes| bytes > 0) {}
 }
 
-/// Standard output led into a pipe that is read and thrown away, until this is dropped.
+/// Standard output redirected into a pipe that is read and thrown away, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Diverted {
     original: OwnedFd,
@@ -141,7 +141,7 @@ impl Diverted {
     pub(super) fn start(registry: &ThreadRegistry) -> io::Result<Self> {
         let original = io::stdout().as_fd().try_clone_to_owned()?;
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
-        // It ends with the last who could write.
+        // It ends when the last writer closes the pipe.
         registry
             .spawn(format!("{THREADS}reader"), ThreadRole::Unconfined, move || drain(std::fs::File::from(reader)))?;
         dup2_stdout(&writer)?;
@@ -159,31 +159,32 @@ impl Drop for Diverted {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Write;
     use std::net::UdpSocket;
+
+    use super::*;
 
     #[test]
     fn peers_take_what_is_sent_and_end_when_they_are_dropped() {
         let registry = ThreadRegistry::new().0;
         let directory = tempfile::tempdir().expect("a directory");
         for ipv6 in [false, true] {
-            let (peer, address) = Peer::udp(ipv6, &registry).expect("a port of loopback");
+            let (peer, address) = StandInPeer::udp(ipv6, &registry).expect("a port of loopback");
             assert!(address.ip().is_loopback());
             let socket = UdpSocket::bind((address.ip(), 0)).expect("bound");
             socket.send_to(&[7; 9000], address).expect("sent");
             drop(peer);
         }
         let path = directory.path().join("messages");
-        let peer = Peer::unix_datagram(&path, &registry).expect("bound");
+        let peer = StandInPeer::unix_datagram(&path, &registry).expect("bound");
         let socket = UnixDatagram::unbound().expect("a socket");
-        // Far more than the queue of a socket that nobody reads would take.
+        // Far more than the queue of a socket without a reader would take.
         for _ in 0..10_000 {
             socket.send_to(&[7; 100], &path).expect("taken");
         }
         drop(peer);
         let path = directory.path().join("stream");
-        let peer = Peer::unix_stream(&path, &registry).expect("bound");
+        let peer = StandInPeer::unix_stream(&path, &registry).expect("bound");
         let mut streams: Vec<UnixStream> = (0..3).map(|_| UnixStream::connect(&path).expect("accepted")).collect();
         for stream in &mut streams {
             stream.write_all(&vec![7; 4 << 20]).expect("taken");

@@ -1,9 +1,8 @@
 //! Directories that the bench has made, for itself alone, and that never outlive it.
 //!
 //! They are removed when the search ends, however it ends: by its answer, an error, a panic or a signal. Only kill -9
-//! leaves one behind, under a name that says whose it was. Before anything in one is removed it is made sure that it
-//! still is the directory that was made, for in a directory of somebody else that somebody could have put another in
-//! its place.
+//! leaves one behind, under a name that says whose it was. Before the bench removes anything in one it checks that it
+//! still is the directory that it made: in a directory of another user, that user could have replaced it.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
@@ -18,15 +17,14 @@ use nix::libc::{O_DIRECTORY, O_NOFOLLOW};
 /// How many names are tried; one should do.
 const NAMES_MAX: usize = 8;
 
-/// How often a directory is emptied into which somebody may still write: a sink that was given up, for a moment.
+/// How often a directory is emptied: a sink that was given up may still write into it for a moment.
 const REMOVALS_MAX: usize = 100;
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Scratches(Arc<Mutex<Vec<Scratch>>>);
+pub(super) struct ScratchDirs(Arc<Mutex<Vec<ScratchDir>>>);
 
-/// One.
 #[derive(Debug)]
-struct Scratch {
+struct ScratchDir {
     path: PathBuf,
     /// Held open, so that no other directory can get its number once it is gone.
     made: File,
@@ -36,7 +34,7 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-impl Scratch {
+impl ScratchDir {
     fn make(inside: &Path) -> io::Result<Self> {
         for _ in 0..NAMES_MAX {
             // The standard library seeds each of these anew from the kernel's random numbers.
@@ -46,7 +44,7 @@ impl Scratch {
                 Ok(()) => {
                     let flags = O_DIRECTORY | O_NOFOLLOW;
                     let made = OpenOptions::new().read(true).custom_flags(flags).open(&path).inspect_err(|_| {
-                        // Empty as it is nothing of anybody's can go with it.
+                        // It is empty, so no file of another program goes with it.
                         let _ = fs::remove_dir(&path);
                     })?;
                     return Ok(Self { path, made });
@@ -93,10 +91,10 @@ impl Scratch {
     }
 }
 
-impl Scratches {
+impl ScratchDirs {
     /// Makes a directory inside of another and returns its path.
     pub(super) fn make(&self, inside: &Path) -> io::Result<PathBuf> {
-        let scratch = Scratch::make(inside)?;
+        let scratch = ScratchDir::make(inside)?;
         let path = scratch.path.clone();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
         Ok(path)
@@ -105,7 +103,7 @@ impl Scratches {
     /// Removes what is in one of them.
     pub(super) fn empty(&self, path: &Path) -> io::Result<()> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().find(|scratch| scratch.path == path).map_or(Ok(()), Scratch::empty)
+        all.iter().find(|scratch| scratch.path == path).map_or(Ok(()), ScratchDir::empty)
     }
 
     pub(super) fn remove(&self) {
@@ -134,7 +132,7 @@ mod tests {
     #[test]
     fn what_was_made_is_private_and_goes_away_with_all_that_is_in_it() {
         let outside = tempfile::tempdir().expect("a directory");
-        let scratches = Scratches::default();
+        let scratches = ScratchDirs::default();
         let path = scratches.make(outside.path()).expect("made");
         assert_eq!(path.symlink_metadata().expect("there").mode() & 0o777, 0o700);
         fs::create_dir_all(path.join("2026/11")).expect("made");
@@ -152,7 +150,7 @@ mod tests {
     #[test]
     fn what_somebody_has_put_in_its_place_is_left_alone() {
         let outside = tempfile::tempdir().expect("a directory");
-        let scratches = Scratches::default();
+        let scratches = ScratchDirs::default();
         let path = scratches.make(outside.path()).expect("made");
         let theirs = outside.path().join("theirs");
         fs::create_dir(&theirs).expect("made");
@@ -175,7 +173,7 @@ mod tests {
     #[test]
     fn a_link_in_it_is_removed_and_not_what_it_leads_to() {
         let outside = tempfile::tempdir().expect("a directory");
-        let scratches = Scratches::default();
+        let scratches = ScratchDirs::default();
         let path = scratches.make(outside.path()).expect("made");
         let theirs = tempfile::tempdir().expect("a directory");
         fs::write(theirs.path().join("kept.log"), "kept").expect("written");

@@ -6,15 +6,15 @@ use super::*;
 const BOUNDS: Bounds = Bounds { lowest: 10_000, highest: 10_000_000, precision: 0.01 };
 
 /// What a pipeline that keeps every rate up to `pipeline` makes of a rate, with a sender that reaches `sender`.
-fn verdict(rate: u64, pipeline: u64, sender: u64) -> Verdict {
+fn verdict(rate: u64, pipeline: u64, sender: u64) -> TrialVerdict {
     match (rate <= sender, rate.min(sender) <= pipeline) {
-        (true, true) => Verdict::Kept,
-        (true, false) => Verdict::Lost,
-        (false, kept) => Verdict::Short { sent: sender, kept },
+        (true, true) => TrialVerdict::Kept,
+        (true, false) => TrialVerdict::Lost,
+        (false, kept) => TrialVerdict::Short { sent: sender, kept },
     }
 }
 
-fn simulate(pipeline: u64, sender: u64) -> (Found, Vec<u64>) {
+fn simulate(pipeline: u64, sender: u64) -> (RateFound, Vec<u64>) {
     let mut asked = Vec::new();
     let found = search(BOUNDS, |rate| {
         asked.push(rate);
@@ -27,7 +27,7 @@ fn simulate(pipeline: u64, sender: u64) -> (Found, Vec<u64>) {
 fn a_steady_limit_is_found_to_the_precision_and_held_three_times() {
     for limit in [10_000, 12_345, 99_999, 640_000, 3_141_592] {
         let (found, asked) = simulate(limit, u64::MAX);
-        assert_eq!((found.limit, found.repetitions), (Limit::Pipeline, 3), "{limit}");
+        assert_eq!((found.limit, found.repetitions), (SearchLimit::Pipeline, 3), "{limit}");
         assert!(found.rate <= limit && found.rate as f64 >= limit as f64 * 0.985, "{limit}: {found:?}");
         assert!(asked.len() < 25, "{limit}: {} trials", asked.len());
         assert_eq!(asked[asked.len() - 3..], [found.rate; 3]);
@@ -38,10 +38,10 @@ fn a_steady_limit_is_found_to_the_precision_and_held_three_times() {
 fn a_sender_that_can_no_more_is_never_called_the_pipelines_limit() {
     for sender in [450_000, 38_000, 9_000, 1] {
         let (found, asked) = simulate(u64::MAX, sender);
-        assert_eq!((found.rate, found.limit, found.repetitions), (sender, Limit::Sender, 3));
+        assert_eq!((found.rate, found.limit, found.repetitions), (sender, SearchLimit::Sender, 3));
         assert_eq!(asked[asked.len() - 3..], [*asked.last().expect("a trial"); 3], "it is given three chances");
     }
-    assert_eq!(simulate(u64::MAX, 0).0, Found { rate: 0, limit: Limit::Sender, repetitions: 0 });
+    assert_eq!(simulate(u64::MAX, 0).0, RateFound { rate: 0, limit: SearchLimit::Sender, repetitions: 0 });
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_sender_that_is_short_while_the_answer_is_proved_confirms_only_what_it_sends
         has_kept_all |= rate == bounds.highest;
         Ok::<_, ()>(verdict(rate, u64::MAX, sender))
     });
-    assert_eq!(found, Ok(Found { rate: 38_000, limit: Limit::Sender, repetitions: 3 }));
+    assert_eq!(found, Ok(RateFound { rate: 38_000, limit: SearchLimit::Sender, repetitions: 3 }));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_sender_that_is_short_now_and_then_is_asked_again_and_costs_no_precision() {
             Ok::<_, ()>(verdict(rate, 640_000, if trials % every == 0 { 5_000 } else { u64::MAX }))
         })
         .expect("no trial fails");
-        assert_eq!((found.limit, found.repetitions), (Limit::Pipeline, 3), "every {every}: {found:?}");
+        assert_eq!((found.limit, found.repetitions), (SearchLimit::Pipeline, 3), "every {every}: {found:?}");
         assert!((630_000..=640_000).contains(&found.rate), "every {every}: {found:?}");
     }
 }
@@ -75,20 +75,20 @@ fn a_sender_that_is_short_now_and_then_is_asked_again_and_costs_no_precision() {
 fn a_loss_under_a_short_sender_is_no_proof_of_a_higher_rate() {
     // The pipeline loses from 300,000 on, and the sender never reaches more than 400,000.
     let (found, _) = simulate(300_000, 400_000);
-    assert_eq!((found.limit, found.repetitions), (Limit::Pipeline, 3));
+    assert_eq!((found.limit, found.repetitions), (SearchLimit::Pipeline, 3));
     assert!((295_000..=300_000).contains(&found.rate), "{found:?}");
 }
 
 #[test]
 fn the_highest_rate_that_was_asked_for_ends_the_search() {
     let (found, asked) = simulate(u64::MAX, u64::MAX);
-    assert_eq!((found.rate, found.limit), (BOUNDS.highest, Limit::Asked));
+    assert_eq!((found.rate, found.limit), (BOUNDS.highest, SearchLimit::Asked));
     assert!(asked.iter().all(|rate| *rate <= BOUNDS.highest));
 }
 
 #[test]
 fn a_pipeline_that_keeps_nothing_has_no_rate() {
-    assert_eq!(simulate(9_999, u64::MAX).0, Found { rate: 0, limit: Limit::Nothing, repetitions: 0 });
+    assert_eq!(simulate(9_999, u64::MAX).0, RateFound { rate: 0, limit: SearchLimit::Nothing, repetitions: 0 });
 }
 
 #[test]
@@ -98,29 +98,30 @@ fn a_rate_that_holds_only_now_and_then_is_lowered_until_it_holds() {
     let found = search(BOUNDS, |rate| {
         trials += 1;
         let fails = rate > 600_000 || (rate > 500_000 && trials % 3 == 0);
-        Ok::<_, ()>(if fails { Verdict::Lost } else { Verdict::Kept })
+        Ok::<_, ()>(if fails { TrialVerdict::Lost } else { TrialVerdict::Kept })
     })
     .expect("no trial fails");
-    assert_eq!((found.limit, found.repetitions), (Limit::Pipeline, 3));
+    assert_eq!((found.limit, found.repetitions), (SearchLimit::Pipeline, 3));
     assert!((450_000..=500_000).contains(&found.rate), "{found:?}");
 }
 
 #[test]
 fn an_interrupted_search_tells_what_was_kept() {
-    let found = search(BOUNDS, |rate| Ok::<_, ()>(if rate < 100_000 { Verdict::Kept } else { Verdict::Interrupted }));
-    assert_eq!(found.map(|found| (found.rate, found.limit)), Ok((80_000, Limit::Interrupted)));
+    let found =
+        search(BOUNDS, |rate| Ok::<_, ()>(if rate < 100_000 { TrialVerdict::Kept } else { TrialVerdict::Interrupted }));
+    assert_eq!(found.map(|found| (found.rate, found.limit)), Ok((80_000, SearchLimit::Interrupted)));
     // Once more while it goes down, where the rate it has come to was never tried, and the highest that was kept has
     // lost since.
     let mut trials = Vec::new();
     let found = search(Bounds { highest: 40_000, ..BOUNDS }, |rate| {
         trials.push(rate);
         Ok::<_, ()>(match trials.len() {
-            1..=3 => Verdict::Kept,
-            4 => Verdict::Lost,
-            _ => Verdict::Interrupted,
+            1..=3 => TrialVerdict::Kept,
+            4 => TrialVerdict::Lost,
+            _ => TrialVerdict::Interrupted,
         })
     });
-    assert_eq!(found.map(|found| (found.rate, found.limit)), Ok((20_000, Limit::Interrupted)), "{trials:?}");
+    assert_eq!(found.map(|found| (found.rate, found.limit)), Ok((20_000, SearchLimit::Interrupted)), "{trials:?}");
 }
 
 /// Random numbers that are the same in every run.
@@ -166,7 +167,7 @@ fn whatever_pipeline_and_sender_do_the_answer_was_really_sent_and_kept_as_often_
         let found = search(bounds, |rate| {
             assert!(rate > 0 && rate <= bounds.highest, "run {run} asks for {rate}");
             if interrupted > 200 && made.len() as u64 > interrupted - 200 {
-                return Ok(Verdict::Interrupted);
+                return Ok(TrialVerdict::Interrupted);
             }
             let mut able = noise.shaken(sender, shake_sender);
             if noise.below(100) < disturbed {
@@ -176,21 +177,23 @@ fn whatever_pipeline_and_sender_do_the_answer_was_really_sent_and_kept_as_often_
             let kept = sent <= noise.shaken(pipeline, shake_pipeline);
             made.push(Made { sent, kept });
             Ok::<_, ()>(match (sent == rate, kept) {
-                (true, true) => Verdict::Kept,
-                (true, false) => Verdict::Lost,
-                (false, kept) => Verdict::Short { sent, kept },
+                (true, true) => TrialVerdict::Kept,
+                (true, false) => TrialVerdict::Lost,
+                (false, kept) => TrialVerdict::Short { sent, kept },
             })
         })
         .expect("no trial fails");
         let in_a_row =
             made.iter().rev().take_while(|trial| trial.kept).filter(|trial| trial.sent >= found.rate).count();
         match found.limit {
-            Limit::Interrupted => {
+            SearchLimit::Interrupted => {
                 let proved = made.iter().any(|trial| trial.kept && trial.sent >= found.rate);
                 assert!(found.rate == 0 || proved, "run {run}: {found:?} of {made:?}");
             }
-            Limit::Nothing => assert!(found.rate == 0 && made.iter().any(|trial| !trial.kept), "run {run}: {made:?}"),
-            _ if found.rate == 0 => assert_eq!((found.limit, found.repetitions), (Limit::Sender, 0), "run {run}"),
+            SearchLimit::Nothing => {
+                assert!(found.rate == 0 && made.iter().any(|trial| !trial.kept), "run {run}: {made:?}")
+            }
+            _ if found.rate == 0 => assert_eq!((found.limit, found.repetitions), (SearchLimit::Sender, 0), "run {run}"),
             _ => assert!(found.repetitions == 3 && in_a_row >= 3, "run {run}: {found:?} of {made:?}"),
         }
         assert!(made.len() < 250, "run {run}: {} trials", made.len());

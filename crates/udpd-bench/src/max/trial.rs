@@ -1,4 +1,5 @@
-//! One trial: the whole pipeline started, offered a rate, emptied, and its books closed.
+//! The search with real trials. Each trial starts a pipeline of its own, offers it a rate, empties it and closes its
+//! ledger, so a trial owes nothing to the one before.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -8,20 +9,36 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::peer;
-use super::search::Verdict;
-use super::stage::Stage;
-use super::task::Task;
+use super::search::{Bounds, SearchLimit, TrialVerdict, search};
+use super::stand_ins::SinkStandIns;
+use crate::cable::Cable;
 use crate::machine::{Usage, Used};
-use crate::pacer::Amount;
-use crate::rate::Rate;
-use crate::send;
-use crate::send::Load;
+use crate::pacer::{Rate, SendAmount};
+use crate::send::{self, SendLoad};
+use crate::sizes::Sizes;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::snapshot::Snapshot;
 use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
 use udpd_endpoint::control::Neighbours;
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::plan;
+
+/// How to search.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct MaxTask {
+    pub(super) bounds: Bounds,
+    pub(super) duration: Duration,
+    /// How much may be lost, in percent.
+    pub(super) loss_percent: f64,
+    pub(super) sizes: Sizes,
+    pub(super) flows: usize,
+    pub(super) gso: Option<NonZeroUsize>,
+    pub(super) threads: usize,
+    /// The sender's cores; `None`: those that no lane has.
+    pub(super) cpus: Option<Vec<usize>>,
+    /// What is measured on; none: loopback.
+    pub(super) cable: Option<Cable>,
+}
 
 /// A sender that took longer by more than this share has not offered its rate, although it has sent all of it.
 const SENDER_SHORT: f64 = 0.01;
@@ -34,7 +51,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Where datagrams were lost: `sent` = delivered to the sink that got least + these.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Lost {
+pub struct TrialLoss {
     pub before_the_socket: u64,
     pub kernel: u64,
     /// By the listener: too long, without a batch.
@@ -44,7 +61,7 @@ pub struct Lost {
     pub sink_error: u64,
 }
 
-impl Lost {
+impl TrialLoss {
     pub fn total(self) -> u64 {
         self.before_the_socket + self.kernel + self.listener + self.queue_full + self.sink_error
     }
@@ -52,7 +69,7 @@ impl Lost {
 
 /// What came of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Trial {
+pub struct MaxTrial {
     /// Datagrams a second that were asked for.
     pub rate: u64,
     pub sent_per_second: f64,
@@ -60,7 +77,7 @@ pub struct Trial {
     /// Datagrams delivered by the sink that delivered least.
     pub delivered: u64,
     pub sink: String,
-    pub lost: Lost,
+    pub lost: TrialLoss,
     /// CPU time of the pipeline for each datagram delivered, the sender not counted.
     pub pipeline_ns: Option<f64>,
     /// Whether no more was lost than is allowed.
@@ -70,7 +87,12 @@ pub struct Trial {
 }
 
 /// Offers `rate` to a pipeline of its own.
-pub(super) fn run(task: &Task, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
+pub(super) fn run_trial(
+    task: &MaxTask,
+    stage: &SinkStandIns,
+    rate: u64,
+    stop: &Arc<AtomicBool>,
+) -> Result<MaxTrial, Failure> {
     stage.clear()?;
     let plan = plan::make(stage.config(), &Neighbours::default())?;
     let (registry, events) = ThreadRegistry::new();
@@ -80,18 +102,18 @@ pub(super) fn run(task: &Task, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>)
         Some(cores) => cores.clone(),
         None => free_cores(&pipeline),
     };
-    let load = Load {
+    let load = SendLoad {
         sizes: task.sizes,
         flows: task.flows,
         gso: task.gso,
         threads: task.threads,
         burst: NonZeroUsize::new(32),
         cpus: cores,
-        ..Load::new(address, Rate::Steady(rate), Amount::Seconds(task.duration))
+        ..SendLoad::new(address, Rate::Steady(rate), SendAmount::Seconds(task.duration))
     };
     let before = Usage::read();
     let mut trouble = None;
-    let mut look = |_: &send::Second| {
+    let mut look = |_: &send::SendSecond| {
         trouble = trouble.take().or_else(|| stage.trouble());
         if trouble.is_some() {
             stop.store(true, Ordering::Relaxed);
@@ -165,7 +187,13 @@ fn wait_until_handed_on(pipeline: &Pipeline, sent: u64) {
     }
 }
 
-fn close(task: &Task, rate: u64, report: &send::Report, ledger: &Snapshot, used_ns: u64) -> Result<Trial, Failure> {
+fn close(
+    task: &MaxTask,
+    rate: u64,
+    report: &send::SenderReport,
+    ledger: &Snapshot,
+    used_ns: u64,
+) -> Result<MaxTrial, Failure> {
     let listener = &ledger.listeners[0];
     let (Some(residual), Some(kernel)) = (listener.residual, listener.kernel_dropped) else {
         let text = "the kernel does not report what it drops at a socket (SO_MEMINFO), so no trial can be judged; \
@@ -179,7 +207,7 @@ fn close(task: &Task, rate: u64, report: &send::Report, ledger: &Snapshot, used_
     let Some(worst) = listener.sinks.iter().min_by_key(|sink| sink.counts.delivered) else {
         return Err(Failure::new(ExitCode::Failure, "the listener has no sink, which is a bug of udpd"));
     };
-    let mut lost = Lost {
+    let mut lost = TrialLoss {
         before_the_socket: 0,
         kernel,
         listener: listener.counts.received - worst.offered,
@@ -193,7 +221,7 @@ fn close(task: &Task, rate: u64, report: &send::Report, ledger: &Snapshot, used_
         _ => lost.before_the_socket = report.sent.saturating_sub(counted),
     }
     let missing = report.sent.saturating_sub(worst.counts.delivered);
-    Ok(Trial {
+    Ok(MaxTrial {
         rate,
         sent_per_second: report.rate,
         sent: report.sent,
@@ -212,16 +240,59 @@ fn is_offered(rate: u64, duration: Duration, sent: u64, sent_per_second: f64) ->
     sent > 0 && sent >= due && sent_per_second >= rate as f64 * (1.0 - SENDER_SHORT)
 }
 
-impl Trial {
+impl MaxTrial {
     /// What the search makes of it.
-    pub(super) fn verdict(&self, stop: &AtomicBool) -> Verdict {
+    pub(super) fn verdict(&self, stop: &AtomicBool) -> TrialVerdict {
         match (self.kept, self.offered) {
-            _ if stop.load(Ordering::Relaxed) => Verdict::Interrupted,
-            (true, true) => Verdict::Kept,
-            (false, true) => Verdict::Lost,
-            (kept, false) => Verdict::Short { sent: self.sent_per_second as u64, kept },
+            _ if stop.load(Ordering::Relaxed) => TrialVerdict::Interrupted,
+            (true, true) => TrialVerdict::Kept,
+            (false, true) => TrialVerdict::Lost,
+            (kept, false) => TrialVerdict::Short { sent: self.sent_per_second as u64, kept },
         }
     }
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MaxReport {
+    pub listener: String,
+    /// What differs from the configuration.
+    pub changed: Vec<String>,
+    /// Datagrams a second; 0 when even the lowest rate lost some.
+    pub rate: u64,
+    pub limit: SearchLimit,
+    /// How often the rate was kept in a row at the end.
+    pub repetitions: usize,
+    /// The most that the sender reached in any trial.
+    pub highest_sent: u64,
+    /// All trials, in order.
+    pub trials: Vec<MaxTrial>,
+}
+
+/// Searches until it is done or `stop` is raised; `tell` hears of each trial.
+pub(super) fn run(
+    task: &MaxTask,
+    stage: &SinkStandIns,
+    stop: &Arc<AtomicBool>,
+    tell: &mut dyn FnMut(usize, &MaxTrial),
+) -> Result<MaxReport, Failure> {
+    let mut trials: Vec<MaxTrial> = Vec::new();
+    let found = search(task.bounds, |rate| {
+        let trial = run_trial(task, stage, rate, stop)?;
+        tell(trials.len() + 1, &trial);
+        let verdict = trial.verdict(stop);
+        trials.push(trial);
+        Ok::<_, Failure>(verdict)
+    })?;
+    Ok(MaxReport {
+        listener: stage.config().listeners[0].name.clone(),
+        changed: stage.notes().to_vec(),
+        rate: found.rate,
+        limit: found.limit,
+        repetitions: found.repetitions,
+        highest_sent: trials.iter().map(|trial| trial.sent_per_second as u64).max().unwrap_or(0),
+        trials,
+    })
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub fn window_of(flows_max: usize) -> u64 {
 /// The memory that following so many flows takes, all of it when it begins.
 pub fn memory_bytes(flows_max: usize) -> usize {
     let bitmap = (window_of(flows_max) / 8) as usize;
-    flows_max * (bitmap + size_of::<Flow>()) + places_of(flows_max) * size_of::<u32>()
+    flows_max * (bitmap + size_of::<FlowRecord>()) + places_of(flows_max) * size_of::<u32>()
 }
 
 /// Half empty, so that a search ends soon.
@@ -38,7 +38,7 @@ fn places_of(flows_max: usize) -> usize {
 
 /// What a datagram turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum DatagramOutcome {
     /// The first with its sequence, in order.
     New,
     /// The first with its sequence, after a higher one.
@@ -51,7 +51,7 @@ pub enum Fate {
 
 /// One flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Flow {
+pub struct FlowRecord {
     pub run: u16,
     pub flow: u32,
     /// The first sequence that was to come: 0, or where the receiver came into the middle.
@@ -66,7 +66,7 @@ pub struct Flow {
     pub late: u64,
 }
 
-impl Flow {
+impl FlowRecord {
     /// Sequences up to the highest that did not come.
     pub fn lost(&self) -> u64 {
         (self.highest + 1 - self.first_expected).saturating_sub(self.received)
@@ -75,8 +75,8 @@ impl Flow {
 
 /// All flows.
 #[derive(Debug)]
-pub struct Flows {
-    flows: Vec<Flow>,
+pub struct FlowTable {
+    flows: Vec<FlowRecord>,
     flows_max: usize,
     bits: Vec<u64>,
     window: u64,
@@ -88,7 +88,7 @@ pub struct Flows {
     last: usize,
 }
 
-impl Flows {
+impl FlowTable {
     /// Room for `flows_max` flows; [`memory_bytes`] says how much that is.
     pub fn new(flows_max: usize) -> Self {
         let window = window_of(flows_max);
@@ -104,7 +104,7 @@ impl Flows {
     }
 
     /// The flows seen, in the order of their first datagrams.
-    pub fn all(&self) -> &[Flow] {
+    pub fn all(&self) -> &[FlowRecord] {
         &self.flows
     }
 
@@ -128,7 +128,7 @@ impl Flows {
         Bitmap { words: &mut self.bits[index * words..(index + 1) * words], window: self.window }
     }
 
-    pub fn take(&mut self, run: u16, flow: u32, sequence: u64) -> Fate {
+    pub fn take(&mut self, run: u16, flow: u32, sequence: u64) -> DatagramOutcome {
         let index = match self.flows.get(self.last) {
             Some(last) if (last.run, last.flow) == (run, flow) => self.last,
             _ => match self.find(run, flow) {
@@ -148,13 +148,13 @@ impl Flows {
             let flow = &mut self.flows[index];
             flow.highest = sequence;
             flow.received += 1;
-            Fate::New
+            DatagramOutcome::New
         } else if highest - sequence >= window {
             self.flows[index].late += 1;
-            Fate::Late
+            DatagramOutcome::Late
         } else if self.bitmap(index).set(sequence) {
             self.flows[index].duplicated += 1;
-            Fate::Duplicated
+            DatagramOutcome::Duplicated
         } else {
             let flow = &mut self.flows[index];
             let lost = flow.lost();
@@ -164,7 +164,7 @@ impl Flows {
             flow.reordered += 1;
             let lost_now = flow.lost();
             self.lost = self.lost + lost_now - lost;
-            Fate::Reordered
+            DatagramOutcome::Reordered
         }
     }
 
@@ -187,14 +187,14 @@ impl Flows {
     }
 
     #[cold]
-    fn begin(&mut self, run: u16, flow: u32, sequence: u64) -> Fate {
+    fn begin(&mut self, run: u16, flow: u32, sequence: u64) -> DatagramOutcome {
         if self.flows.len() == self.flows_max {
-            return Fate::Untracked;
+            return DatagramOutcome::Untracked;
         }
         let (index, place) = (self.flows.len(), self.place(run, flow));
         let first_expected = if sequence < self.window { 0 } else { sequence };
         self.lost += sequence - first_expected;
-        self.flows.push(Flow {
+        self.flows.push(FlowRecord {
             run,
             flow,
             first_expected,
@@ -207,7 +207,7 @@ impl Flows {
         self.places[place] = u32::try_from(self.flows.len()).unwrap_or(0);
         self.last = index;
         self.bitmap(index).set(sequence);
-        Fate::New
+        DatagramOutcome::New
     }
 }
 
@@ -239,17 +239,18 @@ impl Bitmap<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeSet;
 
-    fn fates(flows: &mut Flows, sequences: impl IntoIterator<Item = u64>) -> Vec<Fate> {
+    use super::*;
+
+    fn fates(flows: &mut FlowTable, sequences: impl IntoIterator<Item = u64>) -> Vec<DatagramOutcome> {
         sequences.into_iter().map(|sequence| flows.take(1, 2, sequence)).collect()
     }
 
     #[test]
     fn a_gap_is_lost_until_it_is_filled_and_a_repeat_is_a_repeat() {
-        let mut flows = Flows::new(1);
-        use Fate::{Duplicated, New, Reordered};
+        let mut flows = FlowTable::new(1);
+        use DatagramOutcome::{Duplicated, New, Reordered};
         assert_eq!(fates(&mut flows, [0, 1, 4, 4, 3, 1]), [New, New, New, Duplicated, Reordered, Duplicated]);
         let flow = flows.all()[0];
         assert_eq!((flow.lost(), flow.received, flow.reordered, flow.duplicated, flow.highest), (1, 4, 1, 2, 4));
@@ -257,36 +258,45 @@ mod tests {
 
     #[test]
     fn what_is_missing_before_the_first_is_lost_unless_it_is_a_whole_window() {
-        let mut flows = Flows::new(2);
+        let mut flows = FlowTable::new(2);
         flows.take(1, 1, WINDOW - 1);
         flows.take(1, 2, WINDOW);
-        assert_eq!(flows.all().iter().map(Flow::lost).collect::<Vec<_>>(), [WINDOW - 1, 0]);
-        assert_eq!(flows.take(1, 2, WINDOW - 1), Fate::Reordered);
+        assert_eq!(flows.all().iter().map(FlowRecord::lost).collect::<Vec<_>>(), [WINDOW - 1, 0]);
+        assert_eq!(flows.take(1, 2, WINDOW - 1), DatagramOutcome::Reordered);
         assert_eq!(flows.all()[1].lost(), 0, "it was sent before the receiver came, and is not missing");
     }
 
     #[test]
     fn the_window_reaches_back_exactly_65_535_sequences() {
-        let mut flows = Flows::new(1);
+        let mut flows = FlowTable::new(1);
         fates(&mut flows, [0, WINDOW]);
-        assert_eq!(fates(&mut flows, [1, 0]), [Fate::Reordered, Fate::Late]);
+        assert_eq!(fates(&mut flows, [1, 0]), [DatagramOutcome::Reordered, DatagramOutcome::Late]);
         assert_eq!(flows.all()[0].lost(), WINDOW - 2);
         // The bit of 1 is the bit of 1 + WINDOW, which has not come.
-        assert_eq!(fates(&mut flows, [1 + WINDOW, 1 + WINDOW]), [Fate::New, Fate::Duplicated]);
+        assert_eq!(fates(&mut flows, [1 + WINDOW, 1 + WINDOW]), [DatagramOutcome::New, DatagramOutcome::Duplicated]);
         let far = 10 * WINDOW + 5;
         assert_eq!(
             fates(&mut flows, [far, far - 1, far - WINDOW + 1, far - WINDOW]),
-            [Fate::New, Fate::Reordered, Fate::Reordered, Fate::Late]
+            [DatagramOutcome::New, DatagramOutcome::Reordered, DatagramOutcome::Reordered, DatagramOutcome::Late]
         );
     }
 
     #[test]
     fn flows_beyond_the_stated_number_are_said_to_be_untracked() {
-        let mut flows = Flows::new(3);
-        let kinds: Vec<Fate> = (0..5).map(|flow| flows.take(9, flow, 0)).collect();
-        assert_eq!(kinds, [Fate::New, Fate::New, Fate::New, Fate::Untracked, Fate::Untracked]);
-        assert_eq!(flows.take(9, 1, 0), Fate::Duplicated);
-        assert_eq!(flows.take(8, 1, 0), Fate::Untracked, "the same flow of another run is another flow");
+        let mut flows = FlowTable::new(3);
+        let kinds: Vec<DatagramOutcome> = (0..5).map(|flow| flows.take(9, flow, 0)).collect();
+        assert_eq!(
+            kinds,
+            [
+                DatagramOutcome::New,
+                DatagramOutcome::New,
+                DatagramOutcome::New,
+                DatagramOutcome::Untracked,
+                DatagramOutcome::Untracked
+            ]
+        );
+        assert_eq!(flows.take(9, 1, 0), DatagramOutcome::Duplicated);
+        assert_eq!(flows.take(8, 1, 0), DatagramOutcome::Untracked, "the same flow of another run is another flow");
     }
 
     #[test]
@@ -294,26 +304,28 @@ mod tests {
         assert_eq!([1, 1024, 16_384].map(window_of), [WINDOW; 3]);
         assert_eq!([16_385, 65_536, 1_000_000, 1 << 24].map(window_of), [32_768, 16_384, 1_024, 64]);
         assert!(memory_bytes(1_000_000) < 184 << 20, "{}", memory_bytes(1_000_000));
-        let mut flows = Flows::new(1_000_000);
+        let mut flows = FlowTable::new(1_000_000);
         for sequence in [0, 2, 1, 2] {
             for flow in 0..1_000_000 {
                 let expected = match sequence {
-                    2 if flows.find(3, flow).is_some_and(|index| flows.all()[index].highest == 2) => Fate::Duplicated,
-                    1 => Fate::Reordered,
-                    _ => Fate::New,
+                    2 if flows.find(3, flow).is_some_and(|index| flows.all()[index].highest == 2) => {
+                        DatagramOutcome::Duplicated
+                    }
+                    1 => DatagramOutcome::Reordered,
+                    _ => DatagramOutcome::New,
                 };
                 assert_eq!(flows.take(3, flow, sequence), expected);
             }
         }
         assert_eq!((flows.lost(), flows.all().len()), (0, 1_000_000));
-        assert_eq!(flows.take(3, 5, 1_026), Fate::New);
-        assert_eq!((flows.take(3, 5, 2), flows.take(3, 5, 3)), (Fate::Late, Fate::Reordered));
+        assert_eq!(flows.take(3, 5, 1_026), DatagramOutcome::New);
+        assert_eq!((flows.take(3, 5, 2), flows.take(3, 5, 3)), (DatagramOutcome::Late, DatagramOutcome::Reordered));
         assert_eq!(flows.lost(), 1_022);
     }
 
     #[test]
     fn random_traffic_is_counted_as_by_a_set() {
-        let mut flows = Flows::new(40);
+        let mut flows = FlowTable::new(40);
         let mut seen: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); 40];
         let (mut state, mut duplicated, mut reordered) = (12_345_u64, 0, 0);
         for step in 0..200_000_u64 {
@@ -322,16 +334,16 @@ mod tests {
             let sequence = step / 8 + (state >> 45) % 3_000;
             let is_highest = seen[flow].last().is_none_or(|highest| sequence > *highest);
             let expected = match seen[flow].insert(sequence) {
-                false => Fate::Duplicated,
-                true if is_highest => Fate::New,
-                true => Fate::Reordered,
+                false => DatagramOutcome::Duplicated,
+                true if is_highest => DatagramOutcome::New,
+                true => DatagramOutcome::Reordered,
             };
-            duplicated += u64::from(expected == Fate::Duplicated);
-            reordered += u64::from(expected == Fate::Reordered);
+            duplicated += u64::from(expected == DatagramOutcome::Duplicated);
+            reordered += u64::from(expected == DatagramOutcome::Reordered);
             assert_eq!(flows.take(7, flow as u32, sequence), expected, "step {step}");
         }
         assert!(duplicated > 1_000 && reordered > 1_000, "{duplicated} and {reordered}: the traffic tests nothing");
-        assert_eq!(flows.lost(), flows.all().iter().map(Flow::lost).sum::<u64>());
+        assert_eq!(flows.lost(), flows.all().iter().map(FlowRecord::lost).sum::<u64>());
         for flow in flows.all() {
             let seen = &seen[flow.flow as usize];
             let highest = *seen.last().expect("traffic");

@@ -3,14 +3,10 @@
 
 mod command;
 pub mod flows;
-pub mod latency;
-mod measure;
-mod report;
-mod show;
-pub mod timeline;
+mod run;
 mod tracker;
 
-pub use command::{Arguments, execute};
-pub use measure::{FLOWS_MAX, Task, run, run_with};
-pub use report::{LaneLoss, Layers, Progress, Report, Second};
-pub use tracker::{Counts, Interval, Shared, Tracker, TrackerSink};
+pub use command::{RecvArguments, execute};
+pub use run::{FLOWS_MAX, RecvTask, run, run_with};
+pub use run::{LaneLoss, LossByLayer, RecvProgress, RecvReport, RecvSecond};
+pub use tracker::{DatagramTracker, Interval, SharedTracker, TrackerCounts, TrackerSink};

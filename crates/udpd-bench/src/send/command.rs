@@ -1,40 +1,33 @@
 //! `udpd bench send` as it is typed, and its report as it is printed.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::json;
 
-use super::frame_run::run_frames;
-use super::frames::{Engine, FrameLoad, parse_mac, parse_mix, parse_network};
-use super::load::Load;
-use super::report::{InterfaceSent, Report, Second};
+use super::frames::{FrameLoad, SendEngine, parse_mac, parse_mix, parse_network, run_frames};
+use super::load::SendLoad;
+use super::report::{InterfaceSent, SendSecond, SenderReport};
 use super::run::run;
-use crate::machine::Machine;
-use crate::options::{printed_json, seconds, usage};
-use crate::pacer::Amount;
-use crate::rate;
-use crate::rate::Rate;
+use crate::output::{Output, flows, progress, seconds, usage};
+use crate::pacer::{self, Rate, SendAmount};
 use crate::sizes::Sizes;
-
 use udpd_base::exit::Failure;
-use udpd_base::os::console;
 use udpd_base::os::interrupt::stop_on_signal;
 use udpd_base::os::lookup;
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::tables::{TextTable, grouped, or_dash};
 use udpd_base::text::units;
 
-/// How long is sent when nobody says for how long: a sender that was forgotten floods nobody for a night.
+/// How long to send by default, so that a sender that was forgotten does not flood a host for a night.
 const UNASKED: Duration = Duration::from_secs(60);
 
 /// The options of `udpd bench send`.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct SendArguments {
     /// Where to send; a name is looked up once
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
@@ -58,7 +51,7 @@ pub struct Arguments {
     sources: Vec<String>,
     /// Who sends: sockets, or frames that go past them for rates and flows that no socket reaches
     #[arg(long, value_enum, default_value = "socket")]
-    engine: Engine,
+    engine: SendEngine,
     /// By which interface frames leave, with --engine xdp or packet
     #[arg(long, value_name = "IF", required_if_eq_any = [("engine", "xdp"), ("engine", "packet")])]
     interface: Option<String>,
@@ -93,13 +86,13 @@ pub struct Arguments {
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Asked {
-    Datagrams(Load),
+pub enum SendRequest {
+    Datagrams(SendLoad),
     Frames(Box<FrameLoad>),
 }
 
-impl Asked {
-    fn load(&self) -> &Load {
+impl SendRequest {
+    fn load(&self) -> &SendLoad {
         match self {
             Self::Datagrams(load) => load,
             Self::Frames(frames) => &frames.load,
@@ -107,10 +100,10 @@ impl Asked {
     }
 }
 
-impl Arguments {
-    pub fn asked(&self) -> Result<Asked, Failure> {
+impl SendArguments {
+    pub fn asked(&self) -> Result<SendRequest, Failure> {
         let mut load = self.load()?;
-        let Some(interface) = self.interface.as_ref().filter(|_| self.engine != Engine::Socket) else {
+        let Some(interface) = self.interface.as_ref().filter(|_| self.engine != SendEngine::Socket) else {
             if self.interface.is_some() {
                 let advice =
                     ValueAdvice::new("sockets send by the route", "add --engine xdp or packet, or leave it out");
@@ -118,7 +111,7 @@ impl Arguments {
             }
             load.sources = self.sources.iter().map(|text| source(text)).collect::<Result<_, _>>()?;
             load.check()?;
-            return Ok(Asked::Datagrams(load));
+            return Ok(SendRequest::Datagrams(load));
         };
         let network = match self.sources.as_slice() {
             [] => None,
@@ -140,28 +133,25 @@ impl Arguments {
             despite_default_route: self.despite_default_route,
         };
         frames.check()?;
-        Ok(Asked::Frames(Box::new(frames)))
+        Ok(SendRequest::Frames(Box::new(frames)))
     }
 
     /// What sockets and frames have in common.
-    fn load(&self) -> Result<Load, Failure> {
+    fn load(&self) -> Result<SendLoad, Failure> {
         let to = lookup::destination("--to", &self.to)?.address;
         let rate = Rate::parse(&self.rate).map_err(|advice| usage("--rate", &advice))?;
         let amount = match (&self.seconds, &self.count) {
-            (Some(text), _) => Amount::Seconds(seconds("--seconds", text)?),
-            (None, Some(text)) => Amount::Count(rate::parse_count(text).map_err(|advice| usage("--count", &advice))?),
-            // A ramp has no end of its own to go to.
-            (None, None) if matches!(rate, Rate::Ramp(..)) => Amount::UntilStopped,
-            (None, None) => Amount::Seconds(UNASKED),
+            (Some(text), _) => SendAmount::Seconds(seconds("--seconds", text)?),
+            (None, Some(text)) => {
+                SendAmount::Count(pacer::parse_count(text).map_err(|advice| usage("--count", &advice))?)
+            }
+            // A ramp needs an end that the operator chooses.
+            (None, None) if matches!(rate, Rate::Ramp(..)) => SendAmount::UntilStopped,
+            (None, None) => SendAmount::Seconds(UNASKED),
         };
-        let flows = rate::parse_count(&self.flows).ok().and_then(|flows| usize::try_from(flows).ok());
-        let flows = flows.ok_or_else(|| {
-            let what = format!("{:?} is not a number of flows", self.flows);
-            usage("--flows", &ValueAdvice::new(what, "write one such as 16 or 1M"))
-        })?;
-        Ok(Load {
+        Ok(SendLoad {
             sizes: Sizes::parse(&self.size).map_err(|advice| usage("--size", &advice))?,
-            flows,
+            flows: flows(&self.flows)?,
             gso: self.gso,
             threads: self.threads,
             burst: self.burst()?,
@@ -169,7 +159,7 @@ impl Arguments {
                 .cpu
                 .as_deref()
                 .map_or(Ok(Vec::new()), |list| units::parse_cpus(list).map_err(|advice| usage("--cpu", &advice)))?,
-            ..Load::new(to, rate, amount)
+            ..SendLoad::new(to, rate, amount)
         })
     }
 
@@ -194,62 +184,36 @@ fn source(text: &str) -> Result<IpAddr, Failure> {
     })
 }
 
-/// Sends what is asked for until it is done or somebody interrupts it, and prints the report.
-pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+/// Sends what is asked for until it is done or interrupted, and prints the report.
+pub fn execute(arguments: &SendArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let asked = arguments.asked()?;
-    let machine = Machine::read();
-    let warnings = machine.warnings(Duration::ZERO);
+    let output = Output::new(arguments.json, Duration::ZERO);
     let stop = stop_on_signal(|| ())?;
-    let shows_progress = io::stderr().is_terminal();
-    let mut each_second = |second: &Second| {
-        if shows_progress {
-            // Nobody may be looking any more, and that is no reason to stop.
-            let _ = writeln!(io::stderr(), "{}", progress(second));
-        }
-    };
+    let mut each_second = |second: &SendSecond| progress(|| second_line(second) + "\n");
     let report = match &asked {
-        Asked::Datagrams(load) => run(load, &Arc::clone(&stop), &mut each_second)?,
-        Asked::Frames(frames) => run_frames(frames, &Arc::clone(&stop), &mut each_second)?,
+        SendRequest::Datagrams(load) => run(load, &stop, &mut each_second)?,
+        SendRequest::Frames(frames) => run_frames(frames, &stop, &mut each_second)?,
     };
-    let text = match arguments.json {
-        true => json_text(arguments, &asked, &machine, &warnings, &report)?,
-        false => text(asked.load(), &warnings, &report),
-    };
-    console::print(out, &text)
+    let (load, is_frames) = (asked.load(), matches!(asked, SendRequest::Frames(_)));
+    let engine = arguments.engine.to_possible_value().map(|value| value.get_name().to_owned());
+    let asked = json!({
+        "to": load.to, "rate": load.rate.to_string(), "size": load.sizes.to_string(), "flows": load.flows,
+        // As they were written: for frames a network.
+        "sources": arguments.sources,
+        "gso": load.gso, "threads": load.threads, "burst": load.burst, "cpus": load.cpus,
+        "engine": engine, "interface": arguments.interface,
+        "mix": is_frames.then(|| arguments.mix.as_deref().unwrap_or("uniform")),
+        "checksum": is_frames.then_some(!arguments.no_checksum),
+    });
+    output.print(out, json!({ "asked": asked }), &report, || text(load, &report))
 }
 
-fn progress(second: &Second) -> String {
-    let Second { second: number, asked, sent, refused, .. } = second;
+fn second_line(second: &SendSecond) -> String {
+    let SendSecond { second: number, asked, sent, refused, .. } = second;
     format!("{number:>4} s: sent {}, asked {}, refused {refused}", grouped(*sent), or_dash(*asked))
 }
 
-fn json_text(
-    arguments: &Arguments,
-    asked: &Asked,
-    machine: &Machine,
-    warnings: &[String],
-    report: &Report,
-) -> Result<String, Failure> {
-    let (load, is_frames) = (asked.load(), matches!(asked, Asked::Frames(_)));
-    let engine = arguments.engine.to_possible_value().map(|value| value.get_name().to_owned());
-    // As they were written: for frames a network.
-    let sources = &arguments.sources;
-    let mix = is_frames.then(|| arguments.mix.as_deref().unwrap_or("uniform"));
-    printed_json(&json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "machine": machine,
-        "warnings": warnings,
-        "asked": {
-            "to": load.to, "rate": load.rate.to_string(), "size": load.sizes.to_string(), "flows": load.flows,
-            "sources": sources, "gso": load.gso, "threads": load.threads, "burst": load.burst, "cpus": load.cpus,
-            "engine": engine, "interface": arguments.interface, "mix": mix,
-            "checksum": is_frames.then_some(!arguments.no_checksum),
-        },
-        "report": report,
-    }))
-}
-
-fn text(load: &Load, warnings: &[String], report: &Report) -> String {
+fn text(load: &SendLoad, report: &SenderReport) -> String {
     let mut seconds = TextTable::new(["second", "asked", "sent", "refused", "calls"]);
     for second in &report.each_second {
         seconds.row([
@@ -260,8 +224,7 @@ fn text(load: &Load, warnings: &[String], report: &Report) -> String {
             grouped(second.calls),
         ]);
     }
-    let mut text: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
-    text += &seconds.text();
+    let mut text = seconds.text();
     text += &format!(
         "\nsent {} datagrams to {} in {:.3} s: {} a second, {:.1} Mbit/s of payload, run {:04x}\n",
         grouped(report.sent),

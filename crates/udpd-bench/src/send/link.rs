@@ -1,5 +1,5 @@
 //! What must be known of an interface before frames leave by it: its own addresses, whether other hosts depend on it,
-//! and who the next hop to a destination is. The kernel tells all of it in four answers of rtnetlink, to everybody.
+//! and the next hop to a destination. rtnetlink tells it in four answers, without any privilege.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,32 +15,32 @@ pub(crate) type Mac = [u8; 6];
 
 /// What the kernel says of one interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct LinkInfo {
     pub(super) index: u32,
     pub mac: Option<Mac>,
     pub(super) mtu: u32,
     pub is_up: bool,
     pub is_loopback: bool,
     pub addresses: Vec<IpAddr>,
-    pub(super) routes: Vec<Route>,
+    pub(super) routes: Vec<LinkRoute>,
     pub(super) neighbours: Vec<(IpAddr, Mac)>,
 }
 
 /// A route that leaves by the interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Route {
+pub(super) struct LinkRoute {
     /// `None`: everything of its family.
     pub(super) to: Option<IpNet>,
     pub(super) is_ipv4: bool,
     pub(super) gateway: Option<IpAddr>,
 }
 
-impl Link {
+impl LinkInfo {
     /// Asks for the interface of this index.
     pub(crate) fn read(index: u32) -> netlink::Result<Self> {
         let mut link = Self { index, ..Self::default() };
         let mut socket = NetlinkSocket::open(NetlinkProtocol::Route)?;
-        // What is of another interface, or not as it should be, is none of ours.
+        // Messages about other interfaces, and malformed ones, are skipped.
         let mut dump = |kind: u16, structure_bytes: usize, take: fn(&mut Self, &[u8]) -> Option<()>| {
             let request = NetlinkRequest::new(kind).bytes(&vec![0; structure_bytes]);
             socket.dump(request, |message| take(&mut link, message.payload).unwrap_or_default())
@@ -52,8 +52,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Whether this host reaches others by it that no other route leads to. A default route may be written in parts,
-    /// as VPNs do that take precedence over another one; half of all addresses are as much as that.
+    /// Whether this host reaches others by it that no other route leads to. A default route may be written in parts, as
+    /// VPNs do that take precedence over another one; half of all addresses are as much as that.
     pub(super) fn has_default_route(&self) -> bool {
         let is_most = |to: IpNet| match to {
             IpNet::V4(to) => to.prefix_len() <= 1,
@@ -66,8 +66,8 @@ impl Link {
 
     /// Who takes what goes to `to` by this interface: the destination itself, or a gateway.
     pub(super) fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
-        let length = |route: &&Route| route.to.map_or(0, |to| to.prefix_len());
-        let leads = |route: &&Route| match route.to {
+        let length = |route: &&LinkRoute| route.to.map_or(0, |to| to.prefix_len());
+        let leads = |route: &&LinkRoute| match route.to {
             Some(network) => network.contains(&to),
             None => route.is_ipv4 == to.is_ipv4(),
         };
@@ -119,7 +119,7 @@ impl Link {
         }
         let to = attributes.bytes(libc::RTA_DST).and_then(address).and_then(|to| IpNet::new(to, message[1]).ok());
         let gateway = attributes.bytes(libc::RTA_GATEWAY).and_then(address);
-        self.routes.push(Route { to, is_ipv4: i32::from(message[0]) == libc::AF_INET, gateway });
+        self.routes.push(LinkRoute { to, is_ipv4: i32::from(message[0]) == libc::AF_INET, gateway });
         Some(())
     }
 
@@ -160,50 +160,50 @@ fn next_hops(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Packets sent, errors and drops of an interface of this network namespace, as the kernel counts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Sent {
+pub(super) struct InterfaceCounters {
     pub(super) packets: u64,
     pub(super) errors: u64,
     pub(super) dropped: u64,
 }
 
-/// Reads them; `None` where nobody says.
-pub(super) fn sent_by(interface: &str) -> Option<Sent> {
+/// Reads them; `None` where the kernel does not say.
+pub(super) fn sent_by(interface: &str) -> Option<InterfaceCounters> {
     sent_in(&std::fs::read_to_string("/proc/net/dev").ok()?, interface)
 }
 
 /// A line is `name: ` and eight numbers of what came, then bytes, packets, errors and drops of what went.
-fn sent_in(text: &str, interface: &str) -> Option<Sent> {
+fn sent_in(text: &str, interface: &str) -> Option<InterfaceCounters> {
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'))?;
     let numbers: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let &[packets, errors, dropped] = numbers.get(9..12)?.first_chunk()?;
-    Some(Sent { packets, errors, dropped })
+    Some(InterfaceCounters { packets, errors, dropped })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn link() -> Link {
+    fn link() -> LinkInfo {
         let network = |text: &str| Some(text.parse().expect("a network"));
-        let route = |to, is_ipv4, gateway: Option<&str>| Route {
+        let route = |to, is_ipv4, gateway: Option<&str>| LinkRoute {
             to,
             is_ipv4,
             gateway: gateway.map(|text| text.parse().expect("an address")),
         };
-        Link {
+        LinkInfo {
             routes: vec![
                 route(network("10.8.0.0/24"), true, None),
                 route(network("10.0.0.0/8"), true, Some("10.8.0.254")),
                 route(network("2001:db8::/64"), false, None),
             ],
             neighbours: vec![("10.8.0.1".parse().expect("an address"), [2; 6])],
-            ..Link::default()
+            ..LinkInfo::default()
         }
     }
 
     #[test]
     fn the_next_hop_is_the_destination_or_the_gateway_of_the_longest_route() {
-        let hop = |link: &Link, to: &str| link.next_hop(to.parse().expect("valid")).map(|hop| hop.to_string());
+        let hop = |link: &LinkInfo, to: &str| link.next_hop(to.parse().expect("valid")).map(|hop| hop.to_string());
         let mut link = link();
         assert_eq!(hop(&link, "10.8.0.1").as_deref(), Some("10.8.0.1"));
         assert_eq!(hop(&link, "10.9.0.1").as_deref(), Some("10.8.0.254"));
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!((hop(&link, "192.0.2.1"), hop(&link, "2001:db9::7")), (None, None));
         assert_eq!(link.mac_of("10.8.0.1".parse().expect("valid")), Some([2; 6]));
         assert!(!link.has_default_route());
-        link.routes.push(Route { to: None, is_ipv4: false, gateway: None });
+        link.routes.push(LinkRoute { to: None, is_ipv4: false, gateway: None });
         assert!(link.has_default_route());
         assert_eq!(hop(&link, "192.0.2.1"), None, "a default route of the other family leads nowhere");
     }
@@ -221,9 +221,9 @@ mod tests {
         let has_default = |routes: &[&str]| {
             let route = |text: &&str| {
                 let to: IpNet = text.parse().expect("a network");
-                Route { to: Some(to), is_ipv4: to.addr().is_ipv4(), gateway: None }
+                LinkRoute { to: Some(to), is_ipv4: to.addr().is_ipv4(), gateway: None }
             };
-            Link { routes: routes.iter().map(route).collect(), ..Link::default() }.has_default_route()
+            LinkInfo { routes: routes.iter().map(route).collect(), ..LinkInfo::default() }.has_default_route()
         };
         for routes in [
             &["0.0.0.0/1", "128.0.0.0/1"][..],
@@ -255,7 +255,7 @@ mod tests {
                     (noise >> 61) as u8
                 })
                 .collect();
-            let mut link = Link::default();
+            let mut link = LinkInfo::default();
             let _ = (link.take_link(&bytes), link.take_address(&bytes));
             let _ = (link.take_route(&bytes), link.take_neighbour(&bytes));
         }
@@ -264,13 +264,13 @@ mod tests {
     #[test]
     fn loopback_is_known_as_such_and_its_counters_are_read() {
         let index = nix::net::if_::if_nametoindex("lo").expect("every namespace has one");
-        let link = Link::read(index).expect("rtnetlink");
+        let link = LinkInfo::read(index).expect("rtnetlink");
         assert!(link.is_loopback && link.mtu > 0, "{link:?}");
         assert!(sent_by("lo").is_some());
         let text = "Inter-|\n face |\n    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n\
                     veth0:1 2 3 4 5 6 7 8 9 20 0 3 0 0 0 0\n";
-        assert_eq!(sent_in(text, "lo"), Some(Sent { packets: 10, errors: 11, dropped: 12 }));
-        assert_eq!(sent_in(text, "veth0"), Some(Sent { packets: 20, errors: 0, dropped: 3 }));
+        assert_eq!(sent_in(text, "lo"), Some(InterfaceCounters { packets: 10, errors: 11, dropped: 12 }));
+        assert_eq!(sent_in(text, "veth0"), Some(InterfaceCounters { packets: 20, errors: 0, dropped: 3 }));
         assert_eq!(sent_in(text, "veth"), None);
     }
 }

@@ -5,9 +5,8 @@ use std::num::NonZeroUsize;
 
 use mmsg::MAX_SEGMENTS;
 
-use crate::pacer::Amount;
+use crate::pacer::{Rate, SendAmount};
 use crate::payload::PAYLOAD_MAX;
-use crate::rate::Rate;
 use crate::sizes::Sizes;
 use udpd_base::exit::{ExitCode, Failure};
 
@@ -25,10 +24,10 @@ const THREADS_MAX: usize = 256;
 
 /// What is to be sent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Load {
+pub struct SendLoad {
     pub to: SocketAddr,
     pub rate: Rate,
-    pub amount: Amount,
+    pub amount: SendAmount,
     pub sizes: Sizes,
     /// How many flows, each from a source port of its own.
     pub flows: usize,
@@ -46,9 +45,9 @@ pub struct Load {
     pub run: Option<u16>,
 }
 
-impl Load {
+impl SendLoad {
     /// 64-byte payloads in 16 flows from one thread, smooth.
-    pub fn new(to: SocketAddr, rate: Rate, amount: Amount) -> Self {
+    pub fn new(to: SocketAddr, rate: Rate, amount: SendAmount) -> Self {
         Self {
             to,
             rate,
@@ -70,7 +69,7 @@ impl Load {
         let refuse = |text: String| Err(Failure::new(ExitCode::Usage, text));
         if self.to.port() == 0 {
             return refuse(format!(
-                "--to: {} has port 0, on which nobody can listen; write the receiver's port",
+                "--to: {} has port 0, on which no program can listen; write the receiver's port",
                 self.to
             ));
         }
@@ -91,7 +90,7 @@ impl Load {
                 self.to
             ));
         }
-        if matches!(self.rate, Rate::Ramp(..)) && self.amount == Amount::UntilStopped {
+        if matches!(self.rate, Rate::Ramp(..)) && self.amount == SendAmount::UntilStopped {
             return refuse(format!("--rate: the ramp {} needs an end; add --seconds or --count", self.rate));
         }
         if let Some(gso) = self.gso {
@@ -128,36 +127,36 @@ impl Load {
 mod tests {
     use super::*;
 
-    fn load() -> Load {
-        Load::new("127.0.0.1:9".parse().expect("valid"), Rate::Max, Amount::Count(1))
+    fn load() -> SendLoad {
+        SendLoad::new("127.0.0.1:9".parse().expect("valid"), Rate::Max, SendAmount::Count(1))
     }
 
     #[test]
     fn what_cannot_be_sent_is_refused_with_the_option_and_the_cure() {
         let count = |count: usize| NonZeroUsize::new(count);
         for (load, words) in [
-            (Load { flows: 0, ..load() }, "--flows"),
-            (Load { flows: 65_537, ..load() }, "1 to 65536"),
-            (Load { threads: 3, flows: 2, ..load() }, "--flows 3"),
-            (Load { threads: 0, ..load() }, "--threads"),
-            (Load { to: "127.0.0.1:0".parse().expect("valid"), ..load() }, "port 0"),
-            (Load { sources: vec!["::1".parse().expect("valid")], ..load() }, "one family"),
-            (Load { gso: count(8), sizes: Sizes::Imix, ..load() }, "write one size"),
-            (Load { gso: count(129), ..load() }, "128 or less"),
-            (Load { gso: count(44), sizes: Sizes::Fixed(1500), ..load() }, "43 or less"),
-            (Load { rate: Rate::Ramp(1, 2), amount: Amount::UntilStopped, ..load() }, "--seconds or --count"),
+            (SendLoad { flows: 0, ..load() }, "--flows"),
+            (SendLoad { flows: 65_537, ..load() }, "1 to 65536"),
+            (SendLoad { threads: 3, flows: 2, ..load() }, "--flows 3"),
+            (SendLoad { threads: 0, ..load() }, "--threads"),
+            (SendLoad { to: "127.0.0.1:0".parse().expect("valid"), ..load() }, "port 0"),
+            (SendLoad { sources: vec!["::1".parse().expect("valid")], ..load() }, "one family"),
+            (SendLoad { gso: count(8), sizes: Sizes::Imix, ..load() }, "write one size"),
+            (SendLoad { gso: count(129), ..load() }, "128 or less"),
+            (SendLoad { gso: count(44), sizes: Sizes::Fixed(1500), ..load() }, "43 or less"),
+            (SendLoad { rate: Rate::Ramp(1, 2), amount: SendAmount::UntilStopped, ..load() }, "--seconds or --count"),
         ] {
             let failure = load.check().expect_err(words);
             assert_eq!(failure.code, ExitCode::Usage);
             assert!(failure.message.contains(words), "{failure}");
         }
         assert!(load().check().is_ok());
-        assert!(Load { gso: count(43), sizes: Sizes::Fixed(1500), ..load() }.check().is_ok());
+        assert!(SendLoad { gso: count(43), sizes: Sizes::Fixed(1500), ..load() }.check().is_ok());
     }
 
     #[test]
     fn a_call_holds_a_whole_burst_as_far_as_the_kernel_takes_it() {
-        let burst = |burst, gso| Load { burst: NonZeroUsize::new(burst), gso: NonZeroUsize::new(gso), ..load() };
+        let burst = |burst, gso| SendLoad { burst: NonZeroUsize::new(burst), gso: NonZeroUsize::new(gso), ..load() };
         assert_eq!(burst(0, 0).messages_per_call(), 64);
         assert_eq!(burst(500, 0).messages_per_call(), 500);
         assert_eq!(burst(5000, 0).messages_per_call(), 1024);

@@ -1,20 +1,18 @@
 //! `udpd bench send`: numbered, timed datagrams at a rate that is kept, and a report of what was really sent.
 
 mod command;
-mod frame_run;
 mod frames;
 mod link;
 mod load;
 mod report;
 mod run;
-mod worker;
 
-pub use command::{Arguments, execute};
-pub use frame_run::run_frames;
-pub use frames::{Engine, FrameLoad};
+pub use command::{SendArguments, execute};
+pub use frames::run_frames;
+pub use frames::{FrameLoad, SendEngine};
 pub(super) use frames::{benchmark_networks, parse_mix};
-pub(super) use link::{Link, Mac};
-pub use load::{FLOWS_MAX, Load, MESSAGES_PER_CALL};
-pub use report::{InterfaceSent, Lateness, Report, Second};
+pub(super) use link::{LinkInfo, Mac};
+pub use load::{FLOWS_MAX, MESSAGES_PER_CALL, SendLoad};
+pub use report::{InterfaceSent, Lateness, SendSecond, SenderReport};
+pub use run::FlowSent;
 pub use run::run;
-pub use worker::FlowSent;

@@ -9,15 +9,15 @@ use hdrhistogram::Histogram;
 use nix::errno::Errno;
 use serde::Serialize;
 
-use super::worker::{Done, Flow, FlowSent, Progress};
-use crate::clock::{Clock, Monotonic};
+use super::run::{Done, FlowSent, Progress, SendFlow};
+use crate::clock::{Monotonic, PacingClock};
 use crate::pacer::Schedule;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// What was sent in one second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Second {
+pub struct SendSecond {
     /// Its number, from 1.
     pub second: u64,
     /// How long it really was; the last one is as long as it lasted.
@@ -30,7 +30,7 @@ pub struct Second {
 }
 
 impl FlowSent {
-    pub(super) fn of(flow: &Flow) -> Self {
+    pub(super) fn of(flow: &SendFlow) -> Self {
         Self { flow: flow.number, source: flow.source, sent: flow.sent, sequences: flow.sequence }
     }
 }
@@ -47,7 +47,7 @@ pub struct Lateness {
 
 /// The whole run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct SenderReport {
     pub run: u16,
     /// From the start to the end of the last thread.
     pub seconds: f64,
@@ -59,8 +59,8 @@ pub struct Report {
     pub refused: BTreeMap<String, u64>,
     /// Calls that it refused as a whole and that were repeated, by the name of the error.
     pub repeated: BTreeMap<String, u64>,
-    /// Errors about datagrams that had gone out before, by name: `ECONNREFUSED` where nobody listens. Of those that an
-    /// answer interrupts in the middle of a batch the kernel does not tell, so there may have been more.
+    /// Errors about datagrams that had gone out before, by name: `ECONNREFUSED` where no program listens. The kernel
+    /// does not report an answer that interrupts a batch, so there may have been more.
     pub answers: BTreeMap<String, u64>,
     pub calls: u64,
     pub rate: f64,
@@ -72,16 +72,16 @@ pub struct Report {
     pub cpu_seconds: f64,
     /// Whether the route could not cut trains, so that their datagrams went out one by one.
     pub segmentation_refused: bool,
-    pub each_second: Vec<Second>,
+    pub each_second: Vec<SendSecond>,
     /// Each flow, by number; of frames there are too many.
     pub flows: Vec<FlowSent>,
-    /// What the interface of frames has counted meanwhile; null for sockets and where nobody says.
+    /// What the interface of frames has counted meanwhile; null for sockets and where the kernel does not say.
     pub interface: Option<InterfaceSent>,
     /// Whether each call had to wait for all cores, so that frames came in groups of ten milliseconds and more.
     pub long_calls: bool,
 }
 
-/// By the interface's own counters, in the time of the run and for everybody who sent by it.
+/// By the interface's own counters, during the run, packets of other programs included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InterfaceSent {
     pub name: String,
@@ -97,7 +97,7 @@ pub(super) struct Sampler<'a> {
     start_ns: u64,
     last_ns: u64,
     last: Totals,
-    seconds: Vec<Second>,
+    seconds: Vec<SendSecond>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -122,11 +122,11 @@ impl<'a> Sampler<'a> {
     }
 
     /// What was sent since the last sample.
-    pub(super) fn sample(&mut self) -> &Second {
+    pub(super) fn sample(&mut self) -> &SendSecond {
         self.sample_at(Monotonic.now_ns())
     }
 
-    fn sample_at(&mut self, now_ns: u64) -> &Second {
+    fn sample_at(&mut self, now_ns: u64) -> &SendSecond {
         let sum = |field: fn(&Progress) -> u64| self.progress.iter().map(field).sum();
         let elapsed_ns = now_ns.saturating_sub(self.start_ns);
         let totals = Totals {
@@ -137,7 +137,7 @@ impl<'a> Sampler<'a> {
             calls: sum(|counters| counters.calls.load(Ordering::Relaxed)),
             bytes: sum(|counters| counters.bytes.load(Ordering::Relaxed)),
         };
-        self.seconds.push(Second {
+        self.seconds.push(SendSecond {
             second: self.seconds.len() as u64 + 1,
             seconds: now_ns.saturating_sub(self.last_ns) as f64 / SECOND_NS as f64,
             asked: totals.asked.zip(self.last.asked).map(|(now, before)| now - before),
@@ -150,7 +150,12 @@ impl<'a> Sampler<'a> {
     }
 
     /// The report, when all threads have ended. What came after the last whole second is a sample of its own.
-    pub(super) fn finish(mut self, run: u16, ended: Vec<Done>, each_second: &mut dyn FnMut(&Second)) -> Report {
+    pub(super) fn finish(
+        mut self,
+        run: u16,
+        ended: Vec<Done>,
+        each_second: &mut dyn FnMut(&SendSecond),
+    ) -> SenderReport {
         let ended_ns = ended.iter().map(|done| done.ended_ns).max().unwrap_or(self.start_ns);
         let last = self.sample_at(ended_ns.max(self.last_ns)).clone();
         if last.sent + last.refused + last.calls == 0 {
@@ -163,7 +168,7 @@ impl<'a> Sampler<'a> {
         let seconds = elapsed_ns as f64 / SECOND_NS as f64;
         let mut flows: Vec<FlowSent> = ended.iter().flat_map(|done| done.flows.iter().cloned()).collect();
         flows.sort_by_key(|flow| flow.flow);
-        Report {
+        SenderReport {
             run,
             seconds,
             asked: self.last.asked,
@@ -228,17 +233,16 @@ fn by_name<'a>(parts: impl Iterator<Item = &'a BTreeMap<i32, u64>>) -> BTreeMap<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pacer::Amount;
-    use crate::rate::Rate;
+    use crate::pacer::{Rate, SendAmount};
 
     #[test]
     fn the_pacing_error_is_that_of_the_rate_over_the_whole_run() {
-        let schedule = Schedule::new(Rate::Steady(1_000), Amount::Count(10_000), 1);
+        let schedule = Schedule::new(Rate::Steady(1_000), SendAmount::Count(10_000), 1);
         let error = |offered, elapsed_ns| pacing_error_percent(&schedule, offered, elapsed_ns).expect("paced");
         assert_eq!(error(10_000, 9_999_060_000), 0.0, "the last went out 60 us after its moment");
         assert!((error(10_000, 10_010_000_000) + 0.1).abs() < 0.001, "everything, 10 ms too late");
         assert!((error(4_001, 5_000_000_000) + 20.0).abs() < 0.1, "cut short, a fifth behind");
-        assert_eq!(pacing_error_percent(&Schedule::new(Rate::Max, Amount::Count(1), 1), 1, 5), None);
+        assert_eq!(pacing_error_percent(&Schedule::new(Rate::Max, SendAmount::Count(1), 1), 1, 5), None);
     }
 
     #[test]

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::finding::quote;
 use hostloss::Loss;
+
+use super::finding::quote;
 
 /// A host between two moments.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -18,10 +19,10 @@ pub struct Evidence {
     pub asked_port: Option<u16>,
     /// The configuration that was named, so that commands name it as well.
     pub config_path: Option<String>,
-    pub interfaces: Vec<Interface>,
-    pub cores: BTreeMap<usize, Core>,
+    pub interfaces: Vec<InterfaceEvidence>,
+    pub cores: BTreeMap<usize, CoreEvidence>,
     pub stack: Stack,
-    pub settings: Settings,
+    pub settings: KernelSettings,
     /// What every layer lost, each packet once, as the host ledger adds it up.
     pub losses: Vec<Loss>,
     /// Every port with a UDP socket of the network namespace was watched.
@@ -31,23 +32,23 @@ pub struct Evidence {
     /// Who listens on the port that was asked for in another network namespace.
     pub elsewhere: Vec<Elsewhere>,
     /// What the running daemon says of itself.
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<ListenerEvidence>,
     /// Drops with the name that the kernel gives their reason, where the tracepoints could be read.
-    pub reasons: Vec<Reason>,
+    pub reasons: Vec<NamedDrops>,
     /// What could not be seen, and why: one sentence each.
     pub unseen: Vec<String>,
 }
 
 /// One network interface.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Interface {
+pub struct InterfaceEvidence {
     pub name: String,
     pub driver: String,
     pub packets: Option<u64>,
     pub bytes: Option<u64>,
     /// The card had no free buffer in its ring.
     pub missed: Option<u64>,
-    /// Dropped behind the card: by its driver, at a full backlog, or because nobody takes such packets.
+    /// Dropped behind the card: by its driver, at a full backlog, or because no protocol takes such packets.
     pub dropped: Option<u64>,
     /// The receive ring: how long it is, and how long it can be.
     pub ring: Option<(u32, u32)>,
@@ -58,13 +59,13 @@ pub struct Interface {
     /// Of what its receive queues got, the part of the busiest one, where the driver tells.
     pub busiest_queue: Option<f64>,
     /// What is not as the steering plan wants it.
-    pub drifts: Vec<Drift>,
+    pub drifts: Vec<PlanDrift>,
     pub rp_filter: Option<u8>,
 }
 
 /// Something that is not as the steering plan wants it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Drift {
+pub struct PlanDrift {
     pub what: String,
     /// It decides how much the ring holds, or how long packets lie in it.
     pub is_of_the_ring: bool,
@@ -72,7 +73,7 @@ pub struct Drift {
 
 /// One core.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Core {
+pub struct CoreEvidence {
     /// Packets it took from interfaces or from another core.
     pub processed: Option<u64>,
     pub backlog_dropped: Option<u64>,
@@ -97,13 +98,13 @@ pub struct Stack {
     pub reassembly_failed: Option<u64>,
     pub reassembly6_failed: Option<u64>,
     pub reverse_path: Option<u64>,
-    /// The table was full and there was nobody to evict.
+    /// The table was full and no entry could be evicted.
     pub conntrack_dropped: Option<u64>,
 }
 
 /// Settings and fill levels.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Settings {
+pub struct KernelSettings {
     pub rmem_max: Option<u64>,
     pub rmem_default: Option<u64>,
     pub page_bytes: u64,
@@ -127,8 +128,8 @@ pub struct Settings {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Port {
     pub port: u16,
-    pub sockets: Vec<Socket>,
-    pub reader: Option<Reader>,
+    pub sockets: Vec<SocketEvidence>,
+    pub reader: Option<ReaderEvidence>,
 }
 
 impl Port {
@@ -137,13 +138,13 @@ impl Port {
     }
 
     /// The socket that dropped the most.
-    pub fn worst(&self) -> Option<&Socket> {
+    pub fn worst(&self) -> Option<&SocketEvidence> {
         self.sockets.iter().max_by_key(|socket| socket.dropped)
     }
 
     /// The sockets among which the kernel spreads what comes to this one's address: those of other addresses with the
     /// same port are no help to it.
-    pub fn beside<'a>(&'a self, socket: &'a Socket) -> impl Iterator<Item = &'a Socket> {
+    pub fn beside<'a>(&'a self, socket: &'a SocketEvidence) -> impl Iterator<Item = &'a SocketEvidence> {
         self.sockets.iter().filter(|other| other.address == socket.address)
     }
 
@@ -154,7 +155,7 @@ impl Port {
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Socket {
+pub struct SocketEvidence {
     pub address: String,
     pub dropped: u64,
     /// The most that it dropped between two looks.
@@ -167,7 +168,7 @@ pub struct Socket {
 
 /// The process that reads the sockets of a port.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Reader {
+pub struct ReaderEvidence {
     pub pid: u32,
     pub command: String,
     /// The cores that its busiest receiving thread may run on.
@@ -200,7 +201,7 @@ pub struct Elsewhere {
 
 /// A listener of the running daemon.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Listener {
+pub struct ListenerEvidence {
     pub name: String,
     pub ports: Vec<u16>,
     pub arrived: Option<u64>,
@@ -211,9 +212,9 @@ pub struct Listener {
     pub denied_in_kernel: u64,
     /// What it dropped itself and was not asked to, with the ledger's words for it.
     pub dropped: Vec<Dropped>,
-    pub lanes: Vec<Lane>,
-    pub sinks: Vec<Sink>,
-    pub upstream: Option<Upstream>,
+    pub lanes: Vec<LaneEvidence>,
+    pub sinks: Vec<SinkEvidence>,
+    pub upstream: Option<UpstreamEvidence>,
     /// What `spread` and `when_full` are, where the configuration was read.
     pub spread: Option<String>,
     /// The SO_RCVBUF that it asked for, where the configuration was read.
@@ -232,7 +233,7 @@ pub struct Dropped {
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Lane {
+pub struct LaneEvidence {
     pub lane: usize,
     pub arrived: Option<u64>,
     pub dropped: Option<u64>,
@@ -241,12 +242,12 @@ pub struct Lane {
     /// The busiest of them, and its part of what the lane received.
     pub busiest: Option<(IpAddr, f64)>,
     /// What it has instead of a socket, with `engine = "af_xdp"`.
-    pub queue: Option<Queue>,
+    pub queue: Option<QueueEvidence>,
 }
 
 /// A receive queue past the kernel's stack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Queue {
+pub struct QueueEvidence {
     pub interface: String,
     pub number: usize,
     /// How many frames may wait.
@@ -254,7 +255,7 @@ pub struct Queue {
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Sink {
+pub struct SinkEvidence {
     pub name: String,
     pub offered: u64,
     pub delivered: u64,
@@ -268,21 +269,21 @@ pub struct Sink {
 
 /// What the sequence numbers of senders say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Upstream {
+pub struct UpstreamEvidence {
     pub missing: Option<u64>,
     pub unit: String,
 }
 
 /// A reason by the kernel's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reason {
+pub struct NamedDrops {
     pub name: String,
     pub port: Option<u16>,
     pub count: u64,
 }
 
 impl Evidence {
-    pub fn listener_on(&self, port: u16) -> Option<&Listener> {
+    pub fn listener_on(&self, port: u16) -> Option<&ListenerEvidence> {
         self.listeners.iter().find(|listener| listener.ports.contains(&port))
     }
 
@@ -301,7 +302,7 @@ impl Evidence {
         if let Some(listener) = counted {
             return Some(listener.bytes / listener.received);
         }
-        let sum = |field: fn(&Interface) -> Option<u64>| self.interfaces.iter().filter_map(field).sum::<u64>();
+        let sum = |field: fn(&InterfaceEvidence) -> Option<u64>| self.interfaces.iter().filter_map(field).sum::<u64>();
         let (packets, bytes) = (sum(|interface| interface.packets), sum(|interface| interface.bytes));
         (packets > 0).then(|| (bytes / packets).saturating_sub(HEADERS_BYTES))
     }

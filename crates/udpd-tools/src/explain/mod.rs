@@ -8,8 +8,6 @@
 pub mod cases;
 pub mod evidence;
 pub mod finding;
-pub mod show;
-pub mod sums;
 pub mod sysctl;
 pub mod watch;
 
@@ -17,9 +15,9 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use self::finding::ExplainReport;
 use self::finding::Finding;
-use self::show::Report;
-use self::watch::{Target, Watched};
+use self::watch::{WatchTarget, WatchedHost};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
 use udpd_base::os::console;
@@ -28,14 +26,14 @@ use udpd_engine::plan;
 
 /// How it was asked for.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct ExplainArguments {
     /// Print JSON
     #[arg(long, conflicts_with = "sysctl")]
     pub json: bool,
     /// How long to watch
     #[arg(long, value_name = "S", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
-    /// Look at this port, whoever listens on it
+    /// Look at this port, whatever program listens on it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// Look at this network interface alone
@@ -48,7 +46,7 @@ pub struct Arguments {
 
 /// The daemon that may run.
 #[allow(missing_debug_implementations, reason = "it has a function")]
-pub struct Daemon<'a> {
+pub struct DaemonAccess<'a> {
     /// Its configuration, where that could be read.
     pub config: Option<&'a Config>,
     /// Where that is, if it was named.
@@ -60,9 +58,9 @@ pub struct Daemon<'a> {
 }
 
 /// Watches and tells.
-pub fn execute(arguments: &Arguments, daemon: &Daemon<'_>, out: &mut dyn Write) -> Result<(), Failure> {
-    let Daemon { config, config_path, ask, is_named } = *daemon;
-    let target = Target {
+pub fn execute(arguments: &ExplainArguments, daemon: &DaemonAccess<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+    let DaemonAccess { config, config_path, ask, is_named } = *daemon;
+    let target = WatchTarget {
         port: arguments.port,
         interface: arguments.interface.as_deref(),
         duration: Duration::from_secs(arguments.seconds),
@@ -71,7 +69,7 @@ pub fn execute(arguments: &Arguments, daemon: &Daemon<'_>, out: &mut dyn Write) 
         ask,
         is_named,
     };
-    let Watched { evidence, subject } = watch::watch(&target)?;
+    let WatchedHost { evidence, subject } = watch::watch(&target)?;
     if arguments.sysctl {
         let lanes = match config {
             Some(config) => plan::make(config, &plan::neighbours(config.daemon.control_socket.value.as_deref()))?.lanes,
@@ -80,7 +78,8 @@ pub fn execute(arguments: &Arguments, daemon: &Daemon<'_>, out: &mut dyn Write) 
         return console::print(out, &sysctl::render(&evidence, config, &lanes));
     }
     let findings = cases::diagnose(&evidence);
-    let report = Report { seconds: evidence.seconds, findings: &findings, unseen: &evidence.unseen, subject: &subject };
+    let report =
+        ExplainReport { seconds: evidence.seconds, findings: &findings, unseen: &evidence.unseen, subject: &subject };
     let text = match arguments.json {
         true => serde_json::to_string_pretty(&report.json()).unwrap_or_default() + "\n",
         false => report.text(),

@@ -1,12 +1,13 @@
 //! `udpd stats`: one reading of the ledger of the running daemon, for people or as JSON.
 //!
 //! The table shows each sum of the ledger next to its terms, so that a loss can be followed from the listener to the
-//! layer and the reason without a calculator.
-
-mod host;
+//! layer and the reason without a calculator. Below it stands what the host as a whole lost since the daemon started:
+//! each loss once, with its cause in the kernel's own words, and what cannot be seen.
 
 use std::fmt::Write as _;
 use std::io::Write;
+
+use hostloss::{HostReading, KernelTable as _, Loss, Losses, tables};
 
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::snapshot::{
@@ -65,7 +66,7 @@ pub fn render(snapshot: &Snapshot) -> String {
         push_table(&mut text, listener.lanes.iter().filter_map(queue).collect());
         push_table(&mut text, listener.lanes.iter().flat_map(senders).collect());
     }
-    text + &host::render(&snapshot.host)
+    text + &render_host(&snapshot.host)
 }
 
 /// Who else is on the port of a listener, and what that costs it.
@@ -303,6 +304,50 @@ fn duration(seconds: f64) -> String {
         3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
         _ => format!("{} d {} h", grouped(seconds / 86_400), seconds / 3600 % 24),
     }
+}
+
+/// The section of the host. Empty where the daemon did not read the host, as an older udpd does not.
+fn render_host(host: &HostReading) -> String {
+    if host == &HostReading::default() {
+        return String::new();
+    }
+    let Losses { lost, total, unseen, .. } = &host.lost;
+    let mut text =
+        "\nhost, since udpd started; packets that were not UDP are among those of layers below udp\n".to_owned();
+    if lost.is_empty() {
+        text.push_str("  lost  0, as far as this host can see\n");
+    } else {
+        let counts: Vec<String> = lost.iter().map(|loss| grouped(loss.count)).collect();
+        let sum = grouped(*total);
+        let width = counts.iter().map(String::len).max().unwrap_or(0).max(sum.len());
+        let _ = writeln!(text, "  lost  {sum:>width$}");
+        for (loss, count) in lost.iter().zip(counts) {
+            let Loss { layer, counter, place, unit, .. } = loss;
+            let why = declared(layer.name(), counter).map_or("", |counter| counter.help).replace('`', "");
+            let _ = writeln!(
+                text,
+                "        {count:>width$}  {} {counter} of {place} ({}). {why}",
+                layer.name(),
+                unit.name()
+            );
+        }
+    }
+    for unseen in unseen {
+        let _ = writeln!(text, "  not known: {}", unseen.what);
+    }
+    text
+}
+
+/// The declaration of a counter that can be in the sum.
+fn declared(layer: &str, name: &str) -> Option<&'static hostloss::KernelCounter> {
+    let tables = [
+        tables::LinkCounters::COUNTERS,
+        tables::Conntrack::COUNTERS,
+        tables::Ip::COUNTERS,
+        tables::Udp::COUNTERS,
+        tables::SocketCounts::COUNTERS,
+    ];
+    tables.into_iter().flatten().find(|counter| counter.layer.name() == layer && counter.name == name)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! What `udpd steer apply --watch` does at each look: whether to set again what is not as planned, or to leave it.
 //!
-//! Whoever undoes a setting for a reason of its own would undo it for ever, and two that set the same thing every
-//! second help nobody. So a setting that was undone three times, each time within a minute, is named once with its
-//! rival and then tried only every ten minutes. A card that goes down and up by itself is no rival: what it forgot is
-//! set again however often; so is what a driver forgets when somebody changes the queues. But what our own change
-//! shakes loose would never end, so for a while after it a card's ups and downs are no excuse. Decisions are here,
+//! A program that undoes a setting for a reason of its own would undo it for ever, and two programs that set the same
+//! thing every second are of no use. So a setting that was undone three times, each time within a minute, is named once
+//! with its rival and then tried only every ten minutes. A card that goes down and up by itself is no rival: what it
+//! forgot is set again however often; so is what a driver forgets when its queues are changed. But link flaps that our
+//! own apply causes would never end, so for a while after it they do not reset the count. Decisions are made here
 //! without any kernel; `watch` has it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ const RETRY_MAX: Duration = Duration::from_secs(300);
 const NAMED_MAX: usize = 8;
 
 /// What is looked at and set: the running kernel, or a test.
-pub(super) trait Host {
+pub(super) trait KeeperHost {
     fn now(&self) -> Instant;
     /// Whether there is an interface of this name.
     fn is_there(&self, interface: &str) -> bool;
@@ -55,10 +55,10 @@ pub(super) struct Keeper {
     ban_irqbalance: bool,
     /// Those that were not there at the last look; `None` before the first.
     absent: Option<BTreeSet<String>>,
-    settings: BTreeMap<String, Kept>,
+    settings: BTreeMap<String, SettingRecord>,
     /// When the plan was last applied.
     applied: Option<Instant>,
-    /// When a card last went down or came up by itself, and when somebody last changed its channels or rings.
+    /// When a card last went down or came up by itself, and when another program last changed its channels or rings.
     restarted: BTreeMap<String, Instant>,
     reshaped: BTreeMap<String, Instant>,
     /// What was heard since the last look.
@@ -72,7 +72,7 @@ pub(super) struct Keeper {
 
 /// A setting that was set.
 #[derive(Debug)]
-struct Kept {
+struct SettingRecord {
     set: Instant,
     to: String,
     /// How often it was undone, each time soon after it had been set.
@@ -82,7 +82,7 @@ struct Kept {
     rests_until: Option<Instant>,
 }
 
-impl Kept {
+impl SettingRecord {
     fn new(set: Instant) -> Self {
         Self { set, to: String::new(), undone: 0, is_counted: false, rests_until: None }
     }
@@ -139,10 +139,10 @@ impl Keeper {
         true
     }
 
-    /// Looks, and sets again what is to be set again. An error only at the first look, where whoever started this is
-    /// still there to read it, and only what no waiting cures: to end and be started again at once would set it again
-    /// without any delay, and each time a card may be reset.
-    pub(super) fn look(&mut self, host: &mut impl Host) -> Result<Vec<Line>, Failure> {
+    /// Looks, and sets again what is to be set again. An error only at the first look, where the operator still reads
+    /// it, and only one that waiting does not cure: to end and be restarted at once would apply again without any
+    /// delay, and each time a card may be reset.
+    pub(super) fn look(&mut self, host: &mut impl KeeperHost) -> Result<Vec<Line>, Failure> {
         let is_first = self.absent.is_none();
         let mut lines = Vec::new();
         let there = self.present(host, &mut lines);
@@ -179,7 +179,7 @@ impl Keeper {
     }
 
     /// The interfaces that are there; says which have come or gone.
-    fn present(&mut self, host: &impl Host, lines: &mut Vec<Line>) -> Vec<String> {
+    fn present(&mut self, host: &impl KeeperHost, lines: &mut Vec<Line>) -> Vec<String> {
         let (there, absent): (Vec<String>, Vec<String>) =
             self.interfaces.iter().cloned().partition(|name| host.is_there(name));
         let absent: BTreeSet<String> = absent.into_iter().collect();
@@ -191,7 +191,7 @@ impl Keeper {
                 lines.extend(before.difference(&absent).map(|name| (Level::Info, format!("{name} is there"))));
             }
         }
-        // A device that comes anew begins with its driver's own settings, and nobody has undone ours.
+        // A device that comes back begins with its driver's settings, which undoes none of ours.
         for name in self.absent.iter().flatten().filter(|name| !absent.contains(*name)) {
             self.settings.retain(|key, _| key.split(' ').next() != Some(name));
         }
@@ -201,7 +201,7 @@ impl Keeper {
 
     fn keep(
         &mut self,
-        host: &mut impl Host,
+        host: &mut impl KeeperHost,
         there: &[String],
         is_first: bool,
         lines: &mut Vec<Line>,
@@ -240,7 +240,7 @@ impl Keeper {
         self.times += u64::from(!is_first);
         for drift in &drifts {
             // It was applied as a whole, what rests with it.
-            let kept = self.settings.entry(key(drift)).or_insert_with(|| Kept::new(now));
+            let kept = self.settings.entry(key(drift)).or_insert_with(|| SettingRecord::new(now));
             (kept.set, kept.is_counted) = (now, false);
             kept.to.clone_from(&drift.change.to);
         }
@@ -250,12 +250,12 @@ impl Keeper {
     /// Whether this is to be set now.
     fn is_due(&mut self, drift: &Drift, now: Instant, lines: &mut Vec<Line>) -> bool {
         let interface = &drift.change.interface;
-        // Whoever changes the queues is a rival for the queues, and no rival for what the driver then forgets.
+        // A program that changes the queues is a rival for the queues, not for what the driver then forgets.
         let is_shape = matches!(drift.change.setting, Setting::Channels | Setting::Rings);
         let reshaped = self.reshaped.get(interface).filter(|_| !is_shape);
         let forgotten = self.restarted.get(interface).max(reshaped).copied();
         let Some(kept) = self.settings.get_mut(&key(drift)) else { return true };
-        // A core that went makes another plan, and nobody has undone the one before.
+        // Another plan, such as after a core went offline, undoes nothing of the one before.
         if forgotten.is_some_and(|at| at > kept.set) || kept.to != drift.change.to {
             (kept.undone, kept.rests_until) = (0, None);
             return true;

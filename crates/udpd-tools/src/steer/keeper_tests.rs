@@ -5,7 +5,7 @@ use steer::{Change, Rival, Setting};
 
 use super::*;
 
-/// A host whose interrupts somebody moves.
+/// A host whose interrupts another program moves.
 struct Made {
     now: Instant,
     there: Vec<&'static str>,
@@ -27,7 +27,7 @@ impl Default for Made {
     }
 }
 
-impl Host for Made {
+impl KeeperHost for Made {
     fn now(&self) -> Instant {
         self.now
     }
@@ -250,7 +250,7 @@ fn the_first_failure_ends_it_with_its_code_and_later_ones_are_said_once_and_trie
     let refuses = Some((ExitCode::Permission, "cannot set it without CAP_NET_ADMIN"));
     let moved = vec![("eth0", 0)];
     let mut run = Run::new(&["eth0"], Made { there: vec!["eth0"], moved, refuses, ..Made::default() });
-    let failure = run.keeper.look(&mut run.host).expect_err("whoever started it reads it");
+    let failure = run.keeper.look(&mut run.host).expect_err("the operator reads it");
     assert_eq!(failure.code, ExitCode::Permission);
 
     let mut run = Run::new(&["eth0"], Made { there: vec!["eth0"], ..Made::default() });

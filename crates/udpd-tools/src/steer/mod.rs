@@ -2,16 +2,10 @@
 //! `steer`'s; here it is given the configuration, the running kernel, and a way to say what it did.
 
 mod apply;
-mod irqbalance;
-mod journal;
 mod keeper;
-mod look;
 mod report;
-mod restore;
-mod running;
 mod seats;
 mod task;
-mod verdict;
 mod watch;
 
 use std::io::Write;
@@ -19,27 +13,27 @@ use std::io::Write;
 use steer::Journal;
 
 use self::keeper::Keeper;
-use self::running::Running;
 use self::seats::Seated;
 pub use self::seats::drifts;
+use self::watch::Running;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::console;
 use udpd_base::os::notify::Notifier;
 use udpd_engine::plan::interfaces::Kernel;
 
-pub use self::journal::STATE_FOLDER;
-pub use self::task::{Action, Task};
+pub use self::apply::STATE_FOLDER;
+pub use self::task::{SteerAction, SteerTask};
 
 /// A service that is on everywhere must not fail where nothing is to be steered.
 const NOTHING_TO_DO: &str = "nothing to do: [steer] interfaces names none\n";
 
-pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn execute(task: &SteerTask<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     let kernel = Kernel::open().map_err(|failure| task.unread(failure))?;
     let journal = Journal::in_folder(&task.state_folder);
     let interfaces = match &task.interfaces {
         named if !named.is_empty() => named.clone(),
-        _ if !task.wish.interfaces.is_empty() || task.action == Action::Restore => task.wish.interfaces.clone(),
-        _ if task.from_file && matches!(task.action, Action::Apply | Action::Watch) => Vec::new(),
+        _ if !task.wish.interfaces.is_empty() || task.action == SteerAction::Restore => task.wish.interfaces.clone(),
+        _ if task.from_file && matches!(task.action, SteerAction::Apply | SteerAction::Watch) => Vec::new(),
         _ => {
             let physical = kernel.reader().physical_interfaces();
             let physical = physical.map_or_else(|error| format!("unknown: {error}"), |names| names.join(", "));
@@ -51,14 +45,14 @@ pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
         }
     };
     match task.action {
-        Action::Restore => return restore::restore(&kernel.steering(&task.wish.request), &journal, task, out),
-        Action::Apply if interfaces.is_empty() => return console::print(out, NOTHING_TO_DO),
-        Action::Watch if interfaces.is_empty() => {
+        SteerAction::Restore => return apply::restore(&kernel.steering(&task.wish.request), &journal, task, out),
+        SteerAction::Apply if interfaces.is_empty() => return console::print(out, NOTHING_TO_DO),
+        SteerAction::Watch if interfaces.is_empty() => {
             Notifier::from_environment().ready("nothing to do");
             return console::print(out, NOTHING_TO_DO);
         }
         // It asks the daemons at each look.
-        Action::Watch => {
+        SteerAction::Watch => {
             let keeper = Keeper::new(&interfaces, task.wish.ban_irqbalance);
             return watch::execute(keeper, &mut Running::new(task, out));
         }
@@ -67,10 +61,10 @@ pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     let seated = Seated::ask(task.wish, task.config, &interfaces)?;
     let steering = kernel.steering(&seated.request);
     match task.action {
-        Action::Plan => look::plan(&steering, &interfaces, &seated, task, out),
-        Action::Export(form) => look::export(&steering, &interfaces, form, task, out),
-        Action::Status => look::status(&steering, &interfaces, &seated, task, out),
-        Action::Apply | Action::Watch | Action::Restore => {
+        SteerAction::Plan => report::plan(&steering, &interfaces, &seated, task, out),
+        SteerAction::Export(form) => report::export(&steering, &interfaces, form, task, out),
+        SteerAction::Status => report::status(&steering, &interfaces, &seated, task, out),
+        SteerAction::Apply | SteerAction::Watch | SteerAction::Restore => {
             seated.must_be_known()?;
             if !task.json {
                 console::print(out, &seated.notes(&interfaces))?;

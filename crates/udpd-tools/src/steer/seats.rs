@@ -1,9 +1,9 @@
 //! The seats that running daemons have, for the commands: `status` compares the host with them, and `apply` puts
 //! interrupts to suit. Where no daemon runs the plan is made as the next one will make it.
 //!
-//! A daemon that is there and does not tell is not taken for none: the plan would move interrupts away from receivers
-//! that nobody has asked. So `apply` changes nothing then, a watch goes on with what was told before, and `status` says
-//! that it does not know.
+//! A daemon that runs and does not answer counts as running: a plan without its seats could move interrupts away from
+//! its receivers. So `apply` changes nothing then, a watch goes on with the last answer, and `status` says that it does
+//! not know.
 
 use std::path::{Path, PathBuf};
 
@@ -48,8 +48,8 @@ impl Seated {
         &self.neighbours.silent
     }
 
-    /// Refuses to plan past a daemon that is where one is expected and has not told. Anybody can make a socket
-    /// elsewhere, and must not be able to hinder this.
+    /// Refuses to plan when a daemon at an expected path has not answered. A socket elsewhere can be made by any user,
+    /// and must not be able to block this.
     pub(super) fn must_be_known(&self) -> Result<(), Failure> {
         let is_known = |one: &&Silent| one.path.as_ref().is_some_and(|path| self.known.contains(path));
         let Some(silent) = self.silent().iter().find(is_known) else { return Ok(()) };
@@ -68,7 +68,7 @@ impl Seated {
         }
     }
 
-    /// Where nobody can say whether the interrupts suit the receivers.
+    /// One line for each daemon without an answer: whether the interrupts suit its receivers is unknown.
     pub(super) fn unknown(&self, interfaces: &[String]) -> Vec<Unknown> {
         let unknown = |silent: &Silent| Unknown {
             interface: interfaces.join(", "),

@@ -13,7 +13,7 @@ use udpd_engine::config::{Config, SteerConfig};
 use udpd_engine::plan::advice;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum SteerAction {
     /// Compare the host with the plan.
     Status,
     /// Show the plan and what it would change.
@@ -28,8 +28,8 @@ pub enum Action {
 
 /// How it was asked for.
 #[derive(Debug)]
-pub struct Task<'a> {
-    pub action: Action,
+pub struct SteerTask<'a> {
+    pub action: SteerAction,
     /// The interfaces; those of the configuration when none is named.
     pub interfaces: Vec<String>,
     pub wish: &'a SteerConfig,
@@ -43,15 +43,15 @@ pub struct Task<'a> {
     pub json: bool,
 }
 
-impl Task<'_> {
+impl SteerTask<'_> {
     /// What is asked of the plan for these interfaces alone.
     pub(super) fn part_for(&self, steering: &Steering<'_>, interfaces: &[String]) -> Result<Request, Failure> {
         request_for(steering, interfaces, self.wish).map_err(|error| self.failure(&error))
     }
 
-    /// Where nothing can be read, nobody can say whether it is as planned.
+    /// For `status`, what cannot be read is unknown.
     pub(super) fn unread(&self, failure: Failure) -> Failure {
-        let code = if self.action == Action::Status { ExitCode::Unknown } else { failure.code };
+        let code = if self.action == SteerAction::Status { ExitCode::Unknown } else { failure.code };
         Failure { code, ..failure }
     }
 
@@ -59,8 +59,8 @@ impl Task<'_> {
         Failure::new(self.code_of(error), advice::of_error(error, !self.interfaces.is_empty()))
     }
 
-    /// The same with what was changed all the same. Whoever started it has to know that there is something to restore,
-    /// more than why not everything was set.
+    /// The same where something was changed. That there is something to restore matters more to the operator than why
+    /// not everything was set.
     pub(super) fn apply_failure(&self, failure: &ApplyFailure) -> Failure {
         let is_set = !failure.done.is_empty() || matches!(failure.cause, ApplyError::Refused(_));
         let code = if is_set { ExitCode::Partial } else { self.code_of(&failure.cause) };
@@ -70,7 +70,7 @@ impl Task<'_> {
     fn code_of(&self, error: &ApplyError) -> ExitCode {
         match error {
             ApplyError::Read(ReadError::NoInterface { .. }) => ExitCode::Unavailable,
-            ApplyError::Read(_) if self.action == Action::Status => ExitCode::Unknown,
+            ApplyError::Read(_) if self.action == SteerAction::Status => ExitCode::Unknown,
             ApplyError::Plan(_) => ExitCode::Configuration,
             ApplyError::Permission(_) => ExitCode::Permission,
             ApplyError::Setting { cause: SettingError::Permission(_), .. } => ExitCode::Permission,
@@ -97,8 +97,8 @@ mod tests {
     #[test]
     fn whoever_changed_something_ends_with_the_code_that_says_so_and_others_with_that_of_their_cause() {
         let wish = SteerConfig::default();
-        let task = Task {
-            action: Action::Apply,
+        let task = SteerTask {
+            action: SteerAction::Apply,
             interfaces: Vec::new(),
             wish: &wish,
             config: None,

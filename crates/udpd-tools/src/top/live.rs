@@ -17,16 +17,13 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd;
 
 use super::draw;
-use super::frame::paint;
-use super::keys;
 use super::model::Model;
-use super::screen::{Screen, show};
-use super::view::View;
+use super::screen::{Screen, paint, show};
+use super::view::{KeyCommand, View, parse_keys};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
 use udpd_base::os::role::ThreadRole;
-use udpd_base::os::threads;
-use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::os::threads::{self, ThreadRegistry};
 
 /// What the terminal sends for Ctrl-Z, which is no signal while we read keys.
 const SUSPEND: u8 = 0x1a;
@@ -40,10 +37,10 @@ type Answer = Result<Snapshot, Failure>;
 /// How the daemon is asked.
 pub type Ask = Box<dyn FnMut() -> Answer + Send>;
 
-/// Shows the daemon until somebody has seen enough.
+/// Shows the daemon until the operator quits.
 pub(super) fn run(ask: Ask, interval: Duration, has_colour: bool) -> Result<(), Failure> {
-    let ears = Ears::open(ask, interval)?;
-    let mut eyes = Eyes { view: View { has_colour, ..View::default() }, ..Eyes::default() };
+    let ears = EventSources::open(ask, interval)?;
+    let mut eyes = LiveState { view: View { has_colour, ..View::default() }, ..LiveState::default() };
     let screen = Screen::take();
     let mut has_keys = io::stdin().is_terminal();
     while !eyes.view.is_over {
@@ -59,17 +56,17 @@ pub(super) fn run(ask: Ask, interval: Duration, has_colour: bool) -> Result<(), 
             // A terminal that is gone has no keys and never will.
             has_keys = count > 0;
             suspend |= bytes[..count].contains(&SUSPEND);
-            for key in keys::parse(&bytes[..count]) {
+            for key in parse_keys(&bytes[..count]) {
                 eyes.press(key, (width, height));
             }
         }
         if suspend {
             screen.leave();
-            // Returns when somebody lets the process go on.
+            // Returns after SIGCONT.
             raise(Signal::SIGSTOP).map_err(|error| lost("give back", error.into()))?;
         }
         if suspend || heard.signals.contains(&(Signal::SIGCONT as u32)) {
-            // Whoever had the terminal meanwhile has left it in another state.
+            // Another program had the terminal meanwhile and left it in another state.
             screen.enter();
         }
         eyes.view.is_over |= heard.signals.iter().any(|&signal| is_end(signal));
@@ -88,7 +85,7 @@ fn lost(operation: &str, error: io::Error) -> Failure {
 
 /// What has been seen so far.
 #[derive(Default)]
-struct Eyes {
+struct LiveState {
     view: View,
     live: Model,
     /// What is shown while the picture stands still.
@@ -97,7 +94,7 @@ struct Eyes {
     silent: Option<(Instant, String)>,
 }
 
-impl Eyes {
+impl LiveState {
     fn model(&self) -> &Model {
         self.frozen.as_ref().unwrap_or(&self.live)
     }
@@ -116,7 +113,7 @@ impl Eyes {
         }
     }
 
-    fn press(&mut self, key: keys::Key, size: (usize, usize)) {
+    fn press(&mut self, key: KeyCommand, size: (usize, usize)) {
         let shown = self.frozen.as_ref().unwrap_or(&self.live);
         let extent = draw::extent(shown, &self.view, &self.notice(), size);
         self.view.press(key, shown, extent);
@@ -135,23 +132,23 @@ impl Eyes {
     }
 }
 
-/// Everything that is waited for.
-struct Ears {
+/// Everything that the live view waits for.
+struct EventSources {
     answers: Receiver<Timed>,
     answered: Arc<EventFd>,
     signals: SignalFd,
 }
 
-/// Rings with each answer, and when no answer will come any more.
-struct Bell(Arc<EventFd>);
+/// Wakes the view with each answer, and when no answer will come any more.
+struct AnswerSignal(Arc<EventFd>);
 
-impl Bell {
+impl AnswerSignal {
     fn ring(&self) {
         let _ = self.0.write(1);
     }
 }
 
-impl Drop for Bell {
+impl Drop for AnswerSignal {
     fn drop(&mut self) {
         self.ring();
     }
@@ -159,13 +156,13 @@ impl Drop for Bell {
 
 /// What came while we waited.
 #[derive(Default)]
-struct Heard {
+struct Wakeup {
     answers: Vec<Timed>,
     signals: Vec<u32>,
     has_keys: bool,
 }
 
-impl Ears {
+impl EventSources {
     /// To be called before there is another thread, because threads inherit what is blocked.
     fn open(mut ask: Ask, interval: Duration) -> Result<Self, Failure> {
         let fail = |error: io::Error| {
@@ -190,7 +187,7 @@ impl Ears {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let answered = Arc::new(EventFd::from_flags(flags).map_err(|error| fail(error.into()))?);
         let (sender, answers) = unbounded();
-        let bell = Bell(Arc::clone(&answered));
+        let bell = AnswerSignal(Arc::clone(&answered));
         let body = move || {
             let mut next = Instant::now();
             let mut timed = || {
@@ -208,7 +205,7 @@ impl Ears {
     }
 
     /// Waits until something has come.
-    fn wait(&self, wants_keys: bool) -> Result<Heard, Failure> {
+    fn wait(&self, wants_keys: bool) -> Result<Wakeup, Failure> {
         let stdin = io::stdin();
         let mut places = vec![
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
@@ -224,7 +221,7 @@ impl Ears {
         let has_keys = places.get(2).and_then(PollFd::any).unwrap_or(false);
         // Read first: an answer that comes in between rings again.
         let _ = self.answered.read();
-        let mut heard = Heard { has_keys, ..Heard::default() };
+        let mut heard = Wakeup { has_keys, ..Wakeup::default() };
         loop {
             match self.answers.try_recv() {
                 Ok(answer) => heard.answers.push(answer),

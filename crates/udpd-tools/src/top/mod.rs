@@ -1,13 +1,11 @@
 //! `udpd top`: the ledger of the running daemon, live, as the way of a datagram from left to right.
 //!
-//! It asks what `udpd stats --json` asks, once an interval, and nothing else: the daemon does not know that somebody
-//! looks. `model` makes rates from readings, `view` knows what the operator wants to see, `draw` makes the picture, and
-//! none of the three knows a terminal; `live` and `screen` do. Where standard output is no terminal, or one that cannot
-//! place text, the same picture comes as plain text.
+//! It asks what `udpd stats --json` asks, once an interval, and nothing else: to the daemon both are the same. `model`
+//! makes rates from readings, `view` knows what the operator wants to see, `draw` makes the picture, and none of the
+//! three knows a terminal; `live` and `screen` do. Where standard output is no terminal, or one that cannot place text,
+//! the same picture comes as plain text.
 
 mod draw;
-mod frame;
-mod keys;
 mod live;
 mod model;
 mod plain;
@@ -24,7 +22,7 @@ use udpd_base::text::units;
 
 /// How it is shown.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct TopArguments {
     /// Ask the daemon this often
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     interval: Duration,
@@ -43,9 +41,9 @@ fn interval(text: &str) -> Result<Duration, String> {
     range.contains(&interval).then_some(interval).ok_or_else(|| "write 100ms to 1h".to_owned())
 }
 
-/// Shows the daemon until somebody has seen enough.
-pub fn execute(arguments: &Arguments, ask: Ask) -> Result<(), Failure> {
-    let Arguments { interval, once } = *arguments;
+/// Shows the daemon until the operator quits.
+pub fn execute(arguments: &TopArguments, ask: Ask) -> Result<(), Failure> {
+    let TopArguments { interval, once } = *arguments;
     let environment = |name: &str| std::env::var(name).unwrap_or_default();
     if once {
         return plain::once(ask, interval, &mut io::stdout().lock());

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use hostloss::{HostReading, KernelLayer};
+
 use udpd_base::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot};
 use udpd_base::ledger::{CounterTable, ResidenceSnapshot, SenderSnapshot};
 
@@ -19,8 +20,8 @@ const HISTORY: usize = 240;
 
 /// Counts of one layer: in the last second, and since the daemon began.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Flow {
-    /// A second; `None` before there are two readings, or when nobody knows.
+pub(super) struct RateAndTotal {
+    /// A second; `None` before there are two readings, or where it is not known.
     pub rate: Option<f64>,
     pub total: Option<u64>,
     /// A sum of which a part is not known: it is at least this.
@@ -33,23 +34,23 @@ pub(super) struct LaneRow {
     /// The place of its listener.
     pub listener: usize,
     pub lane: usize,
-    pub received: Flow,
-    pub socket_lost: Flow,
+    pub received: RateAndTotal,
+    pub socket_lost: RateAndTotal,
     /// What the receiver read and did not offer to the sinks.
-    pub refused: Flow,
+    pub refused: RateAndTotal,
     /// Which part of the receive buffer is in use.
     pub buffer: Option<f64>,
     /// The ledger's own words for the rest.
     pub found: LaneSnapshot,
-    pub calls: Flow,
+    pub calls: RateAndTotal,
 }
 
 /// One sink of one listener: the way from the channel on.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SinkRow {
     pub name: String,
-    pub delivered: Flow,
-    pub lost: Flow,
+    pub delivered: RateAndTotal,
+    pub lost: RateAndTotal,
     /// Which part of what may wait for it does.
     pub channel: Option<f64>,
     /// It has no channel.
@@ -69,20 +70,20 @@ pub(super) struct ListenerRow {
 
 /// What all lanes and sinks together lost, by the layer that lost it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Layers {
+pub(super) struct LayerLosses {
     /// The cards of this host and the queues of its cores, whatever the protocol.
-    pub nic: Flow,
-    pub softnet: Flow,
-    pub socket: Flow,
-    pub listener: Flow,
-    pub sink: Flow,
+    pub nic: RateAndTotal,
+    pub softnet: RateAndTotal,
+    pub socket: RateAndTotal,
+    pub listener: RateAndTotal,
+    pub sink: RateAndTotal,
 }
 
 /// A series of rates, the newest last; `None` where there was no reading.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct History(VecDeque<Option<f64>>);
+pub(super) struct RateHistory(VecDeque<Option<f64>>);
 
-impl History {
+impl RateHistory {
     fn push(&mut self, rate: Option<f64>) {
         if self.0.len() == HISTORY {
             self.0.pop_front();
@@ -98,9 +99,9 @@ impl History {
 
 /// The histories of one lane, or of all.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Histories {
-    pub received: History,
-    pub lost: History,
+pub(super) struct LaneHistory {
+    pub received: RateHistory,
+    pub lost: RateHistory,
 }
 
 /// The picture of the last reading.
@@ -111,12 +112,12 @@ pub(super) struct Model {
     pub listeners: Vec<ListenerRow>,
     /// In the order of the ledger.
     pub lanes: Vec<LaneRow>,
-    pub received: Flow,
-    pub delivered: Flow,
-    pub layers: Layers,
-    pub whole: Histories,
+    pub received: RateAndTotal,
+    pub delivered: RateAndTotal,
+    pub layers: LayerLosses,
+    pub whole: LaneHistory,
     /// By the name of the listener and the number of the lane.
-    by_lane: Vec<((String, usize), Histories)>,
+    by_lane: Vec<((String, usize), LaneHistory)>,
     /// How many daemons there have been before this one.
     pub restarts: u32,
     last: Option<Snapshot>,
@@ -128,14 +129,14 @@ impl Model {
     pub(super) fn read(&mut self, snapshot: Snapshot, now: Instant) {
         let passed = self.last_at.replace(now).map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         let before = self.last.take().filter(|before| {
-            // One that began while nobody looked may have run for longer by now than the one before had.
+            // A daemon that started while top did not ask may have run longer by now than the one before.
             let missing = before.uptime_seconds + passed.as_secs_f64() - snapshot.uptime_seconds;
             let is_same = before.uptime_seconds < snapshot.uptime_seconds && missing < LATE_SECONDS;
             self.restarts += u32::from(!is_same);
             is_same
         });
         let seconds = before.as_ref().map_or(0.0, |before| snapshot.uptime_seconds - before.uptime_seconds);
-        let between = Between { before: before.as_ref(), seconds };
+        let between = ReadingPair { before: before.as_ref(), seconds };
         self.version.clone_from(&snapshot.version);
         self.uptime_seconds = snapshot.uptime_seconds;
         self.listeners = snapshot.listeners.iter().map(|listener| between.listener(listener)).collect();
@@ -145,7 +146,7 @@ impl Model {
         self.received = sum(self.lanes.iter().map(|lane| lane.received));
         self.delivered = sum(sinks().map(|sink| sink.delivered));
         let (nic, softnet) = between.host(&snapshot.host);
-        self.layers = Layers {
+        self.layers = LayerLosses {
             nic,
             softnet,
             socket: sum(self.lanes.iter().map(|lane| lane.socket_lost)),
@@ -180,7 +181,7 @@ impl Model {
     }
 
     /// Of the lane at this place.
-    pub(super) fn histories(&self, lane: usize) -> Option<&Histories> {
+    pub(super) fn histories(&self, lane: usize) -> Option<&LaneHistory> {
         self.by_lane.get(lane).map(|(_, histories)| histories)
     }
 
@@ -197,19 +198,19 @@ impl LaneRow {
     }
 
     /// All that was lost here.
-    pub(super) fn lost(&self) -> Flow {
+    pub(super) fn lost(&self) -> RateAndTotal {
         sum([self.socket_lost, self.refused].into_iter())
     }
 }
 
-/// The sum of what is known; what is lost somewhere is not to be hidden by what nobody knows elsewhere.
-pub(super) fn sum(flows: impl Iterator<Item = Flow>) -> Flow {
-    let flows: Vec<Flow> = flows.collect();
+/// The sum of what is known, so that an unknown count does not hide a loss elsewhere.
+pub(super) fn sum(flows: impl Iterator<Item = RateAndTotal>) -> RateAndTotal {
+    let flows: Vec<RateAndTotal> = flows.collect();
     let rates = || flows.iter().filter_map(|flow| flow.rate);
     let totals = || flows.iter().filter_map(|flow| flow.total);
-    // Of nothing nobody knows a part. A first reading has totals and no rates.
+    // No known part is not a partial sum. A first reading has totals and no rates.
     let is_part = |known: usize| known > 0 && known < flows.len();
-    Flow {
+    RateAndTotal {
         rate: rates().reduce(|sum, rate| sum + rate),
         total: totals().reduce(|sum, total| sum + total),
         is_partial: flows.iter().any(|flow| flow.is_partial) || is_part(rates().count()) || is_part(totals().count()),
@@ -217,15 +218,15 @@ pub(super) fn sum(flows: impl Iterator<Item = Flow>) -> Flow {
 }
 
 /// Two readings of one daemon, or the first one.
-struct Between<'a> {
+struct ReadingPair<'a> {
     before: Option<&'a Snapshot>,
     seconds: f64,
 }
 
-impl Between<'_> {
-    fn flow(&self, now: Option<u64>, before: Option<u64>) -> Flow {
+impl ReadingPair<'_> {
+    fn flow(&self, now: Option<u64>, before: Option<u64>) -> RateAndTotal {
         let difference = now.zip(before).and_then(|(now, before)| now.checked_sub(before));
-        Flow { rate: difference.map(|count| count as f64 / self.seconds), total: now, is_partial: false }
+        RateAndTotal { rate: difference.map(|count| count as f64 / self.seconds), total: now, is_partial: false }
     }
 
     /// The same listener in the reading before.
@@ -248,7 +249,7 @@ impl Between<'_> {
     }
 
     /// What the cards and the queues of the cores lost. The first counts the second as well.
-    fn host(&self, host: &HostReading) -> (Flow, Flow) {
+    fn host(&self, host: &HostReading) -> (RateAndTotal, RateAndTotal) {
         let nic = |host: &HostReading| {
             let lost = || host.lost.lost.iter().filter(|loss| loss.layer == KernelLayer::Nic).map(|loss| loss.count);
             (!host.nic.is_empty()).then(|| lost().sum())
@@ -261,7 +262,7 @@ impl Between<'_> {
         let nic = self.flow(nic(host), earlier.and_then(nic));
         // Some drivers do not tell all.
         let is_partial = nic.total.is_some() && host.lost.unseen.iter().any(|unseen| unseen.layer == KernelLayer::Nic);
-        (Flow { is_partial, ..nic }, self.flow(softnet(host), earlier.and_then(softnet)))
+        (RateAndTotal { is_partial, ..nic }, self.flow(softnet(host), earlier.and_then(softnet)))
     }
 
     fn sink(&self, sink: &SinkSnapshot, before: Option<&SinkSnapshot>) -> SinkRow {

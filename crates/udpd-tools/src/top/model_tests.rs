@@ -83,11 +83,11 @@ fn what_nobody_knows_is_not_zero() {
         reading.listeners[0].lanes[0].kernel_dropped = None;
     }
     let model = model(unknown);
-    assert_eq!(model.lanes[0].socket_lost, Flow::default());
+    assert_eq!(model.lanes[0].socket_lost, RateAndTotal::default());
     assert_eq!(model.lanes[1].socket_lost.rate, Some(0.0));
-    let at_least = Flow { rate: Some(0.0), total: Some(100), is_partial: true };
+    let at_least = RateAndTotal { rate: Some(0.0), total: Some(100), is_partial: true };
     assert_eq!(model.layers.socket, at_least, "a sum of which a part is not known is at least the rest");
-    assert_eq!(sum([Flow::default(), Flow::default()].into_iter()), Flow::default());
+    assert_eq!(sum([RateAndTotal::default(), RateAndTotal::default()].into_iter()), RateAndTotal::default());
 }
 
 #[test]
@@ -138,12 +138,16 @@ fn what_cards_and_cores_lost_is_known_where_somebody_tells_it() {
         snapshot.host = serde_json::from_value(host).expect("a reading");
         snapshot
     };
-    let flow = |rate, total| Flow { rate: Some(rate), total: Some(total), is_partial: false };
+    let flow = |rate, total| RateAndTotal { rate: Some(rate), total: Some(total), is_partial: false };
     let both = model([with_host(10.0, 100, [Some(1), Some(2)]), with_host(12.0, 300, [Some(1), Some(8)])]);
     assert_eq!((both.layers.nic, both.layers.softnet), (flow(100.0, 305), flow(3.0, 9)));
     let one = model([with_host(10.0, 100, [Some(1), None]), with_host(12.0, 300, [Some(1), None])]);
-    assert_eq!(one.layers.softnet, Flow::default());
+    assert_eq!(one.layers.softnet, RateAndTotal::default());
     let mut silent = reading(10.0, 0);
     silent.host = HostReading::default();
-    assert_eq!(model([silent]).layers.nic, Flow::default(), "no card is known, which is not that none lost anything");
+    assert_eq!(
+        model([silent]).layers.nic,
+        RateAndTotal::default(),
+        "no card is known, which is not that none lost anything"
+    );
 }

@@ -1,4 +1,4 @@
-//! The same picture as plain text, a report an interval, for whoever reads a pipe or a log.
+//! The same picture as plain text, a report an interval, for a pipe or a log.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -27,7 +27,7 @@ pub(super) fn once(mut ask: Ask, interval: Duration, out: &mut dyn Write) -> Res
     console::print(out, &draw::report(&model, WIDTH))
 }
 
-/// A report an interval, until nobody reads any more or somebody ends it. A daemon that is not there is waited for.
+/// A report an interval, until its reader goes or a signal ends it. It waits for a daemon that is not there.
 pub(super) fn follow(mut ask: Ask, interval: Duration, out: &mut dyn Write) -> Result<(), Failure> {
     let mut model = Model::default();
     let mut is_silent = false;
@@ -54,7 +54,7 @@ pub(super) fn follow(mut ask: Ask, interval: Duration, out: &mut dyn Write) -> R
                 format!("no answer, waiting for a daemon: {}\n\n", failure.message)
             }
         };
-        // Who has nothing to write does not notice otherwise that nobody reads.
+        // Without anything to write, only this notices that the reader has gone.
         if !print(out, &text)? || (text.is_empty() && is_unread(&io::stdout())) {
             return Ok(());
         }
@@ -62,14 +62,14 @@ pub(super) fn follow(mut ask: Ask, interval: Duration, out: &mut dyn Write) -> R
     }
 }
 
-/// Whether this is a pipe that nobody reads any more.
+/// Whether this is a pipe whose reader has gone.
 fn is_unread(pipe: &impl AsFd) -> bool {
     let mut places = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
     let found = poll(&mut places, PollTimeout::ZERO);
     found.is_ok() && places[0].revents().is_some_and(|seen| seen.contains(PollFlags::POLLERR))
 }
 
-/// Whether somebody still reads.
+/// Prints; false when the reader has gone.
 fn print(out: &mut dyn Write, text: &str) -> Result<bool, Failure> {
     let mut counting = Counting { out, is_closed: false };
     console::print(&mut counting, text)?;

@@ -1,11 +1,95 @@
-//! The terminal: taken at the start, given back as it was however the command ends.
+//! A picture as lines of text with a few styles, and the terminal that shows it: taken at the start, given back as it
+//! was however the command ends.
+//!
+//! A whole picture is some kilobytes once a second, so it is written whole, in one call, from the upper left corner and
+//! without clearing first: nothing flickers, and nothing has to be compared with what was there. That is all that a
+//! library for terminal interfaces would do for this screen; with its layouts, widgets and a second event loop ratatui
+//! and crossterm bring 49 crates more, one of which is banned here.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::panic;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::termios::{self, LocalFlags, SetArg, SpecialCharacterIndices, Termios};
+
+/// How a piece of text stands out. Each is seen without colour as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum TextStyle {
+    #[default]
+    Plain,
+    Strong,
+    /// Less important.
+    Faint,
+    /// A loss.
+    Bad,
+    /// Headings, and the line that is chosen.
+    Reverse,
+}
+
+/// One line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ScreenLine(Vec<(TextStyle, String)>);
+
+impl ScreenLine {
+    pub(super) fn of(mark: TextStyle, text: impl Into<String>) -> Self {
+        Self(vec![(mark, text.into())])
+    }
+
+    pub(super) fn push(&mut self, mark: TextStyle, text: impl Into<String>) {
+        self.0.push((mark, text.into()));
+    }
+
+    pub(super) fn text(&self) -> String {
+        self.0.iter().map(|(_, text)| text.as_str()).collect()
+    }
+
+    /// With the codes of a terminal, cut to its width.
+    fn write(&self, to: &mut String, width: usize, has_colour: bool) {
+        let mut left = width;
+        for (mark, text) in &self.0 {
+            let shown: String = text.chars().take(left).collect();
+            left -= shown.chars().count();
+            let code = match mark {
+                TextStyle::Plain => "",
+                TextStyle::Strong => "1",
+                TextStyle::Faint if has_colour => "2",
+                TextStyle::Faint => "",
+                TextStyle::Bad if has_colour => "1;31",
+                TextStyle::Bad => "1",
+                TextStyle::Reverse => "7",
+            };
+            let _ = match code {
+                "" => write!(to, "{shown}"),
+                _ => write!(to, "\x1b[{code}m{shown}\x1b[0m"),
+            };
+        }
+    }
+}
+
+/// Text of others with nothing in it that a terminal would obey, and every character one column wide.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|character| if matches!(character, ' '..='~') { character } else { '?' }).collect()
+}
+
+/// Everything a terminal of this size shows, as what is written to it.
+pub(super) fn paint(lines: &[ScreenLine], width: usize, height: usize, has_colour: bool) -> String {
+    let mut text = String::from("\x1b[H");
+    for (row, line) in lines.iter().take(height).enumerate() {
+        if row > 0 {
+            text.push_str("\r\n");
+        }
+        // Before the text: behind one as wide as the terminal the cursor stands on the last character, and erases it.
+        text.push_str("\x1b[K");
+        line.write(&mut text, width, has_colour);
+    }
+    // What an earlier and longer picture left below.
+    if lines.len() < height {
+        text.push_str("\r\n\x1b[J");
+    }
+    text
+}
 
 /// The other screen, and no cursor.
 const TAKE: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
@@ -36,7 +120,7 @@ impl Screen {
         screen
     }
 
-    /// Takes it again, after somebody else had it.
+    /// Takes it again, after another program had it.
     pub(super) fn enter(&self) {
         let before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut own) = before.clone() {
@@ -96,6 +180,22 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_name_cannot_command_the_terminal() {
+        assert_eq!(printable("in\x1b]0;x\x07\u{9b}2J\u{202e}é\n"), "in?]0;x??2J???");
+        assert!(printable("\u{9b}\u{0}\u{7f}").chars().all(|character| character == '?'));
+    }
+
+    #[test]
+    fn a_picture_is_cut_to_the_terminal_and_clears_the_rest() {
+        let mut line = ScreenLine::of(TextStyle::Plain, "abc");
+        line.push(TextStyle::Bad, "defg");
+        let lines = [line, ScreenLine::of(TextStyle::Reverse, "second"), ScreenLine::default()];
+        assert_eq!(paint(&lines, 5, 2, true), "\x1b[H\x1b[Kabc\x1b[1;31mde\x1b[0m\r\n\x1b[K\x1b[7msecon\x1b[0m");
+        assert_eq!(paint(&lines[..1], 80, 2, false), "\x1b[H\x1b[Kabc\x1b[1mdefg\x1b[0m\r\n\x1b[J");
+        assert_eq!(paint(&lines, 0, 0, true), "\x1b[H");
+    }
+
     /// What tells a second process of this test that it is the one that panics.
     const CHILD: &str = "UDPD_TEST_TERMINAL";
     const PANIC: &str = "a panic on order";
@@ -103,7 +203,7 @@ mod tests {
     #[test]
     fn a_panic_gives_the_terminal_back_as_it_was_before_it_is_told() {
         if std::env::var_os(CHILD).is_some() {
-            // Never dropped, so that nobody but the hook gives it back.
+            // Never dropped, so that only the hook gives it back.
             std::mem::forget(Screen::take());
             panic!("{PANIC}");
         }

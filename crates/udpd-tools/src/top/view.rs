@@ -1,8 +1,10 @@
-//! What the operator looks at, and what each key changes of it.
+//! What the operator looks at, which keys a terminal sends, and what each changes of the view.
+//!
+//! crossterm would read keys as well; its events stand on mio, which is the poll of an async runtime and banned here.
+//! These few are less than that.
 
 use std::cmp::Reverse;
 
-use super::keys::Key;
 use super::model::{LaneRow, Model};
 
 /// By how many lanes a page key moves.
@@ -10,7 +12,7 @@ const PAGE: isize = 10;
 
 /// In which order lanes stand below their listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Order {
+pub(super) enum LaneOrder {
     #[default]
     Number,
     Received,
@@ -18,7 +20,7 @@ pub(super) enum Order {
     Buffer,
 }
 
-impl Order {
+impl LaneOrder {
     fn next(self) -> Self {
         match self {
             Self::Number => Self::Received,
@@ -51,7 +53,7 @@ pub(super) struct Extent {
 /// What is shown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct View {
-    pub order: Order,
+    pub order: LaneOrder,
     pub chosen: Option<LaneName>,
     pub is_zoomed: bool,
     /// How many lines of the lane from near are above the screen.
@@ -65,47 +67,47 @@ pub(super) struct View {
 
 impl View {
     /// Does what a key asks for. `extent` is that of the lane from near as it was last drawn.
-    pub(super) fn press(&mut self, key: Key, model: &Model, extent: Extent) {
+    pub(super) fn press(&mut self, key: KeyCommand, model: &Model, extent: Extent) {
         if self.is_zoomed && !self.has_help && self.scroll(key, extent) {
             return;
         }
-        if self.has_help && key != Key::Quit {
+        if self.has_help && key != KeyCommand::Quit {
             self.has_help = false;
             return;
         }
         match key {
-            Key::Quit => self.is_over = true,
-            Key::Help => self.has_help = true,
-            Key::Freeze => self.is_frozen = !self.is_frozen,
-            Key::Sort => self.order = self.order.next(),
-            Key::Up => self.step(model, -1),
-            Key::Down => self.step(model, 1),
-            Key::PageUp => self.step(model, -PAGE),
-            Key::PageDown => self.step(model, PAGE),
-            Key::Next => self.step(model, 1),
-            Key::Previous => self.step(model, -1),
-            Key::First => self.choose(model, 0),
-            Key::Last => self.choose(model, usize::MAX),
-            Key::Enter => {
+            KeyCommand::Quit => self.is_over = true,
+            KeyCommand::Help => self.has_help = true,
+            KeyCommand::Freeze => self.is_frozen = !self.is_frozen,
+            KeyCommand::Sort => self.order = self.order.next(),
+            KeyCommand::Up => self.step(model, -1),
+            KeyCommand::Down => self.step(model, 1),
+            KeyCommand::PageUp => self.step(model, -PAGE),
+            KeyCommand::PageDown => self.step(model, PAGE),
+            KeyCommand::Next => self.step(model, 1),
+            KeyCommand::Previous => self.step(model, -1),
+            KeyCommand::First => self.choose(model, 0),
+            KeyCommand::Last => self.choose(model, usize::MAX),
+            KeyCommand::Enter => {
                 self.is_zoomed = self.chosen(model).is_some();
                 self.scrolled = 0;
             }
-            Key::Back => self.is_zoomed = false,
+            KeyCommand::Back => self.is_zoomed = false,
         }
     }
 
     /// Moves a lane from near under the screen; returns whether the key asks for that.
-    fn scroll(&mut self, key: Key, Extent { hidden, shown }: Extent) -> bool {
+    fn scroll(&mut self, key: KeyCommand, Extent { hidden, shown }: Extent) -> bool {
         let page = shown.saturating_sub(1).max(1);
         // The terminal may have grown since.
         let from = self.scrolled.min(hidden);
         self.scrolled = match key {
-            Key::Up => from.saturating_sub(1),
-            Key::Down => (from + 1).min(hidden),
-            Key::PageUp => from.saturating_sub(page),
-            Key::PageDown => (from + page).min(hidden),
-            Key::First => 0,
-            Key::Last => hidden,
+            KeyCommand::Up => from.saturating_sub(1),
+            KeyCommand::Down => (from + 1).min(hidden),
+            KeyCommand::PageUp => from.saturating_sub(page),
+            KeyCommand::PageDown => (from + page).min(hidden),
+            KeyCommand::First => 0,
+            KeyCommand::Last => hidden,
             _ => return false,
         };
         true
@@ -116,10 +118,10 @@ impl View {
         let mut places: Vec<usize> = (0..model.lanes.len()).collect();
         // Highest first, and below the listener, whose sinks stand beside.
         let rank = |lane: &LaneRow| match self.order {
-            Order::Number => 0,
-            Order::Received => thousandths(lane.received.rate),
-            Order::Lost => thousandths(lane.lost().rate),
-            Order::Buffer => thousandths(lane.buffer),
+            LaneOrder::Number => 0,
+            LaneOrder::Received => thousandths(lane.received.rate),
+            LaneOrder::Lost => thousandths(lane.lost().rate),
+            LaneOrder::Buffer => thousandths(lane.buffer),
         };
         places.sort_by_key(|&place| {
             let lane = &model.lanes[place];
@@ -158,6 +160,77 @@ fn thousandths(number: Option<f64>) -> u64 {
     number.map_or(0, |number| 1 + (number * 1000.0) as u64)
 }
 
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyCommand {
+    Quit,
+    Help,
+    Freeze,
+    Sort,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    First,
+    Last,
+    /// Another lane, while one is looked at from near.
+    Next,
+    Previous,
+    Enter,
+    Back,
+}
+
+/// The keys in what was read at once. A sequence arrives as a whole; what is unknown asks for nothing.
+pub(super) fn parse_keys(mut bytes: &[u8]) -> Vec<KeyCommand> {
+    let mut keys = Vec::new();
+    while let Some((&first, rest)) = bytes.split_first() {
+        let (key, after) = match (first, rest) {
+            (0x1b, [b'[' | b'O', sequence @ ..]) => after_escape(sequence),
+            (0x1b, _) => (Some(KeyCommand::Back), rest),
+            _ => (plain(first), rest),
+        };
+        keys.extend(key);
+        bytes = after;
+    }
+    keys
+}
+
+fn plain(byte: u8) -> Option<KeyCommand> {
+    Some(match byte {
+        b'q' | b'Q' | 0x03 | 0x04 => KeyCommand::Quit,
+        b'?' | b'h' => KeyCommand::Help,
+        b' ' | b'p' => KeyCommand::Freeze,
+        b's' => KeyCommand::Sort,
+        b'k' => KeyCommand::Up,
+        b'j' => KeyCommand::Down,
+        b'\t' | b'n' => KeyCommand::Next,
+        b'N' => KeyCommand::Previous,
+        b'g' => KeyCommand::First,
+        b'G' => KeyCommand::Last,
+        b'\r' | b'\n' => KeyCommand::Enter,
+        0x7f | 0x08 => KeyCommand::Back,
+        _ => return None,
+    })
+}
+
+/// What follows ESC [: parameters, and one byte that ends it.
+fn after_escape(sequence: &[u8]) -> (Option<KeyCommand>, &[u8]) {
+    let Some(end) = sequence.iter().position(|byte| (0x40..=0x7e).contains(byte)) else { return (None, &[]) };
+    let key = match (sequence[end], &sequence[..end]) {
+        (b'A', _) => Some(KeyCommand::Up),
+        (b'B', _) => Some(KeyCommand::Down),
+        (b'C', _) => Some(KeyCommand::Enter),
+        (b'D', _) => Some(KeyCommand::Back),
+        (b'Z', _) => Some(KeyCommand::Previous),
+        (b'~', b"5") => Some(KeyCommand::PageUp),
+        (b'~', b"6") => Some(KeyCommand::PageDown),
+        (b'H', _) | (b'~', b"1" | b"7") => Some(KeyCommand::First),
+        (b'F', _) | (b'~', b"4" | b"8") => Some(KeyCommand::Last),
+        _ => None,
+    };
+    (key, &sequence[end + 1..])
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
@@ -175,7 +248,7 @@ mod tests {
         model
     }
 
-    fn press(view: &mut View, keys: &[Key], model: &Model) {
+    fn press(view: &mut View, keys: &[KeyCommand], model: &Model) {
         keys.iter().for_each(|&key| view.press(key, model, Extent { hidden: 7, shown: 5 }));
     }
 
@@ -183,69 +256,100 @@ mod tests {
     fn arrows_choose_a_lane_and_stop_at_the_ends() {
         let (model, mut view) = (model(), View::default());
         assert_eq!(view.chosen(&model), Some(0));
-        press(&mut view, &[Key::Down, Key::Down, Key::Down], &model);
+        press(&mut view, &[KeyCommand::Down, KeyCommand::Down, KeyCommand::Down], &model);
         assert_eq!(view.chosen(&model), Some(1));
-        press(&mut view, &[Key::Up], &model);
+        press(&mut view, &[KeyCommand::Up], &model);
         assert_eq!(view.chosen(&model), Some(0));
-        press(&mut view, &[Key::Last], &model);
+        press(&mut view, &[KeyCommand::Last], &model);
         assert_eq!(view.chosen(&model), Some(1));
     }
 
     #[test]
     fn sorting_moves_the_busy_lane_up_and_keeps_the_choice() {
         let (model, mut view) = (model(), View::default());
-        press(&mut view, &[Key::First, Key::Sort], &model);
-        assert_eq!((view.order, view.lanes(&model)), (Order::Received, vec![1, 0]));
+        press(&mut view, &[KeyCommand::First, KeyCommand::Sort], &model);
+        assert_eq!((view.order, view.lanes(&model)), (LaneOrder::Received, vec![1, 0]));
         assert_eq!(view.chosen(&model), Some(0), "the lane that was chosen, wherever it stands now");
-        press(&mut view, &[Key::Sort, Key::Sort, Key::Sort], &model);
-        assert_eq!((view.order, view.lanes(&model)), (Order::Number, vec![0, 1]));
+        press(&mut view, &[KeyCommand::Sort, KeyCommand::Sort, KeyCommand::Sort], &model);
+        assert_eq!((view.order, view.lanes(&model)), (LaneOrder::Number, vec![0, 1]));
     }
 
     #[test]
     fn enter_zooms_in_escape_out_and_any_key_closes_the_help() {
         let (model, mut view) = (model(), View::default());
-        press(&mut view, &[Key::Enter], &model);
+        press(&mut view, &[KeyCommand::Enter], &model);
         assert!(view.is_zoomed);
-        press(&mut view, &[Key::Help, Key::Back], &model);
+        press(&mut view, &[KeyCommand::Help, KeyCommand::Back], &model);
         assert!(view.is_zoomed && !view.has_help, "escape closed the help and nothing else");
-        press(&mut view, &[Key::Back, Key::Freeze], &model);
+        press(&mut view, &[KeyCommand::Back, KeyCommand::Freeze], &model);
         assert!(!view.is_zoomed && view.is_frozen);
-        press(&mut view, &[Key::Quit], &model);
+        press(&mut view, &[KeyCommand::Quit], &model);
         assert!(view.is_over);
     }
 
     #[test]
     fn a_lane_from_near_moves_by_lines_and_pages_and_stops_at_its_ends() {
         let (model, mut view) = (model(), View::default());
-        press(&mut view, &[Key::Enter], &model);
+        press(&mut view, &[KeyCommand::Enter], &model);
         for (key, scrolled) in [
-            (Key::Up, 0),
-            (Key::Down, 1),
-            (Key::PageDown, 5),
-            (Key::PageDown, 7),
-            (Key::Down, 7),
-            (Key::PageUp, 3),
-            (Key::Last, 7),
-            (Key::First, 0),
-            (Key::Last, 7),
+            (KeyCommand::Up, 0),
+            (KeyCommand::Down, 1),
+            (KeyCommand::PageDown, 5),
+            (KeyCommand::PageDown, 7),
+            (KeyCommand::Down, 7),
+            (KeyCommand::PageUp, 3),
+            (KeyCommand::Last, 7),
+            (KeyCommand::First, 0),
+            (KeyCommand::Last, 7),
         ] {
             press(&mut view, &[key], &model);
             assert_eq!((view.scrolled, view.chosen(&model)), (scrolled, Some(0)), "{key:?}");
         }
-        press(&mut view, &[Key::Next], &model);
+        press(&mut view, &[KeyCommand::Next], &model);
         assert_eq!((view.scrolled, view.chosen(&model)), (0, Some(1)), "another lane begins at its top");
-        press(&mut view, &[Key::Previous], &model);
+        press(&mut view, &[KeyCommand::Previous], &model);
         assert_eq!(view.chosen(&model), Some(0));
         // In a terminal that has grown nothing is hidden any more.
         view.scrolled = 7;
-        view.press(Key::Down, &model, Extent { hidden: 0, shown: 40 });
+        view.press(KeyCommand::Down, &model, Extent { hidden: 0, shown: 40 });
         assert_eq!(view.scrolled, 0);
     }
 
     #[test]
     fn without_a_lane_nothing_is_chosen_and_nothing_breaks() {
         let (model, mut view) = (Model::default(), View::default());
-        press(&mut view, &[Key::Down, Key::Up, Key::Last, Key::Enter, Key::Sort], &model);
+        press(
+            &mut view,
+            &[KeyCommand::Down, KeyCommand::Up, KeyCommand::Last, KeyCommand::Enter, KeyCommand::Sort],
+            &model,
+        );
         assert_eq!((view.chosen(&model), view.is_zoomed), (None, false));
+    }
+
+    #[test]
+    fn letters_arrows_and_escape_are_told_apart() {
+        assert_eq!(parse_keys(b"s?p"), [KeyCommand::Sort, KeyCommand::Help, KeyCommand::Freeze]);
+        assert_eq!(
+            parse_keys(b"\x1b[A\x1b[B\x1bOA\x1b[1;5B"),
+            [KeyCommand::Up, KeyCommand::Down, KeyCommand::Up, KeyCommand::Down]
+        );
+        assert_eq!(parse_keys(b"\x1b"), [KeyCommand::Back]);
+        assert_eq!(parse_keys(b"\r\x1b[D\x1b[C"), [KeyCommand::Enter, KeyCommand::Back, KeyCommand::Enter]);
+        assert_eq!(
+            parse_keys(b"\x1b[H\x1b[4~gG"),
+            [KeyCommand::First, KeyCommand::Last, KeyCommand::First, KeyCommand::Last]
+        );
+        assert_eq!(parse_keys(b"\x1b[5~\x1b[6~"), [KeyCommand::PageUp, KeyCommand::PageDown]);
+        assert_eq!(
+            parse_keys(b"\tn\x1b[ZN"),
+            [KeyCommand::Next, KeyCommand::Next, KeyCommand::Previous, KeyCommand::Previous]
+        );
+        assert_eq!(parse_keys(b"\x03"), [KeyCommand::Quit]);
+    }
+
+    #[test]
+    fn what_is_unknown_or_cut_off_asks_for_nothing() {
+        assert_eq!(parse_keys(b"\x1b[15~x\x1b[200"), []);
+        assert_eq!(parse_keys("é\u{1F600}".as_bytes()), []);
     }
 }

@@ -4,8 +4,8 @@
 //! packets, which are those of this namespace. The smaller of the two is what was lost here.
 
 use crate::explain::evidence::Evidence;
-use crate::explain::finding::{Cure, Finding, Layer};
-use crate::explain::sums::{percent, time};
+use crate::explain::finding::{Cure, Finding, LossLayer};
+use crate::explain::sysctl::{percent, time};
 use udpd_base::text::tables::grouped;
 
 /// A core that is so busy gains nothing from a longer queue.
@@ -19,7 +19,7 @@ const STALL_SECONDS: f64 = 0.02;
 
 /// The core that dropped the most, what all lost, and the busiest core's share.
 pub fn lost(evidence: &Evidence) -> Option<(usize, u64, u64)> {
-    let by_core = |(core, seen): (&usize, &crate::explain::evidence::Core)| {
+    let by_core = |(core, seen): (&usize, &crate::explain::evidence::CoreEvidence)| {
         Some((*core, seen.backlog_dropped.filter(|dropped| *dropped > 0)?, seen.processed.unwrap_or(0)))
     };
     let (core, _, processed) = evidence.cores.iter().filter_map(by_core).max_by_key(|(_, dropped, _)| *dropped)?;
@@ -28,7 +28,7 @@ pub fn lost(evidence: &Evidence) -> Option<(usize, u64, u64)> {
     (lost > 0).then_some((core, lost, processed))
 }
 
-/// Nobody has time for a longer queue: the work has to go to more cores.
+/// The core has no time for a longer queue: the work has to go to more cores.
 pub fn core_at_its_limit(evidence: &Evidence) -> Vec<Finding> {
     let Some((core, lost, processed)) = lost(evidence) else { return Vec::new() };
     let Some(softirq) = evidence.cores.get(&core).and_then(|core| core.softirq).filter(|share| *share >= BUSY) else {
@@ -42,7 +42,7 @@ pub fn core_at_its_limit(evidence: &Evidence) -> Vec<Finding> {
     let rate = processed as f64 / evidence.seconds.max(0.001);
     let arithmetic = format!("it took {} packets/s and had {} more", grouped(rate as u64), grouped(lost));
     let note = "gives more cores a part of it: with [steer] interfaces the plan sets rps_cpus of every queue";
-    let finding = Finding::new("backlog_core_busy", Layer::Backlog, "the host", (lost, "packets"));
+    let finding = Finding::new("backlog_core_busy", LossLayer::Backlog, "the host", (lost, "packets"));
     vec![finding.because(cause).with(arithmetic).cured_by([Cure::command(evidence.steer_apply(None), note)])]
 }
 
@@ -52,7 +52,7 @@ pub fn backlog_too_short(evidence: &Evidence) -> Vec<Finding> {
         "the backlog of core {core} was full: more packets came at once from a virtual interface or from another core \
          (RPS) than net.core.netdev_max_backlog lets wait"
     );
-    let finding = Finding::new("backlog_too_short", Layer::Backlog, "the host", (lost, "packets")).because(cause);
+    let finding = Finding::new("backlog_too_short", LossLayer::Backlog, "the host", (lost, "packets")).because(cause);
     let Some(now) = evidence.settings.backlog_max else {
         let note = "what it is cannot be read here; on the host: sysctl net.core.netdev_max_backlog";
         return vec![finding.cured_by([Cure::sysctl("net.core.netdev_max_backlog", 16_384, note)])];
@@ -85,17 +85,21 @@ fn needed(now: u64, rate: f64, lost: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use crate::explain::cases::testing::{first, told};
-    use crate::explain::evidence::{Core, Evidence, Interface, Settings};
+    use crate::explain::evidence::{CoreEvidence, Evidence, InterfaceEvidence, KernelSettings};
 
     fn full(softirq: f64) -> Evidence {
-        let interface = Interface { name: "veth0".into(), dropped: Some(700), ..Interface::default() };
-        let core =
-            Core { processed: Some(50_000), backlog_dropped: Some(900), softirq: Some(softirq), ..Core::default() };
+        let interface = InterfaceEvidence { name: "veth0".into(), dropped: Some(700), ..InterfaceEvidence::default() };
+        let core = CoreEvidence {
+            processed: Some(50_000),
+            backlog_dropped: Some(900),
+            softirq: Some(softirq),
+            ..CoreEvidence::default()
+        };
         Evidence {
             seconds: 5.0,
             interfaces: vec![interface],
             cores: [(1, core)].into(),
-            settings: Settings { backlog_max: Some(1000), ..Settings::default() },
+            settings: KernelSettings { backlog_max: Some(1000), ..KernelSettings::default() },
             ..Evidence::default()
         }
     }

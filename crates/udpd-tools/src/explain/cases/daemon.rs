@@ -1,9 +1,11 @@
-//! What the running daemon counts itself: what never reached this host, what a listener dropped, and sinks.
+//! What the running daemon counts itself: what never reached this host, what a listener, a receive queue past the
+//! kernel's stack and a sink dropped.
 
-use super::ports::of_ports;
-use crate::explain::evidence::{Evidence, Listener, Port, Sink};
-use crate::explain::finding::{Cure, Finding, Layer};
-use crate::explain::sums::{megabytes, percent};
+use super::of_ports;
+use super::reader::BUSY;
+use crate::explain::evidence::{Evidence, ListenerEvidence, Port, SinkEvidence};
+use crate::explain::finding::{Cure, Finding, LossLayer};
+use crate::explain::sysctl::{STALL_SECONDS, megabytes, percent, time};
 use udpd_base::text::tables::grouped;
 use udpd_base::text::units::print_size;
 
@@ -11,7 +13,7 @@ use udpd_base::text::units::print_size;
 const KEEPS_UP: f64 = 0.7;
 
 pub fn lost_upstream(evidence: &Evidence) -> Vec<Finding> {
-    let missing = |listener: &Listener| {
+    let missing = |listener: &ListenerEvidence| {
         let upstream = listener.upstream.clone()?;
         Some((listener.name.clone(), upstream.missing.filter(|missing| *missing > 0)?, upstream.unit))
     };
@@ -19,7 +21,7 @@ pub fn lost_upstream(evidence: &Evidence) -> Vec<Finding> {
         let cause = "the sequence numbers of the senders have gaps that no counter of this host explains: it was lost \
                      before the card";
         let note = "look at the sender's own drops, at the switches and at policers on the way; nothing here helps";
-        let finding = Finding::new("lost_upstream", Layer::Upstream, format!("listener {name}"), (missing, &unit));
+        let finding = Finding::new("lost_upstream", LossLayer::Upstream, format!("listener {name}"), (missing, &unit));
         finding.because(cause).cured_by([Cure::elsewhere(note)])
     });
     told.collect()
@@ -29,26 +31,26 @@ pub fn dropped_by_rule(evidence: &Evidence) -> Vec<Finding> {
     let each = evidence.listeners.iter().flat_map(|listener| listener.dropped.iter().map(move |it| (listener, it)));
     let told = each.filter(|(_, dropped)| dropped.count > 0).map(|(listener, dropped)| {
         let subject = format!("listener {} ({})", listener.name, dropped.reason);
-        let finding = Finding::new("listener_dropped", Layer::Listener, subject, (dropped.count, "datagrams"));
+        let finding = Finding::new("listener_dropped", LossLayer::Listener, subject, (dropped.count, "datagrams"));
         let cure = Cure::elsewhere(dropped.cure.replace('`', ""));
         finding.because(dropped.help.replace('`', "")).cured_by([cure])
     });
     told.collect()
 }
 
-fn sinks(evidence: &Evidence) -> impl Iterator<Item = (&Listener, &Sink)> {
+fn sinks(evidence: &Evidence) -> impl Iterator<Item = (&ListenerEvidence, &SinkEvidence)> {
     evidence.listeners.iter().flat_map(|listener| listener.sinks.iter().map(move |sink| (listener, sink)))
 }
 
 /// A sink loses what a listener gives it: two listeners of one sink are two losses.
-fn subject(listener: &Listener, sink: &Sink) -> String {
+fn subject(listener: &ListenerEvidence, sink: &SinkEvidence) -> String {
     format!("sink {}, listener {}", sink.name, listener.name)
 }
 
 pub fn sink_too_slow(evidence: &Evidence) -> Vec<Finding> {
     let told = sinks(evidence).filter(|(_, sink)| sink.queue_full > 0).map(|(listener, sink)| {
         let finding =
-            Finding::new("sink_too_slow", Layer::Sink, subject(listener, sink), (sink.queue_full, "datagrams"));
+            Finding::new("sink_too_slow", LossLayer::Sink, subject(listener, sink), (sink.queue_full, "datagrams"));
         let taken = sink.delivered as f64 / sink.offered.max(1) as f64;
         let second = evidence.seconds.max(0.001);
         let cause = format!(
@@ -86,7 +88,7 @@ pub fn sink_too_slow(evidence: &Evidence) -> Vec<Finding> {
 pub fn sink_refuses(evidence: &Evidence) -> Vec<Finding> {
     let told = sinks(evidence).filter(|(_, sink)| sink.sink_error > 0).map(|(listener, sink)| {
         let subject = format!("{} (errors)", subject(listener, sink));
-        let finding = Finding::new("sink_refuses", Layer::Sink, subject, (sink.sink_error, "datagrams"));
+        let finding = Finding::new("sink_refuses", LossLayer::Sink, subject, (sink.sink_error, "datagrams"));
         let cause = format!("the destination of sink {} refused them", sink.name);
         let cure = Cure::command("journalctl -u udpd -n 50", "the log has the error");
         finding.because(cause).cured_by([cure])
@@ -116,11 +118,78 @@ pub fn sink_blocks(evidence: &Evidence) -> Vec<Finding> {
     of_ports(evidence, case, "sink_blocks")
 }
 
+/// What `absorb` asks for at most: longer stalls are no bursts.
+const STALL_SECONDS_MAX: f64 = 60.0;
+
+/// What the receive queues of an interface lost. The kernel counts it among the interface's dropped packets as well.
+pub fn lost_at(evidence: &Evidence, interface: &str) -> u64 {
+    let lanes = evidence.listeners.iter().flat_map(|listener| &listener.lanes);
+    let own = lanes.filter(|lane| lane.queue.as_ref().is_some_and(|queue| queue.interface == interface));
+    own.filter_map(|lane| lane.dropped).sum()
+}
+
+pub fn too_short(evidence: &Evidence) -> Vec<Finding> {
+    let told = evidence.listeners.iter().filter_map(|listener| {
+        let own = || listener.lanes.iter().filter_map(|lane| Some((lane, lane.queue.as_ref()?)));
+        let lost: u64 = own().filter_map(|(lane, _)| lane.dropped).sum();
+        let (lane, queue) = own().max_by_key(|(lane, _)| lane.dropped).filter(|_| lost > 0)?;
+        let subject = format!("listener {} ({})", listener.name, queue.interface);
+        let finding = Finding::new("queue_too_short", LossLayer::Socket, subject, (lost, "frames"));
+        let rate = (lane.arrived.unwrap_or(0) as f64 / evidence.seconds.max(0.001)).max(1.0);
+        let cause = format!(
+            "with engine = \"af_xdp\" frames wait in the memory of their lane, and that of receive queue {} of {} was \
+             full",
+            queue.number, queue.interface
+        );
+        let holds = format!(
+            "{} frames fit; at {}/s that is {}",
+            grouped(queue.frames),
+            grouped(rate as u64),
+            time(queue.frames as f64 / rate)
+        );
+        let blocking = listener.sinks.iter().find(|sink| sink.blocks == Some(true) && sink.delivered < sink.offered);
+        if let Some(sink) = blocking {
+            let cause =
+                format!("{cause}: sink {} did not keep up, and its when_full = \"block\" holds it up", sink.name);
+            let note = "the sink then loses what it cannot take; or make the destination faster; restart udpd";
+            let cure = Cure::key("sink", &sink.name, "when_full", "\"drop_newest\"", note);
+            return Some(finding.because(cause).with(holds).cured_by([cure]));
+        }
+        let reader = evidence.ports.iter().find(|port| listener.ports.contains(&port.port));
+        let ran = reader.and_then(|port| port.reader.as_ref()?.ran).filter(|ran| *ran >= BUSY);
+        if let Some(ran) = ran {
+            let cause =
+                format!("{cause}: its receiver used {} of a core, and more arrived than that takes", percent(ran));
+            let note = format!(
+                "udpd gives each receive queue of {} a lane of its own: give it more of them (ethtool -L), and each a \
+                 core; or let frames gather (gather = \"1ms\"), or take larger batches (batch_size = 256)",
+                queue.interface
+            );
+            return Some(finding.because(cause).with(holds).cured_by([Cure::elsewhere(note)]));
+        }
+        // Room for what was lost as well, twice, in `absorb` of the whole listener.
+        let all: u64 = own().filter_map(|(lane, _)| lane.arrived).sum();
+        let queues = own().count() as u64;
+        let rate = (all as f64 / evidence.seconds.max(0.001)).ceil().max(1.0);
+        let frames = (queue.frames + 2 * lane.dropped.unwrap_or(0)) * queues;
+        let stall = listener.stall_seconds.unwrap_or(STALL_SECONDS).max(frames as f64 / rate).min(STALL_SECONDS_MAX);
+        let wanted = (rate * stall).ceil() as u64;
+        let arithmetic = format!("{holds}; a stall of {} takes {}", time(stall), grouped(wanted));
+        let value = format!("{{ rate = {}, stall = \"{}ms\" }}", rate as u64, (stall * 1000.0).ceil() as u64);
+        let note = "all of it counts as locked memory, which udpd check adds up; reload udpd";
+        let cure = Cure::listener(&listener.name, "absorb", value, note);
+        Some(finding.because(cause).with(arithmetic).cured_by([cure]))
+    });
+    told.collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use hostloss::{HostReading, Losses};
+
     use crate::explain::cases::diagnose;
     use crate::explain::cases::testing::{first, losing_listener, told};
-    use crate::explain::evidence::{Dropped, Evidence, Upstream};
+    use crate::explain::evidence::{Dropped, Evidence, LaneEvidence, QueueEvidence, UpstreamEvidence};
 
     fn listening() -> Evidence {
         let mut evidence = losing_listener();
@@ -132,7 +201,7 @@ mod tests {
     #[test]
     fn a_gap_that_this_host_does_not_explain_was_lost_before_it_in_the_protocols_unit() {
         let mut evidence = listening();
-        evidence.listeners[0].upstream = Some(Upstream { missing: Some(12), unit: "flows".into() });
+        evidence.listeners[0].upstream = Some(UpstreamEvidence { missing: Some(12), unit: "flows".into() });
         let finding = first(&evidence);
         assert_eq!((finding.case, finding.lost, finding.unit.as_str()), ("lost_upstream", 12, "flows"));
     }
@@ -176,5 +245,51 @@ mod tests {
         assert_eq!(told(&evidence), ("listener_dropped", 3, "Raise max_length.".to_owned()));
         evidence.listeners[0].sinks[0].sink_error = 5;
         assert_eq!(told(&evidence), ("sink_refuses", 5, "journalctl -u udpd -n 50".to_owned()));
+    }
+
+    /// A listener whose two queues lost 1,000 frames of 11,000 within five seconds.
+    fn losing() -> Evidence {
+        let mut evidence = losing_listener();
+        evidence.ports[0].sockets[0].dropped = 0;
+        evidence.stack.rcvbuf_errors = Some(0);
+        let queue = |number| QueueEvidence { interface: "eth1".into(), number, frames: 128 };
+        let lane = |lane, arrived, dropped| LaneEvidence { lane, arrived, dropped, ..LaneEvidence::default() };
+        evidence.listeners[0].lanes = vec![
+            lane(0, Some(0), Some(0)),
+            LaneEvidence { queue: Some(queue(0)), ..lane(1, Some(10_000), Some(1000)) },
+            LaneEvidence { queue: Some(queue(1)), ..lane(2, Some(1000), Some(0)) },
+        ];
+        evidence
+    }
+
+    #[test]
+    fn a_queue_that_was_full_for_a_moment_gets_room_for_what_was_lost() {
+        let finding = first(&losing());
+        assert!(finding.cause.contains("receive queue 0 of eth1 was full"), "{finding:?}");
+        // (128 + 2,000) frames of two queues at 2,200 a second.
+        let cure = "listener.syslog.absorb = { rate = 2200, stall = \"1935ms\" }".to_owned();
+        assert_eq!(told(&losing()), ("queue_too_short", 1000, cure));
+    }
+
+    #[test]
+    fn a_receiver_without_time_and_a_sink_that_blocks_are_told_instead() {
+        let mut evidence = losing();
+        evidence.ports[0].reader.as_mut().expect("a reader").ran = Some(0.97);
+        assert!(first(&evidence).cause.contains("used 97 % of a core"), "{:?}", first(&evidence));
+        let sink = &mut evidence.listeners[0].sinks[0];
+        (sink.blocks, sink.delivered) = (Some(true), 5000);
+        assert_eq!(told(&evidence).2, "sink.archive.when_full = \"drop_newest\"");
+    }
+
+    #[test]
+    fn what_a_queue_lost_is_not_told_once_more_as_dropped_by_its_interface() {
+        let mut reading = HostReading::default();
+        reading.nic.entry("eth1".into()).or_default().link.rx_dropped = Some(1000);
+        let evidence = |reading: &HostReading| Evidence { losses: Losses::of(reading).lost, ..losing() };
+        let told: Vec<_> = diagnose(&evidence(&reading)).iter().map(|it| (it.case, it.lost)).collect();
+        assert_eq!(told, [("queue_too_short", 1000)]);
+        reading.nic.entry("eth1".into()).or_default().link.rx_dropped = Some(1005);
+        let told: Vec<_> = diagnose(&evidence(&reading)).iter().map(|it| (it.case, it.lost)).collect();
+        assert_eq!(told, [("queue_too_short", 1000), ("unexplained", 5)]);
     }
 }

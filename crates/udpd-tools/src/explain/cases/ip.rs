@@ -1,9 +1,10 @@
 //! What IP and UDP refuse: fragments that do not become whole, sources from the wrong side, a full table of
-//! connections, rules of a firewall, and checksums that are wrong.
+//! connections, rules of a firewall, wrong checksums, and a port that no socket has: no program listens, or on another
+//! address only, or in another network namespace.
 
 use crate::explain::evidence::Evidence;
-use crate::explain::finding::{Cure, Finding, Layer, quote, sysctl_of_interface};
-use crate::explain::sums::{megabytes, percent};
+use crate::explain::finding::{Cure, Finding, LossLayer, quote, sysctl_of_interface};
+use crate::explain::sysctl::{megabytes, percent};
 use udpd_base::text::tables::grouped;
 
 /// So near to its limit the memory for fragments counts as full: a look sees it after the kernel has made room.
@@ -28,7 +29,7 @@ pub fn bad_fragments(evidence: &Evidence) -> Vec<Finding> {
     let sizes6 = settings.fragments6_max_bytes.zip(settings.fragments6_used_max_bytes);
     let of_family = |lost: Option<u64>, subject: &str, key: &str, sizes| {
         let lost = some(lost)?;
-        let finding = Finding::new("fragments", Layer::Ip, subject, (lost, "failed reassemblies"));
+        let finding = Finding::new("fragments", LossLayer::Ip, subject, (lost, "failed reassemblies"));
         Some(fragments_of(finding, key, sizes))
     };
     let four = of_family(evidence.stack.reassembly_failed, "fragments", "net.ipv4.ipfrag_high_thresh", sizes);
@@ -73,7 +74,7 @@ pub fn reverse_path_filter(evidence: &Evidence) -> Vec<Finding> {
         .filter(|interface| interface.packets != Some(0))
         .map(|interface| interface.name.as_str())
         .collect();
-    let finding = Finding::new("reverse_path_filter", Layer::Ip, "reverse path filter", (lost, "packets"));
+    let finding = Finding::new("reverse_path_filter", LossLayer::Ip, "reverse path filter", (lost, "packets"));
     let cause = format!(
         "the reverse path filter (rp_filter) refused them: this host would not answer their source through the \
          interface on which they came{}",
@@ -110,7 +111,7 @@ pub fn conntrack_full(evidence: &Evidence) -> Vec<Finding> {
              room"
         }
     };
-    let mut finding = Finding::new("conntrack_full", Layer::Ip, "conntrack", (lost, "packets")).because(cause);
+    let mut finding = Finding::new("conntrack_full", LossLayer::Ip, "conntrack", (lost, "packets")).because(cause);
     if let Some((max, count)) = sizes {
         finding = finding.with(format!(
             "{} of {} entries are in use; each sender and port is one for 30 s after its last datagram",
@@ -149,7 +150,7 @@ pub fn firewall(evidence: &Evidence) -> Vec<Finding> {
     let port = evidence.asked_port.or_else(|| evidence.listeners.first()?.ports.first().copied());
     let port = port.map_or("the port".to_owned(), |port| format!("port {port}"));
     let note = format!("if they are meant to come in, accept UDP to {port} before the rule that drops");
-    let finding = Finding::new("firewall", Layer::Ip, "firewall", (0, "packets"));
+    let finding = Finding::new("firewall", LossLayer::Ip, "firewall", (0, "packets"));
     vec![finding.because(cause).cured_by([
         Cure::command("nft list ruleset", "the rules, and what their counters say"),
         Cure::command("iptables -nvL", "the same where iptables-legacy has them"),
@@ -162,35 +163,93 @@ pub fn bad_checksums(evidence: &Evidence) -> Vec<Finding> {
     let cause = "their UDP checksum was wrong: they were damaged on the way, or the sender never computed it";
     let note = "at the sender, where it is a virtual machine, a container or a program that writes packets itself: \
                 ethtool -K INTERFACE tx off; otherwise look for the faulty card, cable or switch";
-    let finding = Finding::new("bad_checksums", Layer::Udp, "checksums", (lost, "datagrams"));
+    let finding = Finding::new("bad_checksums", LossLayer::Udp, "checksums", (lost, "datagrams"));
     vec![finding.because(cause).cured_by([Cure::elsewhere(note)])]
+}
+
+pub fn no_listener(evidence: &Evidence) -> Vec<Finding> {
+    let Some(lost) = evidence.stack.no_ports.filter(|count| *count > 0) else { return Vec::new() };
+    let asked = evidence.asked_port;
+    let sockets = evidence.ports.iter().find(|port| Some(port.port) == asked).map(|port| port.sockets.as_slice());
+    if sockets.is_some_and(|sockets| !sockets.is_empty()) || (asked.is_none() && !evidence.listeners.is_empty()) {
+        return vec![of_others(evidence, lost)];
+    }
+    let name = asked.map_or("ports without a socket".to_owned(), |port| format!("port {port}"));
+    let on = asked.map_or("a port".to_owned(), |port| format!("port {port}"));
+    let finding = Finding::new("no_listener", LossLayer::Udp, name, (lost, "datagrams"));
+    if let Some((found, port)) = evidence.elsewhere.first().zip(asked) {
+        let cause = format!(
+            "they came for {on} of this network namespace, where no socket has it; {} (pid {}) listens in another one",
+            found.command, found.pid
+        );
+        let command = format!("nsenter --target {} --net udpd explain --port {port}", found.pid);
+        let note = "shows that namespace; publish the container's port, run it in the host's network, or send there";
+        return vec![finding.because(cause).cured_by([Cure::command(command, note)])];
+    }
+    let cause = format!("no program listens on {on}: the kernel answers with an ICMP error and drops");
+    let cure = match asked {
+        Some(port) => Cure::command(
+            format!("udpd run --listen 0.0.0.0:{port} --to null:"),
+            "or start the program that should listen there; ss -ulpn shows who listens where",
+        ),
+        None => Cure::command(
+            "ss -ulpn",
+            "shows who listens where; the kernel does not count the ports: tcpdump -n icmp shows its answers with them",
+        ),
+    };
+    vec![finding.because(cause).cured_by([cure])]
+}
+
+/// The port that matters has a listener, and the kernel counts all ports together.
+fn of_others(evidence: &Evidence, lost: u64) -> Finding {
+    let addresses = evidence.ports.iter().flat_map(|port| &port.sockets).map(|socket| socket.address.as_str());
+    let mut specific: Vec<&str> =
+        addresses.filter(|it| !it.starts_with("0.0.0.0:") && !it.starts_with("[::]:")).collect();
+    specific.sort_unstable();
+    specific.dedup();
+    let only = match specific.as_slice() {
+        [] => String::new(),
+        some => format!("; a socket that is bound to {} takes only what is sent to that address", some.join(" or ")),
+    };
+    let cause = format!(
+        "{} datagrams of this network namespace came for a port or an address that no socket has: the kernel counts \
+         them all together{only}",
+        grouped(lost)
+    );
+    let note = "tcpdump -n icmp shows the kernel's answers with their ports; udpd explain --port N says who has one";
+    Finding::new("other_ports", LossLayer::Udp, "ports without a socket", (0, "datagrams"))
+        .because(cause)
+        .cured_by([Cure::elsewhere(note)])
 }
 
 #[cfg(test)]
 mod tests {
     use crate::explain::cases::testing::{first, told};
-    use crate::explain::evidence::{Evidence, Interface, Reason, Settings, Stack};
+    use crate::explain::evidence::{
+        Elsewhere, Evidence, InterfaceEvidence, KernelSettings, NamedDrops, Port, SocketEvidence, Stack,
+    };
     use crate::explain::finding::Cure;
 
-    fn stack(stack: Stack, settings: Settings) -> Evidence {
+    fn stack(stack: Stack, settings: KernelSettings) -> Evidence {
         Evidence { seconds: 5.0, stack, settings, ..Evidence::default() }
     }
 
     #[test]
     fn full_memory_for_fragments_is_raised_and_fragments_that_never_come_are_the_senders() {
         let failed = Stack { reassembly_failed: Some(80), ..Stack::default() };
-        let full = Settings {
+        let full = KernelSettings {
             fragments_max_bytes: Some(4 << 20),
             fragments_used_max_bytes: Some(4 << 20),
-            ..Settings::default()
+            ..KernelSettings::default()
         };
         assert_eq!(told(&stack(failed, full)), ("fragments", 80, "net.ipv4.ipfrag_high_thresh=16777216".to_owned()));
-        let empty = Settings { fragments_used_max_bytes: Some(0), ..full };
+        let empty = KernelSettings { fragments_used_max_bytes: Some(0), ..full };
         let finding = first(&stack(failed, empty));
         assert!(finding.cause.contains("never came"), "{finding:?}");
         let failed = Stack { reassembly6_failed: Some(80), ..Stack::default() };
         assert!(first(&stack(failed, full)).cause.contains("never came"), "its memory is its own");
-        let full = Settings { fragments6_max_bytes: Some(20_000), fragments6_used_max_bytes: Some(20_000), ..full };
+        let full =
+            KernelSettings { fragments6_max_bytes: Some(20_000), fragments6_used_max_bytes: Some(20_000), ..full };
         assert_eq!(told(&stack(failed, full)).2, "net.ipv6.ip6frag_high_thresh=4194304");
     }
 
@@ -198,10 +257,11 @@ mod tests {
     fn a_strict_filter_is_made_loose_where_it_is_strict_and_switched_off_where_that_does_not_help() {
         let mut evidence = stack(
             Stack { reverse_path: Some(9), ..Stack::default() },
-            Settings { rp_filter_all: Some(0), has_default_route: true, ..Settings::default() },
+            KernelSettings { rp_filter_all: Some(0), has_default_route: true, ..KernelSettings::default() },
         );
         for (name, strict) in [("eth0", 0), ("eth1", 1)] {
-            let interface = Interface { name: name.into(), rp_filter: Some(strict), ..Interface::default() };
+            let interface =
+                InterfaceEvidence { name: name.into(), rp_filter: Some(strict), ..InterfaceEvidence::default() };
             evidence.interfaces.push(interface);
         }
         assert_eq!(told(&evidence), ("reverse_path_filter", 9, "net.ipv4.conf.eth1.rp_filter=2".to_owned()));
@@ -215,7 +275,8 @@ mod tests {
     /// Recorded: only the first network namespace may set how large the table is.
     #[test]
     fn a_full_table_of_connections_is_named_with_its_size() {
-        let settings = Settings { conntrack_max: Some(1000), conntrack_count: Some(1000), ..Settings::default() };
+        let settings =
+            KernelSettings { conntrack_max: Some(1000), conntrack_count: Some(1000), ..KernelSettings::default() };
         let evidence = stack(Stack { conntrack_dropped: Some(7), ..Stack::default() }, settings);
         assert_eq!(told(&evidence), ("conntrack_full", 7, "net.netfilter.nf_conntrack_max=4000".to_owned()));
         let mut with_room = evidence;
@@ -226,17 +287,47 @@ mod tests {
 
     #[test]
     fn rules_of_a_firewall_are_told_by_the_kernels_reason_and_are_no_certain_loss() {
-        let mut evidence = stack(Stack::default(), Settings::default());
+        let mut evidence = stack(Stack::default(), KernelSettings::default());
         evidence.asked_port = Some(514);
-        evidence.reasons.push(Reason { name: "NETFILTER_DROP".into(), port: None, count: 40 });
+        evidence.reasons.push(NamedDrops { name: "NETFILTER_DROP".into(), port: None, count: 40 });
         assert_eq!(told(&evidence), ("firewall", 0, "nft list ruleset".to_owned()));
     }
 
     #[test]
     fn wrong_checksums_are_cured_at_the_sender() {
-        let evidence = stack(Stack { checksum_errors: Some(4), ..Stack::default() }, Settings::default());
+        let evidence = stack(Stack { checksum_errors: Some(4), ..Stack::default() }, KernelSettings::default());
         let (case, lost, cure) = told(&evidence);
         assert_eq!((case, lost), ("bad_checksums", 4));
         assert!(cure.starts_with("at the sender"), "{cure}");
+    }
+
+    fn unheard() -> Evidence {
+        let stack = Stack { no_ports: Some(50), ..Stack::default() };
+        Evidence { seconds: 5.0, stack, asked_port: Some(514), ..Evidence::default() }
+    }
+
+    #[test]
+    fn a_port_without_a_listener_gets_one() {
+        let command = "udpd run --listen 0.0.0.0:514 --to null:".to_owned();
+        assert_eq!(told(&unheard()), ("no_listener", 50, command));
+        let nobody_asked = Evidence { asked_port: None, ..unheard() };
+        assert_eq!(told(&nobody_asked), ("no_listener", 50, "ss -ulpn".to_owned()));
+    }
+
+    #[test]
+    fn a_listener_in_another_namespace_is_named() {
+        let mut evidence = unheard();
+        evidence.elsewhere.push(Elsewhere { pid: 77, command: "rsyslogd".into() });
+        assert!(told(&evidence).2.starts_with("nsenter --target 77 --net "), "{:?}", told(&evidence));
+        assert!(first(&evidence).cause.contains("rsyslogd (pid 77) listens in another one"));
+    }
+
+    #[test]
+    fn what_is_known_of_all_ports_alone_is_no_loss_of_one_that_is_read() {
+        let mut evidence = unheard();
+        let socket = SocketEvidence { address: "127.0.0.1:514".into(), ..SocketEvidence::default() };
+        evidence.ports.push(Port { port: 514, sockets: vec![socket], reader: None });
+        assert_eq!((first(&evidence).case, first(&evidence).lost), ("other_ports", 0));
+        assert!(first(&evidence).cause.contains("bound to 127.0.0.1:514"), "{:?}", first(&evidence));
     }
 }

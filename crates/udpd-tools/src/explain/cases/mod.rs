@@ -1,24 +1,18 @@
-//! What `explain` knows: a function each, from evidence alone, in the order from the most specific cause of a loss to
-//! the least. docs/explain.md has a line for each.
+//! What `explain` knows: a function for each case, from evidence alone, in the order from the most specific cause of a
+//! loss to the least. docs/explain.md has a line for each.
 
 pub mod backlog;
 pub mod buffer;
-pub mod core;
+pub mod card;
 pub mod daemon;
 pub mod ip;
-pub mod memory;
-pub mod nic;
-pub mod no_listener;
-pub mod ports;
-pub mod queue;
 pub mod reader;
-pub mod steering;
 #[cfg(test)]
 pub mod testing;
 pub mod unexplained;
 
-use super::evidence::Evidence;
-use super::finding::{Finding, rank};
+use super::evidence::{Evidence, Port};
+use super::finding::{Finding, LossLayer, rank};
 
 /// Looks at the evidence in one respect.
 type Case = fn(&Evidence) -> Vec<Finding>;
@@ -26,31 +20,31 @@ type Case = fn(&Evidence) -> Vec<Finding>;
 /// Of several causes of one loss the first is told.
 const CASES: &[Case] = &[
     daemon::lost_upstream,
-    steering::interrupts_on_one_core,
-    steering::hashed_by_addresses_only,
-    steering::drifted,
-    nic::ring_too_small,
+    card::interrupts_on_one_core,
+    card::hashed_by_addresses_only,
+    card::drifted,
+    card::ring_too_small,
     backlog::core_at_its_limit,
     backlog::backlog_too_short,
     ip::bad_fragments,
     ip::reverse_path_filter,
     ip::conntrack_full,
     ip::firewall,
-    no_listener::no_listener,
+    ip::no_listener,
     ip::bad_checksums,
-    memory::udp_mem_reached,
+    buffer::udp_mem_reached,
     reader::stopped,
-    queue::too_short,
+    daemon::too_short,
     reader::throttled,
     daemon::sink_blocks,
-    core::starved,
-    core::shared_with_the_softirq,
+    reader::starved,
+    reader::shared_with_the_softirq,
     reader::hot_sender,
     reader::at_its_limit,
     reader::silent,
     buffer::clamped,
     buffer::too_small,
-    memory::of_other_sockets,
+    buffer::of_other_sockets,
     daemon::dropped_by_rule,
     daemon::sink_too_slow,
     daemon::sink_refuses,
@@ -60,4 +54,22 @@ const CASES: &[Case] = &[
 /// All that can be said of it, worst first and nothing twice.
 pub fn diagnose(evidence: &Evidence) -> Vec<Finding> {
     rank(CASES.iter().flat_map(|case| case(evidence)).collect())
+}
+
+/// What is said of a port that dropped at its sockets, where the case applies.
+fn of_ports(evidence: &Evidence, case: impl Fn(&Port, Finding) -> Option<Finding>, name: &'static str) -> Vec<Finding> {
+    let losing = evidence.ports.iter().filter(|port| port.dropped() > 0);
+    losing
+        .filter_map(|port| {
+            let unit = evidence.listener_on(port.port).map_or("datagrams", |it| it.kernel_dropped_unit.as_str());
+            case(port, Finding::new(name, LossLayer::Socket, subject(evidence, port), (port.dropped(), unit)))
+        })
+        .collect()
+}
+
+/// A port, and who reads it.
+fn subject(evidence: &Evidence, port: &Port) -> String {
+    let listener = evidence.listener_on(port.port).map(|listener| format!(", listener {}", listener.name));
+    let reader = port.reader.as_ref().map(|reader| format!(", {} (pid {})", reader.command, reader.pid));
+    format!("port {}{}{}", port.port, listener.unwrap_or_default(), reader.unwrap_or_default())
 }

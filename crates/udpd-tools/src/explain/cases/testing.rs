@@ -1,38 +1,38 @@
 //! Evidence for the tests of cases: a port with one socket that lost something, and its reader.
 
 use super::diagnose;
-use crate::explain::evidence::{Evidence, Port, Reader, Settings, Socket, Stack};
+use crate::explain::evidence::{Evidence, KernelSettings, Port, ReaderEvidence, SocketEvidence, Stack};
 use crate::explain::finding::{Cure, Finding};
 
 /// Five seconds in which the socket on port 514 of a foreign program lost 1,000 of 11,000 datagrams of 60 bytes, and
 /// its reader had nothing to complain of.
 pub fn losing() -> Evidence {
-    let socket = Socket {
+    let socket = SocketEvidence {
         address: "0.0.0.0:514".into(),
         dropped: 1000,
         dropped_at_once: 100,
         buffer_bytes: Some(300_000),
         full: 0.1,
     };
-    let reader = Reader {
+    let reader = ReaderEvidence {
         pid: 812,
         command: "rsyslogd".into(),
         cores: vec![0, 1],
         ran: Some(0.3),
         waited: Some(0.01),
-        ..Reader::default()
+        ..ReaderEvidence::default()
     };
     Evidence {
         seconds: 5.0,
         stack: Stack { received: Some(10_000), rcvbuf_errors: Some(1000), ..Stack::default() },
-        settings: Settings {
+        settings: KernelSettings {
             rmem_max: Some(4_194_304),
             rmem_default: Some(212_992),
             page_bytes: 4096,
             udp_mem_pages: Some([100_000, 150_000, 200_000]),
             udp_pages_max: Some(100),
             has_default_route: true,
-            ..Settings::default()
+            ..KernelSettings::default()
         },
         ports: vec![Port { port: 514, sockets: vec![socket], reader: Some(reader) }],
         ..Evidence::default()
@@ -41,21 +41,26 @@ pub fn losing() -> Evidence {
 
 /// The same of a listener of udpd, `syslog`.
 pub fn losing_listener() -> Evidence {
-    use crate::explain::evidence::{Lane, Listener, Sink};
+    use crate::explain::evidence::{LaneEvidence, ListenerEvidence, SinkEvidence};
     let mut evidence = losing();
     if let Some(reader) = &mut evidence.ports[0].reader {
         reader.command = "udpd".into();
     }
-    evidence.listeners.push(Listener {
+    evidence.listeners.push(ListenerEvidence {
         name: "syslog".into(),
         ports: vec![514],
         arrived: Some(11_000),
         received: 10_000,
         bytes: 600_000,
         kernel_dropped_unit: "datagrams".into(),
-        lanes: vec![Lane { lane: 0, arrived: Some(11_000), dropped: Some(1000), ..Lane::default() }],
-        sinks: vec![Sink { name: "archive".into(), offered: 10_000, delivered: 10_000, ..Sink::default() }],
-        ..Listener::default()
+        lanes: vec![LaneEvidence { lane: 0, arrived: Some(11_000), dropped: Some(1000), ..LaneEvidence::default() }],
+        sinks: vec![SinkEvidence {
+            name: "archive".into(),
+            offered: 10_000,
+            delivered: 10_000,
+            ..SinkEvidence::default()
+        }],
+        ..ListenerEvidence::default()
     });
     evidence
 }

@@ -1,10 +1,11 @@
 //! What the host ledger says was lost and no case knows a cause of: told by the counter, so that "nothing was lost" is
 //! said only where nothing was.
 
-use crate::explain::evidence::Evidence;
-use crate::explain::finding::{Cure, Finding, Layer, quote};
 use hostloss::tables::{Ip, LinkCounters, SocketCounts, Udp};
 use hostloss::{KernelCounter, KernelTable as _, Loss};
+
+use crate::explain::evidence::Evidence;
+use crate::explain::finding::{Cure, Finding, LossLayer, quote};
 
 /// Counters whose losses other cases tell, all of them.
 const TOLD: &[&str] = &["rx_missed_errors", "drop", "reverse_path_filter", "reasm_fails", "no_ports", "drops"];
@@ -14,7 +15,7 @@ pub fn losses(evidence: &Evidence) -> Vec<Finding> {
     let mut in_backlog = super::backlog::lost(evidence).map_or(0, |(_, lost, _)| lost);
     let stack = &evidence.stack;
     let parts = [stack.rcvbuf_errors, stack.mem_errors, stack.checksum_errors];
-    // What a filter has denied somebody has asked for.
+    // What a filter has denied is no loss: the configuration asks for it.
     let denied: u64 = evidence.listeners.iter().map(|listener| listener.denied_in_kernel).sum();
     let mut at_sockets = parts.iter().flatten().sum::<u64>() + denied;
     let left = |loss: &Loss| {
@@ -22,7 +23,7 @@ pub fn losses(evidence: &Evidence) -> Vec<Finding> {
         let told = match loss.counter.as_str() {
             counter if TOLD.contains(&counter) => loss.count,
             "rx_dropped" => {
-                let in_queues = super::queue::lost_at(evidence, &loss.place).min(loss.count);
+                let in_queues = super::daemon::lost_at(evidence, &loss.place).min(loss.count);
                 in_queues + take(&mut in_backlog, loss.count - in_queues)
             }
             "in_errors" => take(&mut at_sockets, loss.count),
@@ -42,11 +43,11 @@ fn take(rest: &mut u64, count: u64) -> u64 {
 
 fn finding(loss: &Loss, lost: u64) -> Finding {
     let layer = match loss.layer {
-        hostloss::KernelLayer::Nic => Layer::Nic,
-        hostloss::KernelLayer::Softnet => Layer::Backlog,
-        hostloss::KernelLayer::Conntrack | hostloss::KernelLayer::Ip => Layer::Ip,
-        hostloss::KernelLayer::Udp => Layer::Udp,
-        hostloss::KernelLayer::Socket => Layer::Socket,
+        hostloss::KernelLayer::Nic => LossLayer::Nic,
+        hostloss::KernelLayer::Softnet => LossLayer::Backlog,
+        hostloss::KernelLayer::Conntrack | hostloss::KernelLayer::Ip => LossLayer::Ip,
+        hostloss::KernelLayer::Udp => LossLayer::Udp,
+        hostloss::KernelLayer::Socket => LossLayer::Socket,
     };
     let unit = if loss.layer < hostloss::KernelLayer::Udp { "packets of any protocol" } else { "datagrams" };
     let counter = counter(loss);
@@ -71,10 +72,11 @@ fn counter(loss: &Loss) -> Option<&'static KernelCounter> {
 
 #[cfg(test)]
 mod tests {
-    use crate::explain::cases::testing::{first, losing, told};
-    use crate::explain::cases::{diagnose, testing};
-    use crate::explain::evidence::{Core, Evidence, Interface, Listener};
     use hostloss::{HostReading, Losses};
+
+    use crate::explain::cases::diagnose;
+    use crate::explain::cases::testing::{self, first, losing, told};
+    use crate::explain::evidence::{CoreEvidence, Evidence, InterfaceEvidence, ListenerEvidence};
 
     fn lost(reading: &HostReading) -> Evidence {
         Evidence { seconds: 5.0, losses: Losses::of(reading).lost, ..Evidence::default() }
@@ -109,7 +111,7 @@ mod tests {
     fn what_a_filter_has_denied_is_no_loss() {
         let mut reading = HostReading::default();
         reading.udp.in_errors = Some(50);
-        let listener = Listener { denied_in_kernel: 50, ..Listener::default() };
+        let listener = ListenerEvidence { denied_in_kernel: 50, ..ListenerEvidence::default() };
         assert!(diagnose(&Evidence { listeners: vec![listener], ..lost(&reading) }).is_empty());
     }
 
@@ -119,8 +121,12 @@ mod tests {
         reading.nic.entry("eth0".into()).or_default().link.rx_dropped = Some(50);
         let mut evidence = lost(&reading);
         assert_eq!(told(&evidence).2, "ip -s -s link show dev eth0");
-        evidence.cores.insert(0, Core { backlog_dropped: Some(30), ..Core::default() });
-        evidence.interfaces.push(Interface { name: "eth0".into(), dropped: Some(50), ..Interface::default() });
+        evidence.cores.insert(0, CoreEvidence { backlog_dropped: Some(30), ..CoreEvidence::default() });
+        evidence.interfaces.push(InterfaceEvidence {
+            name: "eth0".into(),
+            dropped: Some(50),
+            ..InterfaceEvidence::default()
+        });
         let told: Vec<_> = diagnose(&evidence).iter().map(|finding| (finding.case, finding.lost)).collect();
         assert_eq!(told, [("backlog_too_short", 30), ("unexplained", 20)]);
     }

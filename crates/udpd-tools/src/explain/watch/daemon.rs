@@ -1,15 +1,16 @@
 //! The running daemon's ledger as evidence: what was added between two readings of it, and what its configuration asks
 //! for where that was read.
 
-use crate::explain::evidence::{Dropped, Lane, Listener, Queue, Sink, Upstream};
+use crate::explain::evidence::{
+    Dropped, LaneEvidence, ListenerEvidence, QueueEvidence, SinkEvidence, UpstreamEvidence,
+};
 use udpd_base::handover::route::FullPolicy;
-use udpd_base::ledger::CounterTable;
-use udpd_base::ledger::SENDERS_SHOWN;
 use udpd_base::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, UpstreamSnapshot};
+use udpd_base::ledger::{CounterTable, SENDERS_SHOWN};
 use udpd_engine::config::{Config, ReceiveBuffer};
 
 /// The listeners that were there at both readings.
-pub fn listeners(before: &Snapshot, after: &Snapshot, config: Option<&Config>) -> Vec<Listener> {
+pub fn listeners(before: &Snapshot, after: &Snapshot, config: Option<&Config>) -> Vec<ListenerEvidence> {
     let same = |now: &ListenerSnapshot| {
         let before =
             before.listeners.iter().find(|before| (&before.name, &before.address) == (&now.name, &now.address))?;
@@ -24,7 +25,7 @@ pub fn ports(listener: &ListenerSnapshot) -> Vec<u16> {
     listener.address.split(", ").filter_map(port).collect()
 }
 
-fn listener(before: &ListenerSnapshot, now: &ListenerSnapshot, config: Option<&Config>) -> Listener {
+fn listener(before: &ListenerSnapshot, now: &ListenerSnapshot, config: Option<&Config>) -> ListenerEvidence {
     let dropped = now.counts.dropped.values().zip(before.counts.dropped.values());
     let dropped = dropped.filter(|((counter, _), _)| !counter.is_quiet).map(|((counter, now), (_, before))| Dropped {
         reason: counter.name,
@@ -41,7 +42,7 @@ fn listener(before: &ListenerSnapshot, now: &ListenerSnapshot, config: Option<&C
         ReceiveBuffer::Bytes(bytes) => Some(bytes as u64),
         ReceiveBuffer::Auto => None,
     };
-    Listener {
+    ListenerEvidence {
         name: now.name.clone(),
         ports: ports(now),
         arrived: difference(before.arrived, now.arrived),
@@ -64,27 +65,27 @@ fn difference(before: Option<u64>, now: Option<u64>) -> Option<u64> {
 }
 
 /// What went missing meanwhile; where only bounds are known, the lower one. Listeners without `sequence` have none.
-fn upstream(before: Option<&UpstreamSnapshot>, now: Option<&UpstreamSnapshot>) -> Option<Upstream> {
+fn upstream(before: Option<&UpstreamSnapshot>, now: Option<&UpstreamSnapshot>) -> Option<UpstreamEvidence> {
     let (before, now) = (before?, now?);
     let unit = &now.unit;
     Some(match difference(before.missing, now.missing) {
-        Some(missing) => Upstream { missing: Some(missing), unit: unit.clone() },
+        Some(missing) => UpstreamEvidence { missing: Some(missing), unit: unit.clone() },
         None => {
             let at_least = now.missing_at_least.saturating_sub(before.missing_at_least);
-            Upstream { missing: Some(at_least), unit: format!("{unit} at least") }
+            UpstreamEvidence { missing: Some(at_least), unit: format!("{unit} at least") }
         }
     })
 }
 
-fn of_lane(now: &LaneSnapshot, before: &[LaneSnapshot]) -> Lane {
+fn of_lane(now: &LaneSnapshot, before: &[LaneSnapshot]) -> LaneEvidence {
     let before = before.iter().find(|before| before.lane == now.lane);
-    Lane {
+    LaneEvidence {
         lane: now.lane,
         arrived: before.and_then(|before| difference(before.arrived, now.arrived)),
         dropped: before.and_then(|before| difference(before.kernel_dropped, now.kernel_dropped)),
         senders: (!now.senders.is_empty() && now.senders.len() < SENDERS_SHOWN).then_some(now.senders.len()),
         busiest: now.senders.first().map(|busiest| (busiest.address, busiest.share)),
-        queue: now.xdp.as_ref().map(|xdp| Queue {
+        queue: now.xdp.as_ref().map(|xdp| QueueEvidence {
             interface: xdp.interface.clone(),
             number: now.queue.unwrap_or(0),
             frames: xdp.chunks,
@@ -92,11 +93,11 @@ fn of_lane(now: &LaneSnapshot, before: &[LaneSnapshot]) -> Lane {
     }
 }
 
-fn of_sink(now: &SinkSnapshot, before: &[SinkSnapshot], config: Option<&Config>) -> Sink {
+fn of_sink(now: &SinkSnapshot, before: &[SinkSnapshot], config: Option<&Config>) -> SinkEvidence {
     let before = before.iter().find(|before| before.name == now.name);
     let since = |field: fn(&SinkSnapshot) -> u64| field(now).saturating_sub(before.map_or(0, field));
     let written = config.and_then(|config| config.sinks.iter().find(|sink| sink.name == now.name));
-    Sink {
+    SinkEvidence {
         name: now.name.clone(),
         offered: since(|sink| sink.offered),
         delivered: since(|sink| sink.counts.delivered),
@@ -128,9 +129,9 @@ mod tests {
     fn what_went_missing_meanwhile_is_the_number_or_the_lower_bound() {
         let told = |before, now| upstream(Some(&before), Some(&now)).expect("numbers");
         let exactly = told(missing(Some(3), 1), missing(Some(10), 2));
-        assert_eq!(exactly, Upstream { missing: Some(7), unit: "flows".into() });
+        assert_eq!(exactly, UpstreamEvidence { missing: Some(7), unit: "flows".into() });
         let at_least = told(missing(Some(3), 1), missing(None, 5));
-        assert_eq!(at_least, Upstream { missing: Some(4), unit: "flows at least".into() });
+        assert_eq!(at_least, UpstreamEvidence { missing: Some(4), unit: "flows at least".into() });
         assert_eq!(upstream(None, Some(&missing(Some(1), 1))), None);
     }
 }

@@ -1,16 +1,21 @@
-//! The counters of the host ledger as evidence: what was added between two readings, per layer, and the settings that
-//! the cures are computed from.
+//! The host as evidence: what its counters added between two readings, per layer, how each core spent its time, what
+//! the cards are set to, and the settings that the cures are computed from. And what changes too fast for two readings,
+//! looked at ten times a second: how full receive buffers are, what they drop at once, how much memory UDP and
+//! fragments have, and whether a process is stopped.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use ::steer::format_core_list;
-
-use super::cores::Shares;
-use super::looks::Looks;
-use crate::explain::evidence::{Core, Interface, Settings, Stack};
+use ::steer::ethtool::FlowHash;
+use ::steer::model::{self, Kind};
+use ::steer::{Setting, format_core_list};
 use hostloss::HostReading;
+
+use crate::explain::evidence::{CoreEvidence, InterfaceEvidence, KernelSettings, PlanDrift, Stack};
+use crate::steer;
+use udpd_engine::config::Config;
+use udpd_engine::plan::interfaces::Kernel;
 
 /// The sum of those that are known; not known when none is.
 fn sum(parts: [Option<u64>; 2]) -> Option<u64> {
@@ -33,11 +38,15 @@ pub fn stack(counted: &HostReading) -> Stack {
 }
 
 /// The interfaces that count something of their own, with what they are set to.
-pub fn interfaces(counted: &HostReading, mut set: BTreeMap<String, Interface>, proc_root: &Path) -> Vec<Interface> {
+pub fn interfaces(
+    counted: &HostReading,
+    mut set: BTreeMap<String, InterfaceEvidence>,
+    proc_root: &Path,
+) -> Vec<InterfaceEvidence> {
     let own = counted.nic.iter().filter(|(_, interface)| !interface.repeats_others);
     own.map(|(name, interface)| {
         let link = &interface.link;
-        Interface {
+        InterfaceEvidence {
             name: name.clone(),
             packets: link.rx_packets,
             bytes: link.rx_bytes,
@@ -51,8 +60,8 @@ pub fn interfaces(counted: &HostReading, mut set: BTreeMap<String, Interface>, p
     .collect()
 }
 
-pub fn cores(counted: &HostReading, shares: &BTreeMap<usize, Shares>) -> BTreeMap<usize, Core> {
-    let mut cores: BTreeMap<usize, Core> = BTreeMap::new();
+pub fn cores(counted: &HostReading, shares: &BTreeMap<usize, CoreShares>) -> BTreeMap<usize, CoreEvidence> {
+    let mut cores: BTreeMap<usize, CoreEvidence> = BTreeMap::new();
     for (number, softnet) in &counted.softnet {
         let core = cores.entry(*number as usize).or_default();
         core.processed = softnet.processed;
@@ -66,7 +75,7 @@ pub fn cores(counted: &HostReading, shares: &BTreeMap<usize, Shares>) -> BTreeMa
     cores
 }
 
-pub fn settings(counted: &HostReading, looks: &Looks, proc_root: &Path) -> Settings {
+pub fn settings(counted: &HostReading, looks: &Looks, proc_root: &Path) -> KernelSettings {
     let memory = &counted.memory;
     let pages = match (memory.udp_pages_low, memory.udp_pages_pressure, memory.udp_pages_max) {
         (Some(low), Some(pressure), Some(max)) => Some([low, pressure, max]),
@@ -76,7 +85,7 @@ pub fn settings(counted: &HostReading, looks: &Looks, proc_root: &Path) -> Setti
     let total =
         meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB")?.trim().parse().ok());
     let routes = fs::read_to_string(proc_root.join("net/route")).unwrap_or_default();
-    Settings {
+    KernelSettings {
         rmem_max: memory.rmem_max,
         rmem_default: memory.rmem_default,
         page_bytes: mmsg::page_bytes() as u64,
@@ -105,7 +114,7 @@ fn is_default_route(line: &str) -> bool {
 }
 
 /// Cores of which the kernel does not tell what their backlog dropped, where it does of others.
-pub fn unseen(cores: &BTreeMap<usize, Core>) -> Option<String> {
+pub fn unseen(cores: &BTreeMap<usize, CoreEvidence>) -> Option<String> {
     let (told, others): (Vec<_>, Vec<_>) = cores.iter().partition(|(_, core)| core.backlog_dropped.is_some());
     let others: Vec<usize> = others.into_iter().map(|(core, _)| *core).collect();
     let is_told = !told.is_empty() && !others.is_empty();
@@ -124,10 +133,184 @@ fn number<T: std::str::FromStr>(path: &Path) -> Option<T> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// Of the time of a core between two readings.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CoreShares {
+    pub busy: f64,
+    pub softirq: f64,
+    pub steal: f64,
+}
+
+/// Ticks by core, in the kernel's order: user, nice, system, idle, iowait, irq, softirq, steal.
+pub type Ticks = BTreeMap<usize, [u64; 8]>;
+
+pub fn parse_ticks(stat: &str) -> Ticks {
+    let core = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let number = words.next()?.strip_prefix("cpu")?.parse().ok()?;
+        let mut ticks = [0; 8];
+        for tick in &mut ticks {
+            *tick = words.next()?.parse().ok()?;
+        }
+        Some((number, ticks))
+    };
+    stat.lines().filter_map(core).collect()
+}
+
+/// Cores that were there at both readings, and for which time has passed.
+pub fn core_shares(before: &Ticks, after: &Ticks) -> BTreeMap<usize, CoreShares> {
+    let share = |(core, after): (&usize, &[u64; 8])| {
+        let before = before.get(core)?;
+        let mut ticks = [0; 8];
+        for (place, tick) in ticks.iter_mut().enumerate() {
+            *tick = after[place].saturating_sub(before[place]);
+        }
+        let all = ticks.iter().sum::<u64>();
+        let [.., idle, wait, _, softirq, steal] = ticks;
+        let part = |ticks: u64| ticks as f64 / all as f64;
+        (all > 0)
+            .then(|| (*core, CoreShares { busy: part(all - idle - wait), softirq: part(softirq), steal: part(steal) }))
+    };
+    after.iter().filter_map(share).collect()
+}
+
+/// The settings of each of these interfaces that has a device, and what could not be read.
+pub fn read_cards(names: &[String], config: Option<&Config>) -> (BTreeMap<String, InterfaceEvidence>, Vec<String>) {
+    let mut unseen = Vec::new();
+    let kernel = match Kernel::open() {
+        Ok(kernel) => kernel,
+        Err(failure) => return (BTreeMap::new(), vec![format!("rings, queues and interrupts: {failure}")]),
+    };
+    let mut found = BTreeMap::new();
+    // One by one: a card that is taken out meanwhile costs the others nothing.
+    for name in names {
+        match kernel.reader().read(std::slice::from_ref(name)) {
+            Ok(host) => found.extend(host.interfaces.iter().filter_map(card_settings)),
+            Err(error) => unseen.push(format!("rings, queues and interrupts of {name}: {error}")),
+        }
+    }
+    if let Some(config) = config.filter(|config| !config.steer.interfaces.is_empty()) {
+        match steer::drifts(config) {
+            Ok(drifts) => {
+                for drift in drifts {
+                    if let Some(interface) = found.get_mut(&drift.change.interface) {
+                        let is_of_the_ring = matches!(drift.change.setting, Setting::Rings | Setting::Coalescing);
+                        interface.drifts.push(PlanDrift { what: drift.to_string(), is_of_the_ring });
+                    }
+                }
+            }
+            Err(failure) => unseen.push(format!("whether the cards are as the steering plan has them: {failure}")),
+        }
+    }
+    (found, unseen)
+}
+
+/// Virtual interfaces have no rings, and their queues no interrupts.
+fn card_settings(interface: &model::Interface) -> Option<(String, InterfaceEvidence)> {
+    if interface.kind != Kind::Physical {
+        return None;
+    }
+    let core = |queue: &model::Queue| match queue.work.get()?.cores.as_slice() {
+        [core] => Some(*core),
+        _ => None,
+    };
+    let settings = InterfaceEvidence {
+        name: interface.name.clone(),
+        driver: interface.driver.get().cloned().unwrap_or_default(),
+        ring: interface.rings.get().map(|rings| (rings.rx, rings.rx_max)),
+        queue_cores: interface.queues.iter().map(core).collect(),
+        hashes_addresses_only: interface.flow_hash_v4.get().map(|hash| *hash == FlowHash::ADDRESSES),
+        ..InterfaceEvidence::default()
+    };
+    Some((interface.name.clone(), settings))
+}
+
+/// A buffer that is this full counts as full: the kernel keeps a part of it for itself while a reader works.
+const FULL: f64 = 0.7;
+
+/// All looks together.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Looks {
+    pub count: u32,
+    /// By inode.
+    pub sockets: BTreeMap<u64, SocketLook>,
+    pub udp_pages_max: Option<u64>,
+    pub fragments_max_bytes: Option<u64>,
+    pub fragments6_max_bytes: Option<u64>,
+    /// By process: at how many looks it was stopped.
+    pub stopped: BTreeMap<u32, u32>,
+}
+
+/// One socket.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SocketLook {
+    /// As the kernel counts, from the socket's beginning, at the last look.
+    drops: u32,
+    pub dropped_at_once: u64,
+    /// At how many looks it was full.
+    pub full: u32,
+}
+
+impl Looks {
+    /// Looks once more. `buffers` are the sizes of receive buffers by inode, `readers` the processes that are watched.
+    pub fn look(&mut self, proc_root: &Path, buffers: &BTreeMap<u64, u64>, readers: &[u32]) {
+        self.count += 1;
+        for table in ["net/udp", "net/udp6"] {
+            let text = fs::read_to_string(proc_root.join(table)).unwrap_or_default();
+            for (inode, queued, drops) in text.lines().skip(1).filter_map(parse_socket) {
+                let Some(buffer) = buffers.get(&inode) else { continue };
+                let is_first = !self.sockets.contains_key(&inode);
+                let seen = self.sockets.entry(inode).or_default();
+                let dropped = if is_first { 0 } else { u64::from(drops.wrapping_sub(seen.drops)) };
+                seen.drops = drops;
+                seen.dropped_at_once = seen.dropped_at_once.max(dropped);
+                seen.full += u32::from(queued as f64 >= *buffer as f64 * FULL);
+            }
+        }
+        let sockstat = fs::read_to_string(proc_root.join("net/sockstat")).unwrap_or_default();
+        self.udp_pages_max = self.udp_pages_max.max(word(&sockstat, "UDP:", "mem"));
+        self.fragments_max_bytes = self.fragments_max_bytes.max(word(&sockstat, "FRAG:", "memory"));
+        let sockstat6 = fs::read_to_string(proc_root.join("net/sockstat6")).unwrap_or_default();
+        self.fragments6_max_bytes = self.fragments6_max_bytes.max(word(&sockstat6, "FRAG6:", "memory"));
+        for &reader in readers {
+            let stat = fs::read_to_string(proc_root.join(format!("{reader}/stat"))).unwrap_or_default();
+            *self.stopped.entry(reader).or_default() += u32::from(is_stopped(&stat));
+        }
+    }
+
+    /// Of the looks, those at which the socket was full.
+    pub fn full(&self, inode: u64) -> f64 {
+        let full = self.sockets.get(&inode).map_or(0, |seen| seen.full);
+        f64::from(full) / f64::from(self.count.max(1))
+    }
+}
+
+/// Inode, bytes in the queue and drops of a line of the table of sockets.
+fn parse_socket(line: &str) -> Option<(u64, u64, u32)> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let (_, queued) = fields.get(4)?.split_once(':')?;
+    let queued = u64::from_str_radix(queued, 16).ok()?;
+    Some((fields.get(9)?.parse().ok()?, queued, fields.last()?.parse().ok()?))
+}
+
+/// The number behind a word in the line that begins so.
+fn word(text: &str, line: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|found| found.strip_prefix(line))?;
+    let mut words = line.split_ascii_whitespace().skip_while(|word| *word != name);
+    words.nth(1)?.parse().ok()
+}
+
+/// The state stands behind the name, which may have anything in it.
+fn is_stopped(stat: &str) -> bool {
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|state| state.starts_with(['T', 't']))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use hostloss::testing::root;
+
+    use super::*;
 
     #[test]
     fn both_families_are_added_and_what_neither_tells_is_not_known() {
@@ -152,10 +335,62 @@ mod tests {
 
     #[test]
     fn a_core_that_came_meanwhile_does_not_hide_what_the_others_dropped() {
-        let told = Core { backlog_dropped: Some(5), ..Core::default() };
-        let cores = BTreeMap::from([(0, told), (3, Core::default())]);
+        let told = CoreEvidence { backlog_dropped: Some(5), ..CoreEvidence::default() };
+        let cores = BTreeMap::from([(0, told), (3, CoreEvidence::default())]);
         assert!(unseen(&cores).is_some_and(|words| words.contains("core 3")));
         let evidence = crate::explain::evidence::Evidence { cores, ..Default::default() };
         assert_eq!(evidence.backlog_dropped(), Some(5));
+    }
+
+    #[test]
+    fn shares_are_those_of_the_time_between() {
+        let before =
+            parse_ticks("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu7 1 1 1 1 1 1 1 1 0 0\nintr 5\n");
+        let after = parse_ticks("cpu0 10 0 20 40 10 0 15 5 0 0\ncpu8 1 1 1 1 1 1 1 1 0 0\n");
+        let shares = core_shares(&before, &after);
+        assert_eq!(shares, BTreeMap::from([(0, CoreShares { busy: 0.5, softirq: 0.15, steal: 0.05 })]));
+    }
+
+    #[test]
+    fn a_core_for_which_no_time_has_passed_has_no_shares() {
+        let ticks = parse_ticks("cpu0 1 1 1 1 1 1 1 1 0 0\n");
+        assert_eq!(core_shares(&ticks, &ticks), BTreeMap::new());
+    }
+
+    const HEADING: &str =
+        "  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode\n";
+
+    fn table(queued: &str, drops: u32) -> String {
+        format!(
+            "{HEADING}  1: 00000000:0202 00000000:0000 07 00000000:{queued} 00:00000000 00000000 0 0 4711 2 0 {drops}\n"
+        )
+    }
+
+    #[test]
+    fn the_most_that_was_dropped_between_two_looks_and_how_often_it_was_full_is_kept() {
+        let buffers = BTreeMap::from([(4711, 1000)]);
+        let mut looks = Looks::default();
+        for (queued, drops) in [("00000000", 5), ("000003E8", 105), ("000003E8", 110), ("00000000", 110)] {
+            let sockstat = "UDP: inuse 3 mem 17\nFRAG: inuse 1 memory 4096\n";
+            let sockstat6 = "FRAG6: inuse 0 memory 512\n";
+            let stat = "12 (a) b) T 1 2\n";
+            let table = table(queued, drops);
+            let files =
+                [("net/udp", &*table), ("net/sockstat", sockstat), ("net/sockstat6", sockstat6), ("12/stat", stat)];
+            let found = root(&files);
+            looks.look(found.path(), &buffers, &[12]);
+        }
+        let seen = looks.sockets[&4711];
+        assert_eq!((seen.dropped_at_once, looks.full(4711)), (100, 0.5));
+        assert_eq!((looks.udp_pages_max, looks.fragments_max_bytes), (Some(17), Some(4096)));
+        assert_eq!(looks.fragments6_max_bytes, Some(512));
+        assert_eq!(looks.stopped, BTreeMap::from([(12, 4)]));
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_known() {
+        let mut looks = Looks::default();
+        looks.look(root(&[]).path(), &BTreeMap::new(), &[]);
+        assert_eq!((looks.udp_pages_max, looks.fragments_max_bytes, looks.full(1)), (None, None, 0.0));
     }
 }

@@ -1,15 +1,10 @@
 //! Takes readings for some seconds and makes evidence of them. Everything that is read is read here and in the files
 //! beside it; what cannot be read is said and never guessed.
 
-pub mod cores;
 pub mod daemon;
-pub mod elsewhere;
 pub mod host;
-pub mod interfaces;
-pub mod looks;
 pub mod names;
 pub mod sockets;
-pub mod threads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,8 +13,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::looks::Looks;
-use self::names::Names;
+use self::host::Looks;
+use self::names::DropNames;
 use self::sockets::Owners;
 use super::evidence::Evidence;
 use hostloss as host_ledger;
@@ -37,7 +32,7 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// What to watch, and for how long.
 #[allow(missing_debug_implementations, reason = "it has a function")]
-pub struct Target<'a> {
+pub struct WatchTarget<'a> {
     pub port: Option<u16>,
     pub interface: Option<&'a str>,
     pub duration: Duration,
@@ -50,14 +45,14 @@ pub struct Target<'a> {
     pub is_named: bool,
 }
 
-/// What was seen, and of whom.
+/// What was seen, and on what.
 #[derive(Debug)]
-pub struct Watched {
+pub struct WatchedHost {
     pub evidence: Evidence,
     pub subject: String,
 }
 
-pub fn watch(target: &Target<'_>) -> Result<Watched, Failure> {
+pub fn watch(target: &WatchTarget<'_>) -> Result<WatchedHost, Failure> {
     let proc_root = Path::new("/proc");
     let mut unseen = Vec::new();
     let ledger = match (target.ask)() {
@@ -77,10 +72,10 @@ pub fn watch(target: &Target<'_>) -> Result<Watched, Failure> {
     let has_all_ports = target.port.is_none() && ledger.is_none();
     let ports = ports(target, ledger.as_ref(), proc_root);
     let mut reader = HostReader::new(ports.iter().copied());
-    let before = Moment::take(&mut reader, &ports, proc_root);
-    let mut names = Names::open();
+    let before = HostSample::take(&mut reader, &ports, proc_root);
+    let mut names = DropNames::open();
     let looks = look(target, &before, &mut names, proc_root);
-    let after = Moment::take(&mut reader, &ports, proc_root);
+    let after = HostSample::take(&mut reader, &ports, proc_root);
     let seconds = (after.at - before.at).as_secs_f64();
     let counted = after.reading.since(&before.reading);
     for (_, why) in before.reading.unread.iter().chain(&after.reading.unread) {
@@ -102,15 +97,15 @@ pub fn watch(target: &Target<'_>) -> Result<Watched, Failure> {
     if let Some(port) = target.port {
         evidence.listeners.retain(|listener| listener.ports.contains(&port));
         if counted.sockets.as_ref().is_some_and(Vec::is_empty) {
-            evidence.elsewhere = elsewhere::listeners(port, proc_root);
+            evidence.elsewhere = sockets::listeners(port, proc_root);
         }
     }
     let named: Vec<String> = counted.nic.keys().filter(|name| is_meant(target, name)).cloned().collect();
-    let (set, unread) = interfaces::read(&named, target.config);
+    let (set, unread) = host::read_cards(&named, target.config);
     unseen.extend(unread);
     evidence.interfaces = host::interfaces(&counted, set, proc_root);
     evidence.interfaces.retain(|interface| is_meant(target, &interface.name));
-    evidence.cores = host::cores(&counted, &cores::since(&before.ticks, &after.ticks));
+    evidence.cores = host::cores(&counted, &host::core_shares(&before.ticks, &after.ticks));
     unseen.extend(host::unseen(&evidence.cores));
     evidence.losses = Losses::of(&counted).lost;
     evidence.losses.retain(|loss| loss.layer != host_ledger::KernelLayer::Nic || is_meant(target, &loss.place));
@@ -123,7 +118,7 @@ pub fn watch(target: &Target<'_>) -> Result<Watched, Failure> {
     evidence.reasons = reasons;
     unseen.extend(nameless);
     evidence.unseen = unseen;
-    Ok(Watched { subject: subject(target, &evidence), evidence })
+    Ok(WatchedHost { subject: subject(target, &evidence), evidence })
 }
 
 /// Refuses an interface that is not there, before anything is watched.
@@ -138,7 +133,7 @@ fn must_exist(name: &str, proc_root: &Path) -> Result<(), Failure> {
 }
 
 /// Whether an interface is looked at.
-fn is_meant(target: &Target<'_>, name: &str) -> bool {
+fn is_meant(target: &WatchTarget<'_>, name: &str) -> bool {
     target.interface.is_none_or(|wanted| wanted == name)
 }
 
@@ -146,8 +141,8 @@ fn has_port(ledger: &Snapshot, port: u16) -> bool {
     ledger.listeners.iter().any(|listener| daemon::ports(listener).contains(&port))
 }
 
-/// The port that was asked for, or those of the daemon, or all that somebody has, connected or not.
-fn ports(target: &Target<'_>, ledger: Option<&Snapshot>, proc_root: &Path) -> BTreeSet<u16> {
+/// The port that was asked for, or those of the daemon, or all that have a socket, connected or not.
+fn ports(target: &WatchTarget<'_>, ledger: Option<&Snapshot>, proc_root: &Path) -> BTreeSet<u16> {
     if let Some(port) = target.port {
         return [port].into();
     }
@@ -158,7 +153,7 @@ fn ports(target: &Target<'_>, ledger: Option<&Snapshot>, proc_root: &Path) -> BT
     sockets.iter().map(|socket| socket.address.port()).collect()
 }
 
-fn subject(target: &Target<'_>, evidence: &Evidence) -> String {
+fn subject(target: &WatchTarget<'_>, evidence: &Evidence) -> String {
     match (target.port, evidence.listeners.len()) {
         (Some(port), _) => format!("port {port}"),
         (None, 0) => format!("{} ports with a UDP socket", evidence.ports.len()),
@@ -168,19 +163,19 @@ fn subject(target: &Target<'_>, evidence: &Evidence) -> String {
 }
 
 /// All readings at one moment.
-struct Moment {
+struct HostSample {
     /// When the counters were read.
     at: Instant,
     reading: HostReading,
-    ticks: cores::Ticks,
+    ticks: host::Ticks,
     owners: Owners,
 }
 
-impl Moment {
+impl HostSample {
     fn take(reader: &mut HostReader, ports: &BTreeSet<u16>, proc_root: &Path) -> Self {
         Self {
             owners: Owners::find(ports, proc_root),
-            ticks: cores::parse(&fs::read_to_string(proc_root.join("stat")).unwrap_or_default()),
+            ticks: host::parse_ticks(&fs::read_to_string(proc_root.join("stat")).unwrap_or_default()),
             reading: reader.read().clone(),
             at: Instant::now(),
         }
@@ -188,7 +183,7 @@ impl Moment {
 }
 
 /// Looks until the time is over.
-fn look(target: &Target<'_>, before: &Moment, names: &mut Names, proc_root: &Path) -> Looks {
+fn look(target: &WatchTarget<'_>, before: &HostSample, names: &mut DropNames, proc_root: &Path) -> Looks {
     let sockets = before.reading.sockets.iter().flatten();
     let buffers: BTreeMap<u64, u64> =
         sockets.map(|socket| (socket.inode, socket.counts.buffer_bytes.unwrap_or(u64::MAX))).collect();
@@ -205,7 +200,7 @@ fn look(target: &Target<'_>, before: &Moment, names: &mut Names, proc_root: &Pat
         let left = target.duration.saturating_sub(started.elapsed());
         if is_shown && shown != left.as_secs() + 1 {
             shown = left.as_secs() + 1;
-            // Whoever closes stderr does not want to be told.
+            // A closed stderr is no reason to stop.
             let _ = write!(io::stderr().lock(), "\rwatching, {shown} s left \r");
         }
         thread::sleep(TICK.min(left));
@@ -218,8 +213,9 @@ fn look(target: &Target<'_>, before: &Moment, names: &mut Names, proc_root: &Pat
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use hostloss::testing::root;
+
+    use super::*;
 
     #[test]
     fn an_interface_that_is_not_there_is_refused_with_those_that_are() {

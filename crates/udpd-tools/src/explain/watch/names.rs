@@ -4,20 +4,20 @@
 
 use hostloss::drops::{BlindSpot, DropTally, Tracepoints, Watch};
 
-use crate::explain::evidence::Reason;
+use crate::explain::evidence::NamedDrops;
 
-/// What nobody sees who does not see the names.
+/// What is not seen without the names.
 const FIREWALL: &str = "what rules of a firewall (netfilter) dropped: only the kernel's names for drops tell";
 
 /// A watch over the tracepoints, or why there is none.
 #[derive(Debug)]
-pub struct Names {
+pub struct DropNames {
     watch: Result<Watch, String>,
     /// Why what came later is not in it.
     broken: Option<String>,
 }
 
-impl Names {
+impl DropNames {
     pub fn open() -> Self {
         let watch = Tracepoints::read().and_then(|tracepoints| Watch::open(&tracepoints));
         Self { watch: watch.map_err(|error| error.to_string()), broken: None }
@@ -34,7 +34,7 @@ impl Names {
 
     /// What there is in the rings and was taken before: of a socket by port, of everything else without one. And what
     /// is not in it.
-    pub fn close(mut self) -> (Vec<Reason>, Vec<String>) {
+    pub fn close(mut self) -> (Vec<NamedDrops>, Vec<String>) {
         self.take();
         match &self.watch {
             Ok(watch) => {
@@ -50,9 +50,10 @@ impl Names {
     }
 }
 
-fn reasons(tally: DropTally) -> Vec<Reason> {
-    let by_port = tally.by_port.into_iter().map(|it| Reason { name: it.reason, port: Some(it.port), count: it.count });
-    let others = tally.by_reason.into_iter().map(|it| Reason { name: it.reason, port: None, count: it.count });
+fn reasons(tally: DropTally) -> Vec<NamedDrops> {
+    let by_port =
+        tally.by_port.into_iter().map(|it| NamedDrops { name: it.reason, port: Some(it.port), count: it.count });
+    let others = tally.by_reason.into_iter().map(|it| NamedDrops { name: it.reason, port: None, count: it.count });
     by_port.chain(others).collect()
 }
 
@@ -85,7 +86,7 @@ mod tests {
             assert!(says_so(&unseen(&DropTally { unseen: vec![gap], ..DropTally::default() })), "{gap:?}");
         }
         assert!(!says_so(&unseen(&DropTally { unseen: vec![BlindSpot::Ports], ..DropTally::default() })));
-        let (reasons, words) = Names { watch: Err("not allowed".into()), broken: None }.close();
+        let (reasons, words) = DropNames { watch: Err("not allowed".into()), broken: None }.close();
         assert!(reasons.is_empty() && says_so(&words), "{words:?}");
     }
 

@@ -1,15 +1,18 @@
-//! The sockets of the watched ports and the processes that read them, from the host's counters, from looks and from the
-//! times of threads.
+//! The sockets of the watched ports and the processes that read them: from the host's counters, from looks and from the
+//! times of threads. How long a reader's threads ran and waited for a core, on which cores they may run, and what a
+//! control group kept from them. And which process listens on a port in another network namespace: a container whose
+//! port is not published, or a daemon that was started in the wrong place.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use super::looks::Looks;
-use super::threads::Process;
-use crate::explain::evidence::{Listener, Port, Reader, Socket};
 use hostloss::HostReading;
 use hostloss::tables::Udp;
+
+use super::host::Looks;
+use crate::explain::evidence::{Elsewhere, ListenerEvidence, Port, ReaderEvidence, SocketEvidence, Throttled};
+use crate::explain::finding::quote;
 use udpd_base::os::holder;
 
 /// How the receivers of udpd are called; the threads of others may all receive.
@@ -42,7 +45,13 @@ impl Owners {
     }
 
     /// Who reads these sockets: the process that has the one that lost the most.
-    fn reader(&self, sockets: &[(u64, Socket)], earlier: &Self, looks: &Looks, seconds: f64) -> Option<Reader> {
+    fn reader(
+        &self,
+        sockets: &[(u64, SocketEvidence)],
+        earlier: &Self,
+        looks: &Looks,
+        seconds: f64,
+    ) -> Option<ReaderEvidence> {
         let (inode, _) = sockets.iter().max_by_key(|(_, socket)| socket.dropped)?;
         let process = self.processes.get(self.by_inode.get(inode)?)?;
         let receives = |name: &str| process.command != "udpd" || name.starts_with(RECEIVER);
@@ -56,13 +65,13 @@ impl Owners {
 
 /// By port, those that have dropped the most first.
 pub fn ports(counted: &HostReading, looks: &Looks, (before, after): (&Owners, &Owners), seconds: f64) -> Vec<Port> {
-    let mut by_port: BTreeMap<u16, Vec<(u64, Socket)>> = BTreeMap::new();
+    let mut by_port: BTreeMap<u16, Vec<(u64, SocketEvidence)>> = BTreeMap::new();
     let mut damaged = damaged(counted);
     for socket in counted.sockets.iter().flatten().filter(|socket| !socket.own) {
         let drops = socket.counts.drops.unwrap_or(0);
         let not_queued = drops.saturating_sub(damaged);
         damaged -= drops - not_queued;
-        let seen = Socket {
+        let seen = SocketEvidence {
             address: socket.address.to_string(),
             dropped: not_queued,
             dropped_at_once: looks.sockets.get(&socket.inode).map_or(0, |seen| seen.dropped_at_once),
@@ -71,7 +80,7 @@ pub fn ports(counted: &HostReading, looks: &Looks, (before, after): (&Owners, &O
         };
         by_port.entry(socket.address.port()).or_default().push((socket.inode, seen));
     }
-    let port = |(port, sockets): (u16, Vec<(u64, Socket)>)| {
+    let port = |(port, sockets): (u16, Vec<(u64, SocketEvidence)>)| {
         let reader = after.reader(&sockets, before, looks, seconds);
         Port { port, reader, sockets: sockets.into_iter().map(|(_, socket)| socket).collect() }
     };
@@ -91,10 +100,10 @@ fn damaged(counted: &HostReading) -> u64 {
 
 /// Takes off what filters have denied for the listeners of a running daemon: the kernel counts it at their sockets as
 /// if their buffers had been full. It does not say at which, so it is taken off those that dropped the most.
-pub fn take_off_denied(ports: &mut [Port], listeners: &[Listener]) {
+pub fn take_off_denied(ports: &mut [Port], listeners: &[ListenerEvidence]) {
     for listener in listeners {
         let own = ports.iter_mut().filter(|port| listener.ports.contains(&port.port));
-        let mut sockets: Vec<&mut Socket> = own.flat_map(|port| &mut port.sockets).collect();
+        let mut sockets: Vec<&mut SocketEvidence> = own.flat_map(|port| &mut port.sockets).collect();
         sockets.sort_by_key(|socket| std::cmp::Reverse(socket.dropped));
         let mut denied = listener.denied_in_kernel;
         for socket in sockets {
@@ -107,7 +116,7 @@ pub fn take_off_denied(ports: &mut [Port], listeners: &[Listener]) {
     ports.sort_by_key(|port| std::cmp::Reverse(port.dropped()));
 }
 
-/// What cannot be said of ports that lost something because nobody tells who reads them.
+/// One line for each port that lost something and whose reader is not known.
 pub fn unnamed(ports: &[Port]) -> Vec<String> {
     let unnamed = ports.iter().filter(|port| port.dropped() > 0 && port.reader.is_none());
     unnamed
@@ -117,11 +126,192 @@ pub fn unnamed(ports: &[Port]) -> Vec<String> {
         .collect()
 }
 
+/// A process at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Process {
+    pub pid: u32,
+    pub command: String,
+    /// By id.
+    threads: BTreeMap<u32, Thread>,
+    groups: Vec<ControlGroup>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Thread {
+    name: String,
+    cores: Vec<usize>,
+    /// In nanoseconds; `None` where the kernel does not count.
+    times: Option<(u64, u64)>,
+}
+
+/// A control group with a limit of CPU time.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct ControlGroup {
+    folder: PathBuf,
+    /// The periods in which it was given time, and those in which that was used up. The throttled time itself adds up
+    /// over cores.
+    periods: u64,
+    throttled: u64,
+    command: String,
+    cores: Option<f64>,
+}
+
+impl Process {
+    pub fn read(root: &Path, pid: u32, command: &str) -> Self {
+        let folder = root.join(format!("proc/{pid}"));
+        let mut threads = BTreeMap::new();
+        for entry in fs::read_dir(folder.join("task")).into_iter().flatten().flatten() {
+            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            threads.insert(id, Thread::read(&entry.path()));
+        }
+        Self { pid, command: command.to_owned(), threads, groups: groups(root, &folder) }
+    }
+
+    /// What became of it since `earlier`. Of its threads the one that counts is the busiest of those that `receives`
+    /// says may receive.
+    pub fn since(&self, earlier: &Self, seconds: f64, receives: impl Fn(&str) -> bool) -> ReaderEvidence {
+        let share = |nanoseconds: u64| (nanoseconds as f64 / 1e9 / seconds.max(0.001)).min(1.0);
+        let mut busiest: Option<(&Thread, f64, f64)> = None;
+        for (id, thread) in self.threads.iter().filter(|(_, thread)| receives(&thread.name)) {
+            let before = earlier.threads.get(id).and_then(|before| before.times);
+            let Some(((ran, waited), (ran_before, waited_before))) = thread.times.zip(before) else { continue };
+            let ran = share(ran.saturating_sub(ran_before));
+            let waited = share(waited.saturating_sub(waited_before));
+            if busiest.is_none_or(|(_, most_ran, most_waited)| ran + waited > most_ran + most_waited) {
+                busiest = Some((thread, ran, waited));
+            }
+        }
+        ReaderEvidence {
+            pid: self.pid,
+            command: self.command.clone(),
+            cores: busiest.map_or_else(Vec::new, |(thread, ..)| thread.cores.clone()),
+            ran: busiest.map(|(_, ran, _)| ran),
+            waited: busiest.map(|(.., waited)| waited),
+            is_stopped: false,
+            throttled: self.throttled_since(earlier),
+        }
+    }
+
+    fn throttled_since(&self, earlier: &Self) -> Option<Throttled> {
+        let since = |group: &ControlGroup| {
+            let before = earlier.groups.iter().find(|before| before.folder == group.folder)?;
+            let periods = group.periods.saturating_sub(before.periods).max(1);
+            let throttled = group.throttled.saturating_sub(before.throttled);
+            Some((throttled as f64 / periods as f64).min(1.0))
+        };
+        let found = self.groups.iter().filter_map(|group| Some((group, since(group)?)));
+        let (group, share) = found.max_by(|(_, share), (_, other)| share.total_cmp(other))?;
+        (share > 0.0).then(|| Throttled { share, command: group.command.clone(), cores: group.cores })
+    }
+}
+
+impl Thread {
+    fn read(folder: &Path) -> Self {
+        let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+        let status = read("status");
+        let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let schedstat = read("schedstat");
+        let mut numbers = schedstat.split_ascii_whitespace().map(str::parse::<u64>);
+        let times = numbers.next().and_then(Result::ok).zip(numbers.next().and_then(Result::ok));
+        Self {
+            name: read("comm").trim_end().to_owned(),
+            cores: cores.and_then(|cores| steer::parse_core_list(cores.trim()).ok()).unwrap_or_default(),
+            times,
+        }
+    }
+}
+
+/// The control groups of a process that count throttling, from its own up to the root.
+fn groups(root: &Path, process: &Path) -> Vec<ControlGroup> {
+    let text = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let mounts: &[&str] = match controllers {
+            "" => &["sys/fs/cgroup", "sys/fs/cgroup/unified"],
+            some if some.split(',').any(|name| name == "cpu") => &["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"],
+            _ => continue,
+        };
+        let Some(mount) = mounts.iter().map(|mount| root.join(mount)).find(|mount| mount.join("cgroup.procs").exists())
+        else {
+            continue;
+        };
+        let mut folder = Path::new(path.trim_start_matches('/'));
+        loop {
+            found.extend(ControlGroup::read(&mount.join(folder), controllers.is_empty()));
+            let Some(above) = folder.parent() else { break };
+            folder = above;
+        }
+    }
+    found
+}
+
+impl ControlGroup {
+    /// `None` where the group has no limit to count.
+    fn read(folder: &Path, is_unified: bool) -> Option<Self> {
+        let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+        let stat = read("cpu.stat")?;
+        let field = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        let number = |name: &str| read(name)?.trim().parse::<f64>().ok();
+        let counts = field("nr_periods ").zip(field("nr_throttled "));
+        let shown = |file: &str| quote(&folder.join(file).display().to_string());
+        if is_unified {
+            let max = read("cpu.max").unwrap_or_default();
+            let mut words = max.split_ascii_whitespace().map(str::parse::<f64>);
+            let limit = words.next().and_then(Result::ok).zip(words.next().and_then(Result::ok));
+            let cores = limit.map(|(quota, period)| quota / period.max(1.0));
+            let command = format!("echo max > {}", shown("cpu.max"));
+            let (periods, throttled) = counts?;
+            Some(Self { folder: folder.to_owned(), periods, throttled, command, cores })
+        } else {
+            let quota = number("cpu.cfs_quota_us").filter(|quota| *quota > 0.0);
+            let cores = quota.zip(number("cpu.cfs_period_us")).map(|(quota, period)| quota / period.max(1.0));
+            let command = format!("echo -1 > {}", shown("cpu.cfs_quota_us"));
+            let (periods, throttled) = counts?;
+            Some(Self { folder: folder.to_owned(), periods, throttled, command, cores })
+        }
+    }
+}
+
+/// One socket of each other namespace that has the port, as far as this process may look.
+pub fn listeners(port: u16, proc_root: &Path) -> Vec<Elsewhere> {
+    let namespace = |process: &Path| fs::read_link(process.join("ns/net")).ok();
+    let mut seen: BTreeSet<_> = namespace(&proc_root.join("self")).into_iter().collect();
+    let mut pids: Vec<u32> = fs::read_dir(proc_root)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    pids.sort_unstable();
+    let mut found = Vec::new();
+    for pid in pids {
+        let process = proc_root.join(pid.to_string());
+        let Some(other) = namespace(&process) else { continue };
+        if !seen.insert(other) {
+            continue;
+        }
+        let mut sockets = holder::sockets(&process, |bound| bound == port).unwrap_or_default();
+        sockets.truncate(1);
+        holder::name_processes(&mut sockets, proc_root);
+        found.extend(sockets.into_iter().map(|socket| Elsewhere {
+            pid: socket.pid.unwrap_or(pid),
+            command: socket.command.unwrap_or_else(|| "a process".to_owned()),
+        }));
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::fs::symlink;
+
     use hostloss::SocketReading;
     use hostloss::tables::SocketCounts;
+    use hostloss::testing::root;
+
+    use super::*;
 
     fn counted(drops: u64, rcvbuf_errors: u64, in_csum_errors: u64) -> HostReading {
         let socket = SocketReading {
@@ -137,15 +327,15 @@ mod tests {
     }
 
     fn dropped(counted: &HostReading) -> u64 {
-        let nobody = Owners::default();
-        ports(counted, &Looks::default(), (&nobody, &nobody), 1.0)[0].dropped()
+        let none = Owners::default();
+        ports(counted, &Looks::default(), (&none, &none), 1.0)[0].dropped()
     }
 
     #[test]
     fn what_was_denied_for_a_listener_is_no_loss_of_its_port() {
-        let nobody = Owners::default();
-        let mut ports = ports(&counted(130, 130, 0), &Looks::default(), (&nobody, &nobody), 1.0);
-        let mut listener = Listener { ports: vec![514], denied_in_kernel: 100, ..Listener::default() };
+        let none = Owners::default();
+        let mut ports = ports(&counted(130, 130, 0), &Looks::default(), (&none, &none), 1.0);
+        let mut listener = ListenerEvidence { ports: vec![514], denied_in_kernel: 100, ..ListenerEvidence::default() };
         take_off_denied(&mut ports, std::slice::from_ref(&listener));
         assert_eq!(ports[0].dropped(), 30);
         // The ledger was read a moment after the counters of the host.
@@ -161,5 +351,61 @@ mod tests {
         // A wrong checksum of another port, and drops for want of memory that no other counter has.
         assert_eq!(dropped(&counted(130, 130, 100)), 130);
         assert_eq!(dropped(&counted(130, 0, 0)), 130);
+    }
+
+    fn host(ran: u64, waited: u64, (periods, throttled): (u64, u64)) -> tempfile::TempDir {
+        let (times, idle) = (format!("{ran} {waited} 7\n"), "5 5 7\n".to_owned());
+        let stat = format!("nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 900000\n");
+        root(&[
+            ("proc/9/task/10/comm", "rx0-syslog\n"),
+            ("proc/9/task/10/status", "Name:\tx\nCpus_allowed_list:\t1,3\n"),
+            ("proc/9/task/10/schedstat", &times),
+            ("proc/9/task/9/comm", "udpd\n"),
+            ("proc/9/task/9/schedstat", &idle),
+            ("proc/9/cgroup", "0::/box/inner\n"),
+            ("sys/fs/cgroup/cgroup.procs", ""),
+            ("sys/fs/cgroup/box/cpu.stat", &stat),
+            ("sys/fs/cgroup/box/cpu.max", "20000 100000\n"),
+        ])
+    }
+
+    #[test]
+    fn the_busiest_thread_that_may_receive_counts_with_the_group_above_it() {
+        let before = Process::read(host(0, 0, (5, 2)).path(), 9, "udpd");
+        let late = host(500_000_000, 1_000_000_000, (25, 10));
+        let mut reader = Process::read(late.path(), 9, "udpd");
+        // Both stood below the same root on a live machine.
+        let folder = late.path().join("sys/fs/cgroup/box");
+        let mut before = before;
+        before.groups[0].folder.clone_from(&folder);
+        reader.groups[0].folder.clone_from(&folder);
+        let reader = reader.since(&before, 2.0, |name| name.starts_with("rx"));
+        assert_eq!((reader.ran, reader.waited, reader.cores), (Some(0.25), Some(0.5), vec![1, 3]));
+        let throttled = reader.throttled.expect("throttled");
+        assert_eq!((throttled.share, throttled.cores), (0.4, Some(0.2)));
+        assert_eq!(throttled.command, format!("echo max > {}/cpu.max", folder.display()));
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_count_is_not_known_to_be_idle() {
+        let bare = root(&[("proc/9/task/9/comm", "x\n")]);
+        let process = Process::read(bare.path(), 9, "x");
+        let reader = process.since(&process, 1.0, |_| true);
+        assert_eq!((reader.ran, reader.waited, reader.throttled), (None, None, None));
+    }
+
+    #[test]
+    fn a_socket_in_another_namespace_is_found_and_those_of_this_one_are_not() {
+        let table =
+            "heading\n 1: 00000000:0202 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 4711 2 0 0\n";
+        let tree = root(&[("7/net/udp", table), ("8/net/udp", table), ("8/comm", "rsyslogd\n"), ("self/x", "")]);
+        for (process, namespace) in [("self", "net:[1]"), ("7", "net:[1]"), ("8", "net:[2]")] {
+            fs::create_dir_all(tree.path().join(process).join("ns")).expect("a folder");
+            symlink(namespace, tree.path().join(process).join("ns/net")).expect("a link");
+        }
+        fs::create_dir_all(tree.path().join("8/fd")).expect("a folder");
+        symlink("socket:[4711]", tree.path().join("8/fd/3")).expect("a link");
+        assert_eq!(listeners(514, tree.path()), [Elsewhere { pid: 8, command: "rsyslogd".into() }]);
+        assert_eq!(listeners(515, tree.path()), []);
     }
 }

@@ -1,12 +1,13 @@
-//! Whole pictures, compared with text that somebody has looked at: `screens/NAME.txt`.
-//! `UDPD_WRITE_SCREENS=1 cargo test --lib top` writes them anew; look at them before you commit them.
+//! Whole pictures, compared with text that was checked by eye: `screens/NAME.txt`.
+//!
+//! `UDPD_WRITE_SCREENS=1 cargo test -p udpd-tools top` writes them anew; look at them before you commit them.
 
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Instant;
 
-use super::super::frame::paint;
-use super::super::keys::Key;
+use super::super::screen::paint;
+use super::super::view::KeyCommand;
 use super::*;
 use udpd_base::ledger::snapshot::{LaneSnapshot, Snapshot};
 use udpd_base::ledger::testing::example;
@@ -77,7 +78,7 @@ fn assert_screen(name: &str, text: &str) {
     assert!(text == expected, "{name} is not as it was looked at:\n{text}\ninstead of\n{expected}");
 }
 
-fn text(lines: &[Line]) -> String {
+fn text(lines: &[ScreenLine]) -> String {
     lines.iter().map(|line| line.text().trim_end().to_owned() + "\n").collect()
 }
 
@@ -108,8 +109,9 @@ fn a_lane_from_near_fits_small_and_large_terminals() {
 fn a_lane_that_is_longer_than_the_screen_is_seen_whole_by_scrolling() {
     let model = busy();
     let mut view = View { is_zoomed: true, ..View::default() };
-    let whole: Vec<String> = text(&lane::lines(&model, 0, 80)).lines().map(str::to_owned).collect();
-    for (size, key) in [((80, 10), Key::Down), ((80, 7), Key::PageDown), ((80, 3), Key::PageDown)] {
+    let whole: Vec<String> = text(&lane_lines(&model, 0, 80)).lines().map(str::to_owned).collect();
+    for (size, key) in [((80, 10), KeyCommand::Down), ((80, 7), KeyCommand::PageDown), ((80, 3), KeyCommand::PageDown)]
+    {
         view.scrolled = 0;
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..whole.len() {
@@ -150,8 +152,8 @@ fn after_a_restart_the_numbers_begin_anew_and_the_screen_says_so() {
 fn a_frozen_picture_says_so_and_the_chosen_lane_is_on_it_however_low_the_terminal_is() {
     let model = busy();
     let mut view = View::default();
-    view.press(Key::Last, &model, Extent::default());
-    view.press(Key::Freeze, &model, Extent::default());
+    view.press(KeyCommand::Last, &model, Extent::default());
+    view.press(KeyCommand::Freeze, &model, Extent::default());
     let lines = screen(&model, &view, &Notice::None, (40, 8));
     assert!(lines[0].text().contains("FROZEN"), "{}", text(&lines));
     let painted = paint(&lines, 40, 8, true);
@@ -177,4 +179,34 @@ fn a_report_for_a_pipe_has_every_lane_and_only_ascii() {
     let text = report(&busy(), 80);
     assert!(text.is_ascii() && text.lines().count() > 12, "{text}");
     assert_screen("report.txt", &text);
+}
+
+#[test]
+fn numbers_have_three_digits_and_five_columns_at_most() {
+    let numbers = [0.0, 0.34, 7.0, 9.96, 812.4, 999.6, 1_234.0, 12_345.0, 123_456.0, 999_600.0, 1.5e6, 2e10];
+    let shown = numbers.map(|number| short(Some(number)));
+    assert_eq!(shown.join(" "), "0 0.3 7 10 812 1.00k 1.23k 12.3k 123k 1.00M 1.50M 20.0G");
+    assert!(shown.iter().all(|text| text.len() <= 5));
+    assert_eq!(short(None), "?");
+}
+
+#[test]
+fn what_stayed_longer_than_any_bucket_is_no_dash() {
+    let slow = ResidenceSnapshot { count: 2, p50_seconds: Some(0.5), ..ResidenceSnapshot::default() };
+    assert_eq!(quantile(Some(&slow), |residence| residence.p50_seconds), "500 ms");
+    assert_eq!(quantile(Some(&slow), |residence| residence.p99_seconds), ">700 s");
+    assert_eq!(quantile(None, |residence| residence.p99_seconds), "-");
+}
+
+#[test]
+fn a_bar_shows_the_least_as_something_and_the_most_as_full() {
+    let shown = [None, Some(0.0), Some(0.001), Some(0.5), Some(1.0), Some(1.3)].map(|part| bar(part, 4));
+    assert_eq!(shown, ["[    ]    ?", "[    ]   0%", "[#   ]   0%", "[##  ]  50%", "[####] 100%", "[####] 130%"]);
+}
+
+#[test]
+fn a_curve_has_gaps_where_nothing_was_read_and_never_hides_a_loss() {
+    let rates = [Some(0.0), None, Some(0.001), Some(50.0), Some(100.0)];
+    assert_eq!(history(rates.into_iter(), 7), "  ▁ ▂▅█");
+    assert_eq!(history([].into_iter(), 3), "   ");
 }

@@ -1,19 +1,75 @@
-//! udpd(8), udpd-bench(8) and udpd-steer(8): the help of every command on one page each, with what `--help` has no room
-//! for.
+//! `udpd man`: udpd(8), udpd-bench(8), udpd-steer(8) and udpd.toml(5), made from what the program itself knows: the
+//! help of every command on one page each, with what `--help` has no room for.
+//!
+//! Commands and options come from the command line that is parsed, keys from the declarations that are read, exit codes
+//! from the list that is used. So a page cannot describe another version than the one that prints it, and a package has
+//! nothing to keep equal. The packages write the pages at build time (`--to`).
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command};
 
-use udpd_base::exit::ExitCode;
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::os::console;
 use udpd_base::text::roff::ManPage;
+use udpd_engine::config::manual;
+
+/// Which pages, and where to.
+#[derive(Debug, clap::Args)]
+pub struct ManArguments {
+    /// The page
+    #[arg(value_name = "PAGE", default_value = "udpd", conflicts_with = "to",
+          value_parser = ["udpd", "udpd-bench", "udpd-steer", "udpd.toml"])]
+    page: String,
+    /// Write all pages below this directory instead, where man looks for them: man8/udpd.8 and so on
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+}
+
+/// `program` is the command line of udpd.
+pub fn execute(arguments: &ManArguments, program: Command, out: &mut dyn Write) -> Result<(), Failure> {
+    let program = built(program);
+    let Some(directory) = &arguments.to else {
+        return console::print(out, &page(&arguments.page, &program));
+    };
+    PAGES.iter().try_for_each(|(name, section)| {
+        write(&directory.join(format!("man{section}")), &format!("{name}.{section}"), &page(name, &program))
+    })
+}
+
+/// With every usage line worked out.
+fn built(mut program: Command) -> Command {
+    program.build();
+    program
+}
+
+fn page(name: &str, program: &Command) -> String {
+    match name.strip_prefix("udpd-") {
+        Some(command) => of_command(name, program.find_subcommand(command).expect("a page of a command")),
+        None if name == "udpd.toml" => manual::man_page(),
+        None => whole(program),
+    }
+}
+
+fn write(directory: &Path, name: &str, page: &str) -> Result<(), Failure> {
+    let path = directory.join(name);
+    fs::create_dir_all(directory).and_then(|()| fs::write(&path, page)).map_err(|error| {
+        let message =
+            format!("cannot write the page {}: {error}; name a directory that you may write to", path.display());
+        Failure::new(ExitCode::Disk, message)
+    })
+}
 
 /// Where each page is in the manual: its name and section, as in `udpd.toml(5)`.
-pub(super) const PAGES: [(&str, u8); 4] = [("udpd", 8), ("udpd-bench", 8), ("udpd-steer", 8), ("udpd.toml", 5)];
+const PAGES: [(&str, u8); 4] = [("udpd", 8), ("udpd-bench", 8), ("udpd-steer", 8), ("udpd.toml", 5)];
 
 /// Commands with a page of their own.
 const OWN_PAGES: [&str; 2] = ["bench", "steer"];
 
 /// The page of the program.
-pub(super) fn whole(program: &Command) -> String {
+fn whole(program: &Command) -> String {
     let mut page = ManPage::new("udpd", 8, &about(program));
     page.heading("SYNOPSIS");
     page.text("`udpd` COMMAND [OPTIONS]");
@@ -57,7 +113,7 @@ pub(super) fn whole(program: &Command) -> String {
 }
 
 /// The page of a command that has commands of its own.
-pub(super) fn of_command(name: &str, command: &Command) -> String {
+fn of_command(name: &str, command: &Command) -> String {
     let mut page = ManPage::new(name, 8, &about(command));
     page.heading("SYNOPSIS");
     page.text(&format!("`{}` COMMAND [OPTIONS]", command.get_bin_name().unwrap_or(name)));

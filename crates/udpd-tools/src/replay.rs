@@ -1,9 +1,7 @@
 //! `udpd replay`: what a capture holds, sent once more, with its own spacing or faster.
 //!
 //! Each datagram is due at a time that follows from the capture and from when the replay began, never from the one
-//! before it, so delays do not add up: who was held up catches up. What is due together goes out in one call.
-
-mod pace;
+//! before it, so delays do not add up: a replay that was held up catches up. What is due together goes out in one call.
 
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read, Write};
@@ -16,13 +14,11 @@ use std::time::{Duration, Instant};
 use mmsg::{Family, SendBatch, Socket};
 use serde::Serialize;
 
-use pace::Pace;
 use udpd_base::capture::{Capture, Skipped};
 use udpd_base::codec;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::console;
 use udpd_base::os::interrupt::stop_on_signal;
-use udpd_base::os::lookup;
+use udpd_base::os::{console, lookup};
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::tables::grouped;
 
@@ -32,12 +28,12 @@ const SLOTS: usize = 64;
 /// The longest payload there is.
 const PAYLOAD_BYTES_MAX: usize = 65_507;
 
-/// The longest sleep, after which somebody may have said stop.
+/// The longest sleep, after which the stop flag is checked.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// `udpd replay`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Arguments {
+pub struct ReplayArguments {
     /// The capture, pcapng or pcap, compressed by gzip or zstd or not; - is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -66,12 +62,12 @@ pub struct Arguments {
 
 /// What became of a replay.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-struct Report {
+struct ReplayReport {
     /// Datagrams read, but for those of other ports.
     read: u64,
     sent: u64,
     failed: u64,
-    /// Answers that nobody listens.
+    /// Answers that no program listens.
     icmp_errors: u64,
     /// Packets that were no whole datagram, or of another port.
     skipped: u64,
@@ -80,8 +76,8 @@ struct Report {
     latest_ms: f64,
 }
 
-/// Sends the capture until it ends or somebody interrupts it, and says what became of it.
-pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+/// Sends the capture until it ends or is interrupted, and reports what was sent.
+pub fn execute(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let to = lookup::destination("--to", &arguments.to)?.address;
     let speed = speed(arguments)?;
     if arguments.rounds == 0 {
@@ -92,7 +88,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
     }
     let stop = stop_on_signal(|| ())?;
     let mut player = Player::open(to)?;
-    let mut report = Report::default();
+    let mut report = ReplayReport::default();
     let mut skipped = Skipped::default();
     let started = Instant::now();
     let mut outcome = Ok(());
@@ -103,7 +99,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
         };
         let capture = codec::unpacked(BufReader::with_capacity(1 << 20, reader)).and_then(Capture::open);
         let mut capture = capture.map_err(|error| unreadable(&arguments.file, &error))?;
-        let pace = Pace::new(speed);
+        let pace = ReplayClock::new(speed);
         outcome = player.play(&mut capture, pace, arguments, &mut report, &stop);
         skipped += capture.skipped();
         if outcome.is_err() || is_over(arguments, &report, &stop) {
@@ -115,7 +111,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
     print(arguments, to, &report, &skipped, out)?;
     outcome?;
     match report {
-        Report { read, sent: 0, .. } if read > 0 => {
+        ReplayReport { read, sent: 0, .. } if read > 0 => {
             Err(Failure::new(ExitCode::Failure, format!("could not send any of {read} datagrams to {to}")))
         }
         _ => Ok(()),
@@ -123,7 +119,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
 }
 
 /// `None`: as fast as it goes.
-fn speed(arguments: &Arguments) -> Result<Option<f64>, Failure> {
+fn speed(arguments: &ReplayArguments) -> Result<Option<f64>, Failure> {
     if arguments.fast {
         return Ok(None);
     }
@@ -140,8 +136,8 @@ fn usage(option: &str, what: String, cure: &str) -> Failure {
     Failure::new(ExitCode::Usage, format!("{option}: {}", ValueAdvice::new(what, cure)))
 }
 
-/// Whether somebody has interrupted it, or all that was asked for is read.
-fn is_over(arguments: &Arguments, report: &Report, stop: &AtomicBool) -> bool {
+/// Whether it was interrupted, or all that was asked for is read.
+fn is_over(arguments: &ReplayArguments, report: &ReplayReport, stop: &AtomicBool) -> bool {
     stop.load(Ordering::Relaxed) || arguments.count.is_some_and(|count| report.read >= count)
 }
 
@@ -160,9 +156,9 @@ fn unreadable(file: &Path, error: &io::Error) -> Failure {
 }
 
 fn print(
-    arguments: &Arguments,
+    arguments: &ReplayArguments,
     to: SocketAddr,
-    report: &Report,
+    report: &ReplayReport,
     skipped: &Skipped,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
@@ -170,7 +166,7 @@ fn print(
         let text = serde_json::to_string(report).unwrap_or_default();
         return console::print(out, &format!("{text}\n"));
     }
-    let Report { sent, failed, icmp_errors, seconds, latest_ms, .. } = *report;
+    let ReplayReport { sent, failed, icmp_errors, seconds, latest_ms, .. } = *report;
     let mut text = format!(
         "sent {} datagrams to {to} in {seconds:.3} s, {} failed; the latest {latest_ms:.1} ms late\n",
         grouped(sent),
@@ -181,7 +177,7 @@ fn print(
         text += &format!("skipped {}: {skipped}, {other_ports} to other ports\n", grouped(report.skipped));
     }
     if icmp_errors > 0 {
-        text += &format!("{} answers say that nobody listens there\n", grouped(icmp_errors));
+        text += &format!("{} answers say that no program listens there\n", grouped(icmp_errors));
     }
     console::print(out, &text)
 }
@@ -211,9 +207,9 @@ impl Player {
     fn play<R: Read>(
         &mut self,
         capture: &mut Capture<R>,
-        mut pace: Pace,
-        arguments: &Arguments,
-        report: &mut Report,
+        mut pace: ReplayClock,
+        arguments: &ReplayArguments,
+        report: &mut ReplayReport,
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
         while !is_over(arguments, report, stop) {
@@ -250,7 +246,7 @@ impl Player {
         self.flush(report)
     }
 
-    fn wait_until(&mut self, due: Instant, report: &Report, stop: &AtomicBool) {
+    fn wait_until(&mut self, due: Instant, report: &ReplayReport, stop: &AtomicBool) {
         loop {
             let now = Instant::now();
             self.show_progress(now, report);
@@ -262,15 +258,15 @@ impl Player {
         }
     }
 
-    fn show_progress(&mut self, now: Instant, report: &Report) {
+    fn show_progress(&mut self, now: Instant, report: &ReplayReport) {
         if self.shows_progress && now >= self.next_progress {
             self.next_progress = now + Duration::from_secs(1);
-            // Nobody may be looking any more, and that is no reason to stop.
+            // A closed stderr is no reason to stop.
             let _ = writeln!(io::stderr(), "sent {}, failed {}", grouped(report.sent), grouped(report.failed));
         }
     }
 
-    fn flush(&mut self, report: &mut Report) -> Result<(), Failure> {
+    fn flush(&mut self, report: &mut ReplayReport) -> Result<(), Failure> {
         while !self.batch.is_empty() {
             let outcome = self.batch.flush(&self.socket);
             let done = outcome.as_ref().map_or_else(|error| error.report, |report| *report);
@@ -287,5 +283,48 @@ impl Player {
         }
         self.show_progress(Instant::now(), report);
         Ok(())
+    }
+}
+
+/// The clock of one replay.
+#[derive(Debug, Clone, Copy)]
+struct ReplayClock {
+    /// `None`: everything is due at once.
+    speed: Option<f64>,
+    /// When the first datagram was captured, and when it was sent.
+    first: Option<(Duration, Instant)>,
+}
+
+impl ReplayClock {
+    /// So many times faster than it was captured.
+    fn new(speed: Option<f64>) -> Self {
+        Self { speed, first: None }
+    }
+
+    /// When a datagram is due that was captured at this time. The first is due now, and so is one from before the
+    /// first: interfaces are written in the order in which their packets were seen, which can differ by a little.
+    fn due(&mut self, captured: Duration) -> Option<Instant> {
+        let speed = self.speed?;
+        let (first, began) = *self.first.get_or_insert_with(|| (captured, Instant::now()));
+        let after = captured.saturating_sub(first).as_secs_f64() / speed;
+        // A capture that spans more than the clock can count would never end either way.
+        began.checked_add(Duration::try_from_secs_f64(after).unwrap_or(Duration::MAX)).or(Some(began))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_are_those_of_the_capture_divided_by_the_speed() {
+        let at = |milliseconds| Duration::from_secs(1_795_243_341) + Duration::from_millis(milliseconds);
+        for (speed, expected) in [(1.0, 300), (10.0, 30), (0.5, 600)] {
+            let mut pace = ReplayClock::new(Some(speed));
+            let first = pace.due(at(0)).expect("paced");
+            assert_eq!(pace.due(at(300)).expect("paced") - first, Duration::from_millis(expected));
+            assert_eq!(pace.due(Duration::ZERO).expect("paced"), first, "one from before the first is due at once");
+        }
+        assert_eq!(ReplayClock::new(None).due(at(0)), None);
     }
 }

@@ -1,32 +1,29 @@
 //! The sinks of a trial: those of the configuration, with everything that leaves the process replaced.
 //!
-//! What a sink costs is to be measured, and nobody is to notice. So each keeps its kind, its settings and its number of
-//! consumers, and gets another end: files go to a directory of the bench's own beside the ones that are named, on the
-//! same disk; sockets lead to peers on this host that read and throw away; standard output is a pipe that is read; a
-//! Kafka cluster is a mock in this process. All of it goes away with the [`Stage`]. `--real-sinks` leaves everything as
-//! it is, see [`real`](super::real).
+//! The bench measures what a sink costs without touching its destination. So each sink keeps its type, its settings and
+//! its number of consumers, and gets another destination: files go to a directory of the bench's own beside the named
+//! ones, on the same disk; sockets lead to peers on this host that read and throw away; standard output is a pipe that
+//! is read; a Kafka cluster is a mock in this process. All of it goes away with the [`SinkStandIns`]. `--real-sinks`
+//! leaves everything as it is, see [`files`](super::files).
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 #[cfg(feature = "kafka")]
 use super::cluster::Cluster;
 use super::files::{self, Disk, FREE_MIN_BYTES};
-use super::peer::{Diverted, Peer};
-use super::real;
-use super::scratch::Scratches;
-use super::subject::Subject;
+use super::listener::MeasuredListener;
+use super::peer::{Diverted, StandInPeer};
+use super::scratch::ScratchDirs;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::settings::{AnySettings, SinkTarget};
 use udpd_endpoint::control::Neighbours;
 use udpd_engine::config::{Config, SinkConfig};
-use udpd_engine::plan;
-use udpd_engine::plan::PipelinePlan;
+use udpd_engine::plan::{self, PipelinePlan};
 use udpd_file::FileSettings;
 #[cfg(feature = "kafka")]
 use udpd_sinks::kafka::KafkaSettings;
@@ -39,19 +36,19 @@ const MOST_BYTES: u64 = 2 << 30;
 /// Files into which the share of a path is divided: one is written, some are kept, one is on its way out.
 const PARTS: u64 = 4;
 
-/// What trials run on.
+/// The sinks of all trials.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct SinkStandIns {
     /// What is measured, with the sinks as they are now.
     config: Config,
     /// What is different about them, or what they will touch, in words.
     notes: Vec<String>,
     disks: Vec<Disk>,
-    scratches: Scratches,
+    scratches: ScratchDirs,
     /// Where the files are, by the directory that they would be in.
-    rooms: BTreeMap<PathBuf, Room>,
+    rooms: BTreeMap<PathBuf, TrialDir>,
     sockets: Option<PathBuf>,
-    peers: Vec<Peer>,
+    peers: Vec<StandInPeer>,
     diverted: Option<Diverted>,
     #[cfg(feature = "kafka")]
     clusters: Vec<Cluster>,
@@ -59,7 +56,7 @@ pub(super) struct Stage {
 
 /// A directory of the bench's own.
 #[derive(Debug, Clone)]
-struct Room {
+struct TrialDir {
     path: PathBuf,
     /// What may lie in it, shared out among its files.
     bytes: u64,
@@ -68,13 +65,13 @@ struct Room {
     why: String,
 }
 
-impl Stage {
+impl SinkStandIns {
     /// Replaces the sinks of a subject, or with `real` only looks whether they may be used.
     pub(super) fn set(
-        subject: &Subject,
+        subject: &MeasuredListener,
         real: bool,
         registry: &ThreadRegistry,
-        scratches: &Scratches,
+        scratches: &ScratchDirs,
     ) -> Result<Self, Failure> {
         let mut stage = Self {
             config: subject.config.clone(),
@@ -90,7 +87,7 @@ impl Stage {
         };
         let plan = plan::make(&stage.config, &Neighbours::default())?;
         if real {
-            let (touched, disks) = real::touched(&stage.config, &plan)?;
+            let (touched, disks) = files::touched(&stage.config, &plan)?;
             stage.notes.extend(touched);
             stage.disks = disks;
         } else {
@@ -232,7 +229,7 @@ impl Stage {
         for destination in &mut relay.destinations {
             let is_v6 = destination.fixed().is_some_and(|address| address.is_ipv6());
             // A source that is kept is that of the bench's sender, and a packet has one family.
-            let (peer, address) = Peer::udp(is_v6 && relay.keep_source != KeepSource::Address, registry)?;
+            let (peer, address) = StandInPeer::udp(is_v6 && relay.keep_source != KeepSource::Address, registry)?;
             self.peers.push(peer);
             self.notes
                 .push(format!("sink {name}: sends to {address} instead of {destination}; the bench throws it away"));
@@ -249,8 +246,8 @@ impl Stage {
         let directory = self.sockets.clone().unwrap_or_default();
         let path = directory.join(self.peers.len().to_string());
         self.peers.push(match unix.socket {
-            UnixSocket::Datagram => Peer::unix_datagram(&path, registry)?,
-            UnixSocket::Stream => Peer::unix_stream(&path, registry)?,
+            UnixSocket::Datagram => StandInPeer::unix_datagram(&path, registry)?,
+            UnixSocket::Stream => StandInPeer::unix_stream(&path, registry)?,
         });
         let (named, own) = (unix.path.display(), path.display());
         self.notes.push(format!("sink {name}: sends to {own} instead of {named}; the bench throws it away"));
@@ -273,7 +270,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for SinkStandIns {
     fn drop(&mut self) {
         // Their sockets are in the directories.
         self.peers.clear();
@@ -282,7 +279,7 @@ impl Drop for Stage {
 }
 
 /// Makes a directory beside the files of a sink, or where that cannot be, where files may lie for a while.
-fn make_room(scratches: &Scratches, directory: &Path, sink: &str) -> Result<Room, Failure> {
+fn make_room(scratches: &ScratchDirs, directory: &Path, sink: &str) -> Result<TrialDir, Failure> {
     let wanted = files::ground(directory);
     let (path, why) = match scratches.make(wanted) {
         Ok(path) => (path, " (the same file system)".to_owned()),
@@ -311,7 +308,7 @@ fn make_room(scratches: &Scratches, directory: &Path, sink: &str) -> Result<Room
     if free < FREE_MIN_BYTES {
         return Err(too_full(sink, &path, free));
     }
-    Ok(Room { path, bytes: (free / 4).min(MOST_BYTES), files: 0, why })
+    Ok(TrialDir { path, bytes: (free / 4).min(MOST_BYTES), files: 0, why })
 }
 
 fn too_full(sink: &str, place: &Path, free: u64) -> Failure {
@@ -324,7 +321,7 @@ fn too_full(sink: &str, place: &Path, free: u64) -> Failure {
     Failure::new(ExitCode::Disk, text)
 }
 
-/// Where files may lie for a while; on a disk, where nobody says otherwise.
+/// A directory for temporary files: TMPDIR, or one on a disk.
 fn temporary() -> PathBuf {
     let chosen = std::env::var_os("TMPDIR").map(PathBuf::from);
     let places = chosen.into_iter().chain([PathBuf::from("/var/tmp"), PathBuf::from("/tmp")]);
@@ -340,15 +337,15 @@ mod tests {
     use udpd_engine::config::HostView;
 
     /// The stage of a configuration whose `@` is a directory, with four lanes.
-    fn stage(directory: &Path, sinks: &str) -> (Stage, Scratches) {
+    fn stage(directory: &Path, sinks: &str) -> (SinkStandIns, ScratchDirs) {
         let text = format!(
             "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:25141\"\nlanes = 4\nsinks = [\"one\", \"two\"]\n{}",
             sinks.replace('@', directory.to_str().expect("UTF-8"))
         );
         let config = Config::parse(&text, "test.toml", &HostView::default()).expect("a good file");
-        let scratches = Scratches::default();
-        let subject = Subject { config, changed: Vec::new() };
-        (Stage::set(&subject, false, &ThreadRegistry::new().0, &scratches).expect("a stage"), scratches)
+        let scratches = ScratchDirs::default();
+        let subject = MeasuredListener { config, changed: Vec::new() };
+        (SinkStandIns::set(&subject, false, &ThreadRegistry::new().0, &scratches).expect("a stage"), scratches)
     }
 
     #[test]

@@ -1,9 +1,55 @@
-//! What keeps the receive queues of a card from sharing the work: all interrupts on one core, a hash that leaves out
-//! the ports, or a plan that somebody undid. Where the card lost packets it is the cause, elsewhere a risk.
+//! The card had no free buffer in its receive ring, and what keeps its receive queues from sharing the work: all
+//! interrupts on one core, a hash that leaves out the ports, or a plan that was undone. Where the card lost packets
+//! these are the cause, elsewhere a risk.
 
-use crate::explain::evidence::{Evidence, Interface};
-use crate::explain::finding::{Cure, Finding, Layer, quote};
-use crate::explain::sums::percent;
+use crate::explain::evidence::{Evidence, InterfaceEvidence};
+use crate::explain::finding::{Cure, Finding, LossLayer, quote};
+use crate::explain::sysctl::{percent, time};
+use udpd_base::text::tables::grouped;
+
+pub fn ring_too_small(evidence: &Evidence) -> Vec<Finding> {
+    let losing = evidence.interfaces.iter().filter(|interface| interface.missed.unwrap_or(0) > 0);
+    let told = losing.map(|interface| {
+        let (name, word) = (&interface.name, quote(&interface.name));
+        let queues = interface.queue_cores.len().max(1) as f64;
+        let rate = interface.packets.unwrap_or(0).saturating_add(interface.missed.unwrap_or(0)) as f64;
+        let rate = (rate / evidence.seconds.max(0.001) / queues).max(1.0);
+        let finding = lost_at("ring_too_small", interface);
+        let cause = format!("the receive ring of {name} was full: the kernel took packets out too late or too slowly");
+        match interface.ring {
+            Some((now, max)) if now < max => {
+                let arithmetic = format!(
+                    "{} buffers a queue are {} at {}/s; {} are {}",
+                    grouped(now.into()),
+                    time(f64::from(now) / rate),
+                    grouped(rate as u64),
+                    grouped(max.into()),
+                    time(f64::from(max) / rate)
+                );
+                let note = format!(
+                    "the driver can go up to {max}; most reset the link for it; for good: ring = \"max\" in [steer]"
+                );
+                let cure = Cure::command(format!("ethtool -G {word} rx {max}"), note);
+                finding.because(cause).with(arithmetic).cured_by([cure])
+            }
+            Some((now, _)) => {
+                let arithmetic = format!(
+                    "{} buffers a queue are {}, and the driver has no more",
+                    grouped(now.into()),
+                    time(f64::from(now) / rate)
+                );
+                let note = "spreads the receive queues over cores of their own, and the receivers beside them";
+                let cure = Cure::command(evidence.steer_apply(Some(name)), note);
+                finding.because(cause).with(arithmetic).cured_by([cure])
+            }
+            None => {
+                let note = "the driver does not tell how long its ring is, so whether it can be longer is not known";
+                finding.because(cause).cured_by([Cure::command(format!("ethtool -g {word}"), note)])
+            }
+        }
+    });
+    told.collect()
+}
 
 /// A core whose softirq takes so much of its time is what the card waits for.
 const BUSY: f64 = 0.5;
@@ -12,12 +58,12 @@ const BUSY: f64 = 0.5;
 const MOST: f64 = 0.6;
 
 /// A finding about what an interface missed, which may be nothing.
-pub fn lost_at(case: &'static str, interface: &Interface) -> Finding {
-    Finding::new(case, Layer::Nic, &interface.name, (interface.missed.unwrap_or(0), "packets"))
+pub fn lost_at(case: &'static str, interface: &InterfaceEvidence) -> Finding {
+    Finding::new(case, LossLayer::Nic, &interface.name, (interface.missed.unwrap_or(0), "packets"))
 }
 
 /// The same where it is known to be the cause of what was missed; otherwise it is a risk, and the loss is another's.
-fn lost_at_if(is_cause: bool, case: &'static str, interface: &Interface) -> Finding {
+fn lost_at_if(is_cause: bool, case: &'static str, interface: &InterfaceEvidence) -> Finding {
     let finding = lost_at(case, interface);
     if is_cause { finding } else { Finding { lost: 0, ..finding } }
 }
@@ -27,7 +73,7 @@ fn is_busy(evidence: &Evidence, core: usize) -> bool {
 }
 
 /// One queue or one core has more than its part of an interface's work.
-fn is_uneven(evidence: &Evidence, interface: &Interface) -> bool {
+fn is_uneven(evidence: &Evidence, interface: &InterfaceEvidence) -> bool {
     interface.busiest_queue.is_some_and(|share| share >= MOST)
         || interface.queue_cores.iter().flatten().any(|core| is_busy(evidence, *core))
 }
@@ -36,7 +82,7 @@ pub fn interrupts_on_one_core(evidence: &Evidence) -> Vec<Finding> {
     if evidence.cores.len() == 1 {
         return Vec::new();
     }
-    let on_one = |interface: &&Interface| {
+    let on_one = |interface: &&InterfaceEvidence| {
         let [Some(first), rest @ ..] = interface.queue_cores.as_slice() else { return false };
         !rest.is_empty() && rest.iter().all(|core| *core == Some(*first))
     };
@@ -63,8 +109,9 @@ pub fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
     if evidence.cores.len() == 1 {
         return Vec::new();
     }
-    let addresses_only =
-        |interface: &&Interface| interface.hashes_addresses_only == Some(true) && interface.queue_cores.len() > 1;
+    let addresses_only = |interface: &&InterfaceEvidence| {
+        interface.hashes_addresses_only == Some(true) && interface.queue_cores.len() > 1
+    };
     let told = evidence.interfaces.iter().filter(addresses_only).map(|interface| {
         let name = &interface.name;
         let cause = format!(
@@ -106,17 +153,42 @@ pub fn drifted(evidence: &Evidence) -> Vec<Finding> {
 mod tests {
     use crate::explain::cases::diagnose;
     use crate::explain::cases::testing::{first, told};
-    use crate::explain::evidence::{Core, Drift, Evidence, Interface};
+    use crate::explain::evidence::{CoreEvidence, Evidence, InterfaceEvidence, PlanDrift};
+
+    /// Recorded counters: no virtual card of this machine counts what its ring had no room for.
+    fn missing(ring: Option<(u32, u32)>) -> Evidence {
+        let interface = InterfaceEvidence {
+            name: "eth0".into(),
+            packets: Some(900_000),
+            missed: Some(5000),
+            ring,
+            queue_cores: vec![Some(0), Some(1)],
+            ..InterfaceEvidence::default()
+        };
+        Evidence { seconds: 5.0, interfaces: vec![interface], ..Evidence::default() }
+    }
+
+    #[test]
+    fn a_ring_that_can_be_longer_is_named_with_its_maximum() {
+        let command = "ethtool -G eth0 rx 4096".to_owned();
+        assert_eq!(told(&missing(Some((512, 4096)))), ("ring_too_small", 5000, command));
+    }
+
+    #[test]
+    fn a_ring_at_its_maximum_leaves_steering() {
+        assert_eq!(told(&missing(Some((4096, 4096)))).2, "udpd steer apply eth0");
+        assert_eq!(told(&missing(None)).2, "ethtool -g eth0");
+    }
 
     /// Recorded: no card of this machine has two receive queues.
     fn two_queues(missed: u64) -> Evidence {
-        let interface = Interface {
+        let interface = InterfaceEvidence {
             name: "eth0".into(),
             packets: Some(900_000),
             missed: Some(missed),
             ring: Some((256, 4096)),
             queue_cores: vec![Some(0), Some(1)],
-            ..Interface::default()
+            ..InterfaceEvidence::default()
         };
         Evidence { seconds: 5.0, interfaces: vec![interface], ..Evidence::default() }
     }
@@ -125,8 +197,8 @@ mod tests {
     fn interrupts_on_one_core_are_the_cause_before_the_ring() {
         let mut evidence = two_queues(5000);
         evidence.interfaces[0].queue_cores = vec![Some(3), Some(3)];
-        evidence.cores.insert(0, Core::default());
-        evidence.cores.insert(3, Core { softirq: Some(0.97), ..Core::default() });
+        evidence.cores.insert(0, CoreEvidence::default());
+        evidence.cores.insert(3, CoreEvidence { softirq: Some(0.97), ..CoreEvidence::default() });
         assert_eq!(told(&evidence), ("interrupts_on_one_core", 5000, "udpd steer apply eth0".to_owned()));
         let finding = first(&evidence);
         assert_eq!(finding.arithmetic, "its softirq took 97 % of its time");
@@ -137,8 +209,8 @@ mod tests {
     fn a_core_that_has_time_is_no_cause_and_a_host_with_one_core_no_risk() {
         let mut evidence = two_queues(5000);
         evidence.interfaces[0].queue_cores = vec![Some(0), Some(0)];
-        evidence.cores.insert(0, Core { softirq: Some(0.1), ..Core::default() });
-        evidence.cores.insert(1, Core::default());
+        evidence.cores.insert(0, CoreEvidence { softirq: Some(0.1), ..CoreEvidence::default() });
+        evidence.cores.insert(1, CoreEvidence::default());
         assert_eq!(told(&evidence).0, "ring_too_small");
         assert!(diagnose(&evidence).iter().any(|it| (it.case, it.lost) == ("interrupts_on_one_core", 0)));
         evidence.cores.remove(&1);
@@ -160,7 +232,8 @@ mod tests {
     #[test]
     fn a_drift_that_has_cost_nothing_is_a_risk() {
         let mut evidence = two_queues(0);
-        evidence.interfaces[0].drifts = vec![Drift { what: "interrupt 24 is 1, wanted 0".into(), ..Drift::default() }];
+        evidence.interfaces[0].drifts =
+            vec![PlanDrift { what: "interrupt 24 is 1, wanted 0".into(), ..PlanDrift::default() }];
         let (case, lost, cure) = told(&evidence);
         assert_eq!((case, lost, cure.as_str()), ("drifted_from_plan", 0, "udpd steer apply eth0"));
         evidence.config_path = Some("/etc/my udpd.toml".into());
@@ -170,13 +243,15 @@ mod tests {
     #[test]
     fn a_drift_is_the_cause_of_what_was_missed_where_it_is_of_the_ring_or_a_core_has_too_much() {
         let mut evidence = two_queues(5000);
-        evidence.interfaces[0].drifts = vec![Drift { what: "interrupt 24 is 1, wanted 0".into(), ..Drift::default() }];
-        evidence.cores = [(0, Core { softirq: Some(0.1), ..Core::default() }), (1, Core::default())].into();
+        evidence.interfaces[0].drifts =
+            vec![PlanDrift { what: "interrupt 24 is 1, wanted 0".into(), ..PlanDrift::default() }];
+        evidence.cores =
+            [(0, CoreEvidence { softirq: Some(0.1), ..CoreEvidence::default() }), (1, CoreEvidence::default())].into();
         assert_eq!(told(&evidence).0, "ring_too_small");
         assert!(diagnose(&evidence).iter().any(|it| (it.case, it.lost) == ("drifted_from_plan", 0)));
-        evidence.cores.insert(1, Core { softirq: Some(0.9), ..Core::default() });
+        evidence.cores.insert(1, CoreEvidence { softirq: Some(0.9), ..CoreEvidence::default() });
         assert_eq!(told(&evidence).0, "drifted_from_plan");
-        evidence.cores.insert(1, Core::default());
+        evidence.cores.insert(1, CoreEvidence::default());
         evidence.interfaces[0].drifts[0].is_of_the_ring = true;
         assert_eq!(told(&evidence).0, "drifted_from_plan");
     }

@@ -1,6 +1,6 @@
-//! What is measured: one listener of a configuration, moved to a port of loopback or to the end of a cable where it
-//! disturbs nobody, with its sinks as they are written. Of the rest of the configuration nothing is used: no control
-//! socket, no metrics, no steering, no group of a network.
+//! What is measured: one listener of a configuration with its sinks, moved to a port of loopback or to the end of a
+//! cable, where it disturbs no other program. The rest of the configuration is not used: no control socket, no metrics,
+//! no steering, no multicast group.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -12,34 +12,33 @@ use steer::plan::Request;
 use crate::cable::Cable;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::settings::Chosen;
-use udpd_engine::config::SLOT_BYTES_MIN;
 use udpd_engine::config::{
-    Config, DaemonConfig, EngineKind, Gro, HostView, Lanes, ListenerConfig, Multicast, RunArguments, Spread,
-    SteerConfig,
+    Config, DaemonConfig, EngineKind, Gro, HostView, Lanes, ListenerConfig, Multicast, RunArguments, SLOT_BYTES_MIN,
+    Spread, SteerConfig,
 };
 use udpd_inspect::policy::{Proxies, RATE_LIMIT_MAX, SourceLimit};
 
 /// A pipeline to be measured, and what was changed for it.
 #[derive(Debug, Clone)]
-pub(super) struct Subject {
+pub(super) struct MeasuredListener {
     /// One listener at a free port of its place, and its sinks.
     pub(super) config: Config,
     /// What is not as it was written, in words.
     pub(super) changed: Vec<String>,
 }
 
-impl Subject {
+impl MeasuredListener {
     /// A default listener and the sink of a URI.
-    pub(super) fn of_uri(uri: &str, place: &Place) -> Result<Self, Failure> {
+    pub(super) fn of_uri(uri: &str, place: &ListenPlace) -> Result<Self, Failure> {
         let config = Config::from_arguments(&RunArguments::new("127.0.0.1:1", uri))?;
         let subject = Self::of(config, None, Vec::new(), place)?;
-        // The address is replaced; nobody has written it, so nobody has to be told, but of a cable.
+        // The address is replaced, which needs no note because the operator did not write it; a cable does.
         let changed = place.interface.iter().map(|_| format!("it receives at {}", place.what)).collect();
         Ok(Self { changed, ..subject })
     }
 
     /// A listener of a file: the one called so, or the only one.
-    pub(super) fn of_file(path: &Path, listener: Option<&str>, place: &Place) -> Result<Self, Failure> {
+    pub(super) fn of_file(path: &Path, listener: Option<&str>, place: &ListenPlace) -> Result<Self, Failure> {
         let changed = vec!["metrics, control socket and stats_on_exit are not used".to_owned()];
         Self::of(
             Config::load(path, &HostView { becomes_user: false, ..HostView::default() })?,
@@ -49,7 +48,7 @@ impl Subject {
         )
     }
 
-    fn of(config: Config, name: Option<&str>, mut changed: Vec<String>, place: &Place) -> Result<Self, Failure> {
+    fn of(config: Config, name: Option<&str>, mut changed: Vec<String>, place: &ListenPlace) -> Result<Self, Failure> {
         let mut listener = chosen(&config.listeners, name)?.clone();
         let mut sinks = Vec::new();
         for index in &mut listener.sinks {
@@ -65,30 +64,30 @@ impl Subject {
         // Which cores may be used is a matter of this host, and belongs to the figure.
         let request = Request { cores: config.steer.request.cores, ..Request::default() };
         let daemon =
-            DaemonConfig { control_socket: nobody(), metrics_address: nobody(), stats_on_exit: None, ..config.daemon };
+            DaemonConfig { control_socket: unused(), metrics_address: unused(), stats_on_exit: None, ..config.daemon };
         let steer = SteerConfig { request, ..SteerConfig::default() };
         Ok(Self { config: Config { daemon, listeners: vec![listener], sinks, steer, warnings: Vec::new() }, changed })
     }
 }
 
-fn nobody<T>() -> Chosen<Option<T>> {
+fn unused<T>() -> Chosen<Option<T>> {
     Chosen { value: None, written: true }
 }
 
 /// Where a listener is measured, and by what.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct ListenPlace {
     address: SocketAddr,
     interface: Option<String>,
     /// Where the datagrams of the bench seem to come from.
     sources: Vec<IpNet>,
     /// In words.
     what: String,
-    /// The engine that somebody asked for, where it is not to be that of the configuration.
+    /// The engine of the command line, instead of the one of the configuration.
     engine: Option<Option<EngineKind>>,
 }
 
-impl Place {
+impl ListenPlace {
     /// A free port of loopback, or of the receiving end of a cable.
     pub(super) fn of(cable: Option<&Cable>, engine: Option<Option<EngineKind>>) -> Result<Self, Failure> {
         let own = IpAddr::from(Ipv4Addr::LOCALHOST);
@@ -102,8 +101,8 @@ impl Place {
     }
 }
 
-/// Takes from a listener what reaches out of this host, and what would refuse the bench's own sender.
-fn move_to(place: &Place, listener: &mut ListenerConfig, changed: &mut Vec<String>) {
+/// Removes from a listener what reaches other hosts, and what would refuse the bench's own sender.
+fn move_to(place: &ListenPlace, listener: &mut ListenerConfig, changed: &mut Vec<String>) {
     let addresses: Vec<String> = listener.addresses.iter().map(ToString::to_string).collect();
     changed.push(format!("it listens on {} instead of {}", place.what, addresses.join(", ")));
     listener.addresses = vec![place.address];
@@ -153,8 +152,8 @@ fn host_or_network(network: IpNet) -> String {
     if network.prefix_len() == network.max_prefix_len() { network.addr().to_string() } else { network.to_string() }
 }
 
-/// The engine that is asked for, and what it wants of the other keys.
-fn choose_engine(place: &Place, listener: &mut ListenerConfig, changed: &mut Vec<String>) {
+/// Sets the engine that is asked for, and the keys that it needs.
+fn choose_engine(place: &ListenPlace, listener: &mut ListenerConfig, changed: &mut Vec<String>) {
     if let Some(engine) = place.engine {
         listener.engine = engine;
     }
@@ -197,8 +196,8 @@ fn chosen<'a>(listeners: &'a [ListenerConfig], name: Option<&str>) -> Result<&'a
 mod tests {
     use super::*;
 
-    fn loopback() -> Place {
-        Place::of(None, None).expect("it is always there")
+    fn loopback() -> ListenPlace {
+        ListenPlace::of(None, None).expect("it is always there")
     }
 
     fn config() -> Config {
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn one_listener_and_its_sinks_move_to_loopback_and_it_is_said() {
-        let subject = Subject::of(config(), Some("b"), Vec::new(), &loopback()).expect("a subject");
+        let subject = MeasuredListener::of(config(), Some("b"), Vec::new(), &loopback()).expect("a subject");
         let listener = &subject.config.listeners[0];
         assert_eq!((listener.name.as_str(), listener.sinks.as_slice()), ("b", &[0][..]));
         assert_eq!(listener.addresses, ["127.0.0.1:0".parse().expect("an address")]);
@@ -249,14 +248,14 @@ mod tests {
             type = "null"
         "#;
         let config = Config::parse(text, "test.toml", &HostView::default()).expect("a good file");
-        let cable = Place {
+        let cable = ListenPlace {
             address: "198.19.0.1:5140".parse().expect("an address"),
             interface: Some("card0".to_owned()),
             sources: vec!["198.18.0.0/16".parse().expect("a network")],
             what: "198.19.0.1:5140 of card0".to_owned(),
             engine: Some(Some(EngineKind::AfXdp)),
         };
-        let subject = Subject::of(config.clone(), None, Vec::new(), &cable).expect("a subject");
+        let subject = MeasuredListener::of(config.clone(), None, Vec::new(), &cable).expect("a subject");
         let listener = &subject.config.listeners[0];
         assert!(listener.is_past_the_stack() && listener.interface.as_deref() == Some("card0"));
         assert_eq!((listener.lanes, listener.gro, listener.max_length_bytes), (Lanes::Auto, Gro::Off, 2048));
@@ -265,17 +264,17 @@ mod tests {
         {
             assert!(subject.changed.iter().any(|line| line.contains(words)), "{words}: {:?}", subject.changed);
         }
-        let on_loopback = Place { interface: None, ..cable };
-        let subject = Subject::of(config, None, Vec::new(), &on_loopback).expect("a subject");
+        let on_loopback = ListenPlace { interface: None, ..cable };
+        let subject = MeasuredListener::of(config, None, Vec::new(), &on_loopback).expect("a subject");
         assert_eq!(subject.config.listeners[0].engine, None);
         assert!(subject.changed.iter().any(|line| line.contains("add --interface")), "{:?}", subject.changed);
     }
 
     #[test]
     fn of_several_listeners_one_has_to_be_named() {
-        let failure = Subject::of(config(), None, Vec::new(), &loopback()).expect_err("which one?");
+        let failure = MeasuredListener::of(config(), None, Vec::new(), &loopback()).expect_err("which one?");
         assert!(failure.code == ExitCode::Usage && failure.message.contains("a, b"), "{failure}");
-        let failure = Subject::of(config(), Some("c"), Vec::new(), &loopback()).expect_err("no such listener");
+        let failure = MeasuredListener::of(config(), Some("c"), Vec::new(), &loopback()).expect_err("no such listener");
         assert!(failure.message.contains("no listener c") && failure.message.contains("a, b"), "{failure}");
     }
 
@@ -300,7 +299,8 @@ mod tests {
             cpus = "0"
         "#;
         let config = Config::parse(text, "test.toml", &HostView::default()).expect("a good file");
-        let Subject { config, changed, .. } = Subject::of(config, None, Vec::new(), &loopback()).expect("a subject");
+        let MeasuredListener { config, changed, .. } =
+            MeasuredListener::of(config, None, Vec::new(), &loopback()).expect("a subject");
         let listener = &config.listeners[0];
         assert_eq!((&listener.multicast, &listener.interface), (&Multicast::default(), &None));
         let networks = |networks: &[IpNet]| networks.iter().map(ToString::to_string).collect::<Vec<_>>();
