@@ -225,7 +225,7 @@ fn a_path_that_comes_again_is_never_compressed_over_what_it_was_before() {
         for (hours, compressed) in [(1, day + 1), (23, day + 1)] {
             subject.clock.set(hours * 3600);
             let generation = subject.file().generation;
-            subject.file().keeper.order(KeeperRequest::FinishDue(generation));
+            subject.file().keeper.request(KeeperRequest::FinishDue(generation));
             subject.until("the next file", |file| file.generation > generation);
             subject.until_compressed(compressed as u64);
         }

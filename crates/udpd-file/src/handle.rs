@@ -22,7 +22,6 @@ use nix::unistd::{AccessFlags, access};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::lock;
-use super::regular::append_to;
 use super::repair::{check_format, set_torn_aside};
 use udpd_base::format::boundary::Boundary;
 use udpd_base::sink::outbox::OutboxDestination;
@@ -122,7 +121,7 @@ impl LogHandle {
     /// are cheaper than fresh ones, and what other programs have cached stays.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.0.sync_data()?;
-        // Advice: where it is not taken nothing is wrong.
+        // ValueAdvice: where it is not taken nothing is wrong.
         let _ = posix_fadvise(&*self.0, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         Ok(())
     }
@@ -162,6 +161,46 @@ impl LogHandle {
 
 fn directory_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))
+}
+
+/// Opens or creates a regular file with one name, to append to it. A symbolic link as the last part of the path is
+/// refused; a pipe or a device does not block.
+pub(super) fn append_to(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if metadata.nlink() > 1 {
+        return Err(io::Error::other(format!(
+            "it has {} names (hard links), and every record would appear under all of them; move it away (mv), or \
+             find the others (find / -xdev -samefile FILE) and remove them",
+            metadata.nlink()
+        )));
+    }
+    Ok(file)
+}
+
+/// Opens a regular file that exists, to read it and, where that is allowed, to cut it.
+pub(super) fn open_there(path: &Path) -> io::Result<File> {
+    let open = |append| {
+        let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+        OpenOptions::new().read(true).append(append).custom_flags(flags).open(path)
+    };
+    let file = match open(true) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied) => open(false)?,
+        opened => opened?,
+    };
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
 }
 
 /// Creates a directory and those above it.

@@ -16,7 +16,7 @@ impl Subject {
     pub(super) fn finish_with(&mut self, payload: &str) {
         assert!(self.write(payload));
         let generation = self.file().generation;
-        self.file().keeper.order(KeeperRequest::FinishFull(generation));
+        self.file().keeper.request(KeeperRequest::FinishFull(generation));
         self.until("the next file", |file| file.generation > generation);
         // Whatever is asked for next is done after what was finished has been put away.
         let answer = self.reopener.ask().expect("somebody to ask");

@@ -1,15 +1,27 @@
-//! The messages between a consumer and the keeper of its file: requests one way, updates the other.
+//! The messages between a consumer and the keeper of its files: requests one way, updates the other.
 //!
 //! Neither side waits for the other, so a message may name a file that the other side has closed already. Therefore
 //! each file has a number, its generation, and each request names the one that the consumer writes to; the keeper
 //! ignores a request about another. The mailbox holds one update, and a new one is merged into it, so none is lost.
+//!
+//! The protocol is the same for a file and for the files by source of a consumer. Those have no generations, because
+//! their consumer begins and finishes them itself: they only sync, reopen and close.
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::compress::{CompressReport, ReportReceiver};
 use super::handle::LogHandle;
+use super::inotify_watch::KeeperWaker;
 use udpd_base::handover::Caller;
+use udpd_base::os::threads;
+
+/// The most requests of one consumer that can be pending: each kind once, and once more for the file in its mailbox.
+pub(super) const REQUESTS_MAX: usize = 10;
 
 /// The file that the consumer writes to, and its total of bytes written so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +44,9 @@ pub(super) enum KeeperRequest {
     /// Check whether the path still leads to the newest file.
     Look,
     /// The consumer writes no more to the files before this one.
-    Left(WritePosition),
+    ClosedBefore(WritePosition),
+    /// The consumer of files by source has closed the moved ones, as [`FileUpdate::reopen`] asked.
+    Reopened { number: u64, left: usize, stayed: usize },
     /// The consumer writes no more. The last request.
     Close(WritePosition),
     /// A write to this file has failed, and the consumer writes no more to it.
@@ -60,6 +74,8 @@ pub(super) struct FileUpdate {
     pub(super) begun: Option<NewFile>,
     /// When to ask for the next file, if that has changed.
     pub(super) ends: Option<Option<SystemTime>>,
+    /// The consumer of files by source must close those that were moved, and report that with this number.
+    pub(super) reopen: Option<u64>,
 }
 
 /// The updates for one consumer, and which of its requests are pending.
@@ -94,17 +110,24 @@ impl Mailbox {
 
     /// Tells the consumer to write to this file.
     pub(super) fn begin(&self, generation: u64, begun: NewFile, ends: Option<SystemTime>) {
-        self.add(|update| *update = FileUpdate { stop_before: generation, begun: Some(begun), ends: Some(ends) });
+        self.add(|update| {
+            (update.stop_before, update.begun, update.ends) = (generation, Some(begun), Some(ends));
+        });
     }
 
     /// Tells the consumer to write to no file before this one, which does not exist yet.
     pub(super) fn stop(&self, before: u64) {
-        self.add(|update| *update = FileUpdate { stop_before: before, begun: None, ends: None });
+        self.add(|update| (update.stop_before, update.begun, update.ends) = (before, None, None));
     }
 
     /// Tells the consumer to keep its file, and when to ask again.
     pub(super) fn go_on(&self, ends: Option<SystemTime>) {
         self.add(|update| update.ends = Some(ends));
+    }
+
+    /// Tells the consumer to close the files that were moved.
+    pub(super) fn reopen(&self, number: u64) {
+        self.add(|update| update.reopen = Some(number));
     }
 
     fn add(&self, change: impl FnOnce(&mut FileUpdate)) {
@@ -113,5 +136,102 @@ impl Mailbox {
         self.is_ready.store(true, Ordering::Release);
         drop(update);
         self.consumer.call();
+    }
+}
+
+/// The outcome of a request to reopen the files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reopened {
+    /// How many files were begun in place of moved or removed ones, which are closed.
+    pub begun: usize,
+    /// How many files by source were closed because they had been moved or removed; the next datagram of each source
+    /// begins another one.
+    pub left: usize,
+    /// How many stay in use because they are still in their place.
+    pub stayed: usize,
+    /// Why the others could not be begun.
+    pub refused: Vec<String>,
+}
+
+/// Where consumers, reopeners and the compressor reach the keeper. The thread ends when the last consumer drops it.
+#[derive(Debug)]
+pub(super) struct KeeperInbox {
+    pub(super) requests: Sender<(usize, KeeperRequest)>,
+    pub(super) reopeners: Sender<Sender<Reopened>>,
+    pub(super) reports: Sender<CompressReport>,
+    /// Declared after the senders, so that the last wake comes when they are gone.
+    pub(super) waker: KeeperWaker,
+}
+
+impl ReportReceiver for KeeperInbox {
+    /// Drops the report when the keeper has ended.
+    fn report(&self, report: CompressReport) {
+        let _ = self.reports.send(report);
+        self.waker.wake();
+    }
+}
+
+/// Asks the keeper to reopen the files of its sink.
+#[derive(Debug, Clone)]
+pub struct Reopener(pub(super) Weak<KeeperInbox>);
+
+impl Reopener {
+    /// The answer comes when the old files are closed, or never if the sink has ended.
+    pub fn ask(&self) -> Option<Receiver<Reopened>> {
+        let inbox = self.0.upgrade()?;
+        let (answer, answered) = bounded(1);
+        inbox.reopeners.send(answer).ok()?;
+        inbox.waker.wake();
+        Some(answered)
+    }
+}
+
+/// The consumer's side of the keeper.
+#[derive(Debug)]
+pub(super) struct KeeperHandle {
+    pub(super) mailbox: Arc<Mailbox>,
+    /// The number of its files at the keeper.
+    pub(super) number: usize,
+    pub(super) inbox: Arc<KeeperInbox>,
+    /// Receives a message when the late open of the first file has succeeded or failed.
+    pub(super) begun: Receiver<()>,
+    /// Disconnected when all requests are done.
+    pub(super) done: Receiver<Infallible>,
+}
+
+impl KeeperHandle {
+    /// Sends a request. The channel holds as many as can be pending, so this does not wait.
+    pub(super) fn request(&self, request: KeeperRequest) {
+        let _ = self.inbox.requests.send((self.number, request));
+        self.wake();
+    }
+
+    pub(super) fn wake(&self) {
+        self.inbox.waker.wake();
+    }
+
+    /// Requests a sync; returns false while the previous one is pending.
+    pub(super) fn sync(&self, at: WritePosition) -> bool {
+        let is_free = !self.mailbox.is_syncing.swap(true, Ordering::AcqRel);
+        if is_free {
+            self.request(KeeperRequest::Sync(at));
+        }
+        is_free
+    }
+
+    /// Has the first file opened, and waits until that has succeeded or failed.
+    pub(super) fn begin(&self) {
+        self.request(KeeperRequest::Begin);
+        let _ = threads::blocking(|| self.begun.recv());
+    }
+
+    /// Waits until all requests are done, the last of them a sync if one is asked for.
+    pub(super) fn close(self, at: WritePosition, syncs: bool) {
+        if syncs {
+            self.request(KeeperRequest::Sync(at));
+        }
+        self.request(KeeperRequest::Close(at));
+        // Nothing is ever sent: the wait ends when the keeper drops the other end.
+        let _ = threads::blocking(|| self.done.recv());
     }
 }

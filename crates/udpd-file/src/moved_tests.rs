@@ -36,7 +36,7 @@ fn a_file_that_somebody_moves_is_left_to_them_and_the_path_leads_to_a_new_one() 
     let mut subject = Subject::open("log", PLAIN);
     assert!(subject.write("before"));
     fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
-    subject.file().keeper.order(KeeperRequest::Look);
+    subject.file().keeper.request(KeeperRequest::Look);
     subject.until("a new file", |file| {
         file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.settings.path)))
     });
@@ -52,7 +52,7 @@ fn a_directory_that_is_removed_is_made_again() {
     assert!(subject.write("lost with its directory"));
     // Whoever is slow finds the next file in it already.
     while fs::remove_dir_all(path_of(&subject, "deep")).is_err() {}
-    subject.file().keeper.order(KeeperRequest::Look);
+    subject.file().keeper.request(KeeperRequest::Look);
     subject.until("a new file", |file| {
         file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.settings.path)))
     });
@@ -69,19 +69,19 @@ fn an_order_about_a_file_that_was_given_up_meanwhile_changes_nothing() {
         fs::rename(path_of(&subject, "log"), path_of(&subject, &format!("theirs {round}"))).expect("moved");
         let at = subject.file().at();
         // The keeper gives the file up at the first of them; the others are about a file that is none any more.
-        for order in [
+        for request in [
             KeeperRequest::Look,
             KeeperRequest::FinishFull(at.generation),
             KeeperRequest::FinishDue(at.generation),
             KeeperRequest::Sync(at),
         ] {
-            subject.file().keeper.order(order);
+            subject.file().keeper.request(request);
         }
         subject.until("a new file", |file| file.handle.is_some() && file.generation > at.generation);
         assert!(subject.write("after"), "round {round}");
         fs::rename(path_of(&subject, "log"), path_of(&subject, &format!("second {round}"))).expect("moved");
         let generation = subject.file().generation;
-        subject.file().keeper.order(KeeperRequest::Look);
+        subject.file().keeper.request(KeeperRequest::Look);
         subject.until("another file", |file| file.handle.is_some() && file.generation > generation);
     }
     subject.close();
@@ -97,7 +97,7 @@ fn what_a_file_holds_that_somebody_has_moved_is_forced_to_the_disk_too() {
     let sync_errors = move || FileLedger::sum([ledger.as_ref()].into_iter()).counts.unsynced_bytes;
     assert_eq!(sync_errors(), 7);
     fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
-    subject.file().keeper.order(KeeperRequest::Look);
+    subject.file().keeper.request(KeeperRequest::Look);
     subject.until("what was moved to be safe", |_| sync_errors() == 0);
     subject.close();
 }
@@ -184,7 +184,7 @@ fn what_is_written_to_a_file_after_its_removal_is_doubtful() {
         let mut subject = Subject::open("log", FileSettings { sync, ..PLAIN });
         assert!(subject.write("before"));
         subject.file().keeper.mailbox.is_looking.store(true, Ordering::Release);
-        subject.file().keeper.order(KeeperRequest::Look);
+        subject.file().keeper.request(KeeperRequest::Look);
         subject.until("a look", |file| !file.keeper.mailbox.is_looking.load(Ordering::Acquire));
         let mut handle = subject.file().handle.clone().expect("open");
         fs::remove_file(path_of(&subject, "log")).expect("removed");
@@ -235,7 +235,7 @@ fn what_somebody_puts_in_the_place_of_a_file_is_never_renamed() {
     fs::write(path_of(&subject, "new"), "theirs\n").expect("written");
     fs::rename(path_of(&subject, "new"), path_of(&subject, "log")).expect("replaced");
     let generation = subject.file().generation;
-    subject.file().keeper.order(KeeperRequest::FinishFull(generation));
+    subject.file().keeper.request(KeeperRequest::FinishFull(generation));
     subject.until("another file", |file| file.generation > generation);
     subject.close();
     assert_eq!(subject.files(), [("log".to_owned(), "theirs\n".to_owned())]);

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use super::regular::append_to;
+use super::handle::append_to;
 use udpd_base::format::boundary::Boundary;
 
 /// How far back the end of an existing file of lines is searched for its last whole line, and how much of a file of

@@ -24,11 +24,11 @@ use nix::errno::Errno;
 use super::clock::WallClock;
 use super::compress::{CompressError, CompressQueue, CompressReport, exchange};
 use super::handle::{LogHandle, cure, set_aside};
-use super::mailbox::{Mailbox, NewFile, WritePosition};
+use super::keeper::{CompressOffer, KeptFiles};
+use super::mailbox::{KeeperRequest, Mailbox, NewFile, Reopened, WritePosition};
 use super::name::{FileName, failed_names, finished_names};
-use super::retention::{CompressCandidate, Retention};
+use super::retention::Retention;
 use super::settings::{FileSettings, Rotate, Sync};
-use udpd_base::codec::Recipe;
 use udpd_base::format::boundary::Boundary;
 use udpd_base::ledger::FileLedger;
 use udpd_base::sink::OpenContext;
@@ -38,8 +38,8 @@ const CHANGE_AGAIN: Duration = Duration::from_secs(1);
 
 /// An open file and its current path.
 #[derive(Debug, Clone)]
-pub(super) struct OpenFile {
-    pub(super) handle: LogHandle,
+struct OpenFile {
+    handle: LogHandle,
     path: Arc<Path>,
     generation: u64,
     /// Its length when its path last led to it.
@@ -83,7 +83,7 @@ pub(super) struct RotatingFile {
     is_displaced: bool,
     /// When to replace the newest file, which another process has moved.
     checks_at: Option<Instant>,
-    /// A moved file was replaced since the last call of [`RotatingFile::reopen`].
+    /// A moved file was replaced since files were last reopened.
     has_reopened: bool,
     /// Older files that the consumer may still write to, the oldest first.
     closing: VecDeque<(OpenFile, ClosingReason)>,
@@ -103,7 +103,8 @@ impl RotatingFile {
         name: FileName,
         settings: &FileSettings,
         header: Vec<u8>,
-        (ledger, mailbox): (Arc<FileLedger>, Arc<Mailbox>),
+        ledger: Arc<FileLedger>,
+        mailbox: Arc<Mailbox>,
         clock: WallClock,
         context: OpenContext,
     ) -> io::Result<Self> {
@@ -137,33 +138,6 @@ impl RotatingFile {
         };
         if waits_for_previous { file.check_beside() } else { file.open_first() }?;
         Ok(file)
-    }
-
-    pub(super) fn mailbox(&self) -> &Mailbox {
-        &self.mailbox
-    }
-
-    pub(super) fn compresses(&self) -> bool {
-        self.queue.is_some()
-    }
-
-    pub(super) fn generation(&self) -> u64 {
-        self.generation
-    }
-
-    /// The newest file and its number.
-    pub(super) fn newest(&self) -> Option<(u64, &LogHandle)> {
-        self.current.as_ref().map(|file| (file.generation, &file.handle))
-    }
-
-    /// Whether the consumer may still write to a file before this one.
-    pub(super) fn has_before(&self, generation: u64) -> bool {
-        self.closing.iter().any(|(file, _)| file.generation < generation)
-    }
-
-    /// Whether the keeper has to retry something.
-    pub(super) fn is_failing(&self) -> bool {
-        !self.waits_for_previous && (self.current.is_none() || self.is_displaced)
     }
 
     /// Opens the file for the current time, writes its header, and puts it into the mailbox.
@@ -207,7 +181,7 @@ impl RotatingFile {
     }
 
     /// Finishes the file, if it is due or full, and begins the next. If that fails the consumer keeps the old one.
-    pub(super) fn change(&mut self, generation: u64, is_full: bool) {
+    fn change(&mut self, generation: u64, is_full: bool) {
         let Some(before) = self.current.clone().filter(|file| file.generation == generation) else { return };
         if !before.handle.is_at(&before.path) {
             // The path leads to a file of another process, which must not be renamed.
@@ -263,7 +237,7 @@ impl RotatingFile {
     }
 
     /// The consumer no longer writes to the files before this generation; `written` is its total of bytes so far.
-    pub(super) fn note_closed(&mut self, before: u64, written: u64) {
+    fn note_closed(&mut self, before: u64, written: u64) {
         while self.closing.front().is_some_and(|(file, _)| file.generation < before) {
             let Some((file, reason)) = self.closing.pop_front() else { return };
             match reason {
@@ -316,7 +290,7 @@ impl RotatingFile {
     }
 
     /// A write to this file has failed and the consumer writes nothing more to it.
-    pub(super) fn break_off(&mut self, at: WritePosition, errno: i32, whole_bytes: u64) {
+    fn break_off(&mut self, at: WritePosition, errno: i32, whole_bytes: u64) {
         // This also holds for a file that was finished meanwhile. If the cut fails now, it is made before the next
         // write.
         let mut known = self.closing.iter().map(|(file, _)| file).chain(&self.current);
@@ -332,18 +306,6 @@ impl RotatingFile {
             // Sync it now: there may be no other chance.
             self.force_if_asked(&file, at.written);
             self.broken = Some((file.handle, whole_bytes));
-        }
-    }
-
-    /// Retries what failed.
-    pub(super) fn try_again(&mut self) {
-        if self.is_displaced {
-            return self.replace_if_moved();
-        }
-        if self.current.is_none()
-            && let Err(error) = self.go_on()
-        {
-            self.log_error_once(&error, "udpd tries again");
         }
     }
 
@@ -391,16 +353,11 @@ impl RotatingFile {
     }
 
     /// The consumer has ended and writes to no file any more.
-    pub(super) fn close(&mut self, written: u64) {
+    fn close(&mut self, written: u64) {
         self.note_closed(u64::MAX, written);
         if let Some(file) = self.current.take_if(|file| file.handle.names().is_ok_and(|names| names == 0)) {
             self.account_taken(&file, written);
         }
-    }
-
-    /// The consumer has ended without a close request.
-    pub(super) fn close_abandoned(&mut self) {
-        self.close(self.ledger.written());
     }
 }
 
@@ -423,7 +380,7 @@ impl RotatingFile {
     }
 
     /// The previous sink has closed its file. A file that cannot be opened now is retried.
-    pub(super) fn open_first_late(&mut self) {
+    fn open_first_late(&mut self) {
         self.waits_for_previous = false;
         if let Err(error) = self.open_first() {
             self.log_error_once(&error, "its datagrams count as sink_error until udpd can");
@@ -455,70 +412,15 @@ const GRACE: Duration = Duration::from_millis(100);
 const GRACE_REMOVED: Duration = Duration::from_millis(10);
 
 impl RotatingFile {
-    /// The newest file may have been moved or removed. If so, schedules its replacement.
-    pub(super) fn note_change(&mut self) {
-        let Some(file) = &mut self.current else { return };
-        if file.handle.is_at(&file.path) {
-            file.seen_bytes = file.handle.length().unwrap_or(file.seen_bytes);
-            self.is_displaced = false;
-            return;
+    /// The newest file, if its path no longer leads to it; otherwise notes how long the file is.
+    fn newest_if_moved(&mut self) -> Option<OpenFile> {
+        let file = self.current.as_mut()?;
+        if !file.handle.is_at(&file.path) {
+            return Some(file.clone());
         }
-        // A file that could not be replaced is retried anyway.
-        if !self.is_displaced {
-            let is_moved = file.handle.names().is_ok_and(|names| names > 0);
-            let at = Instant::now() + if is_moved { GRACE } else { GRACE_REMOVED };
-            self.checks_at = Some(self.checks_at.map_or(at, |before| before.min(at)));
-        }
-    }
-
-    /// When to replace the newest file, if it was moved.
-    pub(super) fn checks_at(&self) -> Option<Instant> {
-        self.checks_at
-    }
-
-    /// Replaces the newest file if its path no longer leads to it.
-    pub(super) fn replace_if_moved(&mut self) {
-        self.checks_at = None;
-        let Some(file) = &mut self.current else { return };
-        if file.handle.is_at(&file.path) {
-            file.seen_bytes = file.handle.length().unwrap_or(file.seen_bytes);
-            self.is_displaced = false;
-            return;
-        }
-        let file = file.clone();
-        let is_removed = file.handle.names().is_ok_and(|names| names == 0);
-        match self.begin(self.clock.seconds()) {
-            Ok(()) => {
-                let what = if is_removed { "removed" } else { "moved" };
-                log::info!("another process has {what} {}; udpd begins a new file", file.path.display());
-                self.closing.push_back((file, ClosingReason::Taken));
-                self.has_reopened = true;
-            }
-            Err(error) if is_removed => {
-                // No process could ever read what is written to it.
-                self.current = None;
-                self.closing.push_back((file, ClosingReason::Taken));
-                self.stop();
-                self.log_error_once(&error, "its datagrams count as sink_error until udpd can");
-            }
-            Err(error) => {
-                self.is_displaced = true;
-                self.log_error_once(&error, "until then udpd writes to the file that was moved");
-            }
-        }
-    }
-
-    /// Replaces the newest file if another process has moved or removed it; returns whether that happened since the
-    /// last call, be it now or earlier because of inotify.
-    pub(super) fn reopen(&mut self) -> Result<bool, String> {
-        match self.is_failing() {
-            true => self.try_again(),
-            false => self.replace_if_moved(),
-        }
-        match (&self.last_error, self.is_failing()) {
-            (Some((_, why)), true) => Err(why.clone()),
-            _ => Ok(std::mem::take(&mut self.has_reopened)),
-        }
+        file.seen_bytes = file.handle.length().unwrap_or(file.seen_bytes);
+        self.is_displaced = false;
+        None
     }
 
     /// A moved file keeps all its records. What was written to a removed file after its removal is lost although it
@@ -543,7 +445,7 @@ impl RotatingFile {
 
 impl RotatingFile {
     /// Syncs what the consumer has written so far to the file it writes to.
-    pub(super) fn sync(&mut self, at: WritePosition) {
+    fn sync(&mut self, at: WritePosition) {
         let is_it = |file: &OpenFile| file.generation == at.generation;
         if let Some(file) = self.current.clone().filter(is_it) {
             if !self.force(&file, at.written) {
@@ -612,18 +514,108 @@ impl RotatingFile {
     }
 }
 
-// Compression of the finished files, one after the other, by the compressor thread.
-
-/// The pause before the next look at a sink whose pipeline does not receive yet.
-const NOT_IN_FORCE: Duration = Duration::from_secs(1);
-
-impl RotatingFile {
-    /// The next file to compress, and how, unless one is being compressed.
-    pub(super) fn offer(&mut self, now: Instant) -> Option<(CompressCandidate, Recipe, Boundary)> {
-        if self.waits_for_previous || !self.context.is_in_force.load(Ordering::Acquire) {
-            return None;
+impl KeptFiles for RotatingFile {
+    fn handle(&mut self, request: KeeperRequest) {
+        match request {
+            KeeperRequest::Begin => self.open_first_late(),
+            KeeperRequest::Sync(at) => self.sync(at),
+            KeeperRequest::FinishFull(generation) => self.change(generation, true),
+            KeeperRequest::FinishDue(generation) => self.change(generation, false),
+            KeeperRequest::Look => self.note_change(),
+            KeeperRequest::ClosedBefore(WritePosition { generation, written }) => self.note_closed(generation, written),
+            KeeperRequest::Broken { at, errno, whole_bytes } => self.break_off(at, errno, whole_bytes),
+            KeeperRequest::Close(at) => self.close(at.written),
+            KeeperRequest::Reopened { .. } => {}
         }
-        if !self.queue.as_mut()?.wants(now) {
+    }
+
+    /// Counts as begun also what was replaced since the last call because of inotify.
+    fn reopen(&mut self, outcome: &mut Reopened) -> u64 {
+        match self.is_failing() {
+            true => self.try_again(),
+            false => self.replace_if_moved(),
+        }
+        match (&self.last_error, self.is_failing()) {
+            (Some((_, why)), true) => outcome.refused.push(why.clone()),
+            _ if std::mem::take(&mut self.has_reopened) => outcome.begun += 1,
+            _ => outcome.stayed += 1,
+        }
+        self.generation
+    }
+
+    /// The number is the generation before which all files must be closed.
+    fn finish_reopening(&mut self, number: u64, _: &mut Reopened) -> bool {
+        self.closing.iter().all(|(file, _)| file.generation >= number)
+    }
+
+    fn watched(&self) -> Option<(u64, &LogHandle)> {
+        self.current.as_ref().map(|file| (file.generation, &file.handle))
+    }
+
+    fn note_change(&mut self) {
+        let Some(file) = self.newest_if_moved() else { return };
+        // A file that could not be replaced is retried anyway.
+        if !self.is_displaced {
+            let is_moved = file.handle.names().is_ok_and(|names| names > 0);
+            let at = Instant::now() + if is_moved { GRACE } else { GRACE_REMOVED };
+            self.checks_at = Some(self.checks_at.map_or(at, |before| before.min(at)));
+        }
+    }
+
+    fn checks_at(&self) -> Option<Instant> {
+        self.checks_at
+    }
+
+    fn replace_if_moved(&mut self) {
+        self.checks_at = None;
+        let Some(file) = self.newest_if_moved() else { return };
+        let is_removed = file.handle.names().is_ok_and(|names| names == 0);
+        match self.begin(self.clock.seconds()) {
+            Ok(()) => {
+                let what = if is_removed { "removed" } else { "moved" };
+                log::info!("another process has {what} {}; udpd begins a new file", file.path.display());
+                self.closing.push_back((file, ClosingReason::Taken));
+                self.has_reopened = true;
+            }
+            Err(error) if is_removed => {
+                // No process could ever read what is written to it.
+                self.current = None;
+                self.closing.push_back((file, ClosingReason::Taken));
+                self.stop();
+                self.log_error_once(&error, "its datagrams count as sink_error until udpd can");
+            }
+            Err(error) => {
+                self.is_displaced = true;
+                self.log_error_once(&error, "until then udpd writes to the file that was moved");
+            }
+        }
+    }
+
+    fn is_failing(&self) -> bool {
+        !self.waits_for_previous && (self.current.is_none() || self.is_displaced)
+    }
+
+    fn try_again(&mut self) {
+        if self.is_displaced {
+            return self.replace_if_moved();
+        }
+        if self.current.is_none()
+            && let Err(error) = self.go_on()
+        {
+            self.log_error_once(&error, "udpd tries again");
+        }
+    }
+
+    fn close_abandoned(&mut self) {
+        self.close(self.ledger.written());
+    }
+
+    fn compresses(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    fn offer(&mut self, now: Instant) -> Option<CompressOffer> {
+        if self.waits_for_previous || !self.queue.as_mut()?.wants(now) {
             return None;
         }
         let (inodes_in_use, seconds) = (self.inodes_in_use(), self.clock.seconds());
@@ -635,39 +627,25 @@ impl RotatingFile {
         match self.retention.with_free_name(chosen, queue.recipe.method, seconds) {
             Ok(file) => {
                 queue.note_asked();
-                Some((file, queue.recipe, self.boundary))
+                let (recipe, boundary) = (queue.recipe, self.boundary);
+                Some(CompressOffer { file, recipe, boundary, files_lock: None })
             }
             Err(error) => {
-                if queue.note_refused(&path, &CompressError::from(error), now) {
-                    self.ledger.note_compress_failure();
-                }
+                queue.note_refused(&path, &CompressError::from(error), now, &self.ledger);
                 None
             }
         }
     }
 
-    /// When to ask for the next file to compress, if nothing else happens.
-    pub(super) fn offers_at(&self, now: Instant) -> Option<Instant> {
-        let queue = self.queue.as_ref().filter(|_| !self.waits_for_previous)?;
-        match self.context.is_in_force.load(Ordering::Acquire) {
-            true => queue.checks_at(now),
-            false => Some(now + NOT_IN_FORCE),
-        }
+    fn offers_at(&self, now: Instant) -> Option<Instant> {
+        self.queue.as_ref().filter(|_| !self.waits_for_previous)?.checks_at(now)
     }
 
-    /// Takes the outcome of the last compression.
-    pub(super) fn take_report(&mut self, CompressReport { file, outcome, .. }: CompressReport) {
-        let outcome = outcome.and_then(|made| exchange(&mut self.retention, &file.path, &made));
-        match outcome {
-            Ok(done) => {
-                self.queue.iter_mut().for_each(CompressQueue::note_compressed);
-                self.ledger.note_compressed(done.from_bytes, done.to_bytes);
-            }
-            Err(refusal) => {
-                if self.queue.as_mut().is_some_and(|queue| queue.note_refused(&file.path, &refusal, Instant::now())) {
-                    self.ledger.note_compress_failure();
-                }
-            }
+    fn take_report(&mut self, CompressReport { file, outcome, .. }: CompressReport) {
+        let Some(queue) = &mut self.queue else { return };
+        match outcome.and_then(|made| exchange(&mut self.retention, &file.path, &made)) {
+            Ok(sizes) => queue.note_compressed(sizes, &self.ledger),
+            Err(refusal) => queue.note_refused(&file.path, &refusal, Instant::now(), &self.ledger),
         }
     }
 }

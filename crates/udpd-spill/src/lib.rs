@@ -14,10 +14,7 @@
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
 
-mod disk;
 mod find;
-mod frame;
-mod lanes;
 mod layout;
 mod outgoing;
 mod recover;
@@ -25,8 +22,6 @@ mod segment;
 pub mod spilling;
 mod store;
 
-pub use frame::{Frame, SpillReadError};
-pub use lanes::{SpillLane, SpillLanes};
 pub use layout::FRAME_BYTES_MAX;
 pub use recover::Recovered;
-pub use store::{BYTES_MIN, FILES_MAX, MEMORY_BYTES, Store};
+pub use store::{BYTES_MIN, FILES_MAX, Frame, MEMORY_BYTES, SpillLane, SpillLanes, SpillReadError, Store};

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use mmsg::{Datagram, PackedDatagrams};
 
-use super::lanes::SpillLane;
 use super::layout::{ALIGNMENT, FRAME_BYTES_MAX, FRAME_FULL_BYTES, FrameHead, HEAD_BYTES, SegmentHeader};
+use super::store::SpillLane;
 
 /// From this fill on they are written.
 const WRITE_AT_BYTES: usize = 256 << 10;

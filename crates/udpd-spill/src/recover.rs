@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::find;
-use super::lanes::SpillLanes;
 use super::layout::{HEAD_BYTES, Unreadable};
 use super::segment::{self, Segment};
+use super::store::SpillLanes;
 use udpd_base::os::owned;
 
 /// The writer of a spill locks this file.

@@ -1,12 +1,12 @@
-//! One file of a spill: frames behind one another, and in front of them how far they are decided.
+//! One file of a spill: frames behind one another, and in front of them how far they are decided. In tests the disk can
+//! be a small one, which takes a write up to its last byte.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use super::disk;
 use super::layout::{FrameHead, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, MARKS, SegmentHeader, SegmentMark, Unreadable};
 use udpd_base::os::owned;
 
@@ -79,9 +79,9 @@ impl Segment {
             let at = MARKS[mark.turn as usize % MARKS.len()] as usize;
             bytes[at..at + MARK_BYTES].copy_from_slice(&mark.encode());
         }
-        if let Err(error) = disk::write_all_at(&file, &bytes, 0) {
+        if let Err(error) = write_all_at(&file, &bytes, 0) {
             // An empty file holds nothing.
-            let _ = disk::remove(&path);
+            let _ = remove_file(&path);
             return Err(error);
         }
         Ok(Self::new((number, path), file, header, HEADER_BYTES as u64, mark))
@@ -123,9 +123,9 @@ impl Segment {
 
     /// Appends whole frames of so many datagrams. On a failure it is as it was.
     pub(super) fn append(&mut self, frames: &[u8], records: u64) -> io::Result<()> {
-        if let Err(error) = disk::write_all_at(&self.file, frames, self.bytes) {
+        if let Err(error) = write_all_at(&self.file, frames, self.bytes) {
             // What is left behind the end is written over, or found to be torn.
-            let _ = disk::set_len(&self.file, self.bytes);
+            let _ = set_len(&self.file, self.bytes);
             return Err(error);
         }
         self.bytes += frames.len() as u64;
@@ -182,7 +182,7 @@ impl Segment {
 
     /// Removes its file.
     pub(super) fn remove(&self) -> io::Result<()> {
-        disk::remove(&self.path)
+        remove_file(&self.path)
     }
 }
 
@@ -190,4 +190,55 @@ impl Segment {
 pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_extension(UNREADABLE_SUFFIX.trim_start_matches('.'));
     fs::rename(path, &aside).map(|()| aside)
+}
+
+/// Writes all of it or fails; what was written by then stays there.
+fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    #[cfg(test)]
+    if let Some(missing) = small::take(file, at + bytes.len() as u64) {
+        let fits = bytes.len().saturating_sub(usize::try_from(missing).unwrap_or(usize::MAX));
+        file.write_all_at(&bytes[..fits], at)?;
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    file.write_all_at(bytes, at)
+}
+
+fn set_len(file: &File, bytes: u64) -> io::Result<()> {
+    #[cfg(test)]
+    small::give_back(file.metadata()?.len().saturating_sub(bytes));
+    file.set_len(bytes)
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    small::give_back(path.metadata()?.len());
+    fs::remove_file(path)
+}
+
+/// How much room the disk of this thread has.
+#[cfg(test)]
+pub(crate) mod small {
+    use std::cell::Cell;
+    use std::fs::File;
+
+    thread_local! {
+        static FREE: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// From now on it has so much; `None` for as much as there is.
+    pub(crate) fn set_free(bytes: Option<u64>) {
+        FREE.set(bytes);
+    }
+
+    /// Takes room for a file that is to be so long; how much of that there is not.
+    pub(super) fn take(file: &File, bytes: u64) -> Option<u64> {
+        let room = FREE.get()?;
+        let grows = bytes.saturating_sub(file.metadata().map_or(0, |found| found.len()));
+        FREE.set(Some(room.saturating_sub(grows)));
+        grows.checked_sub(room).filter(|missing| *missing > 0)
+    }
+
+    pub(super) fn give_back(bytes: u64) {
+        FREE.set(FREE.get().map(|room| room + bytes));
+    }
 }

@@ -1,13 +1,15 @@
-//! The spill of one consumer: appends, removes, and knows how much of which listener is in it.
+//! The spill of one consumer: appends, removes, and knows how much of which listener is in it; and the reader's side,
+//! which returns the next frame once it is written down that it is handed on.
 //!
-//! A disk that cannot force something to its platters has it all the same, so that is told and costs nothing. Each
+//! A disk that cannot sync what it was given has it all the same, so that is told and costs nothing. Each segment
 //! number is tried once: what a failure has left behind under one never stands in the way.
-//!
-//! The reader's side of a store: the next frame, once it is written down that it is handed on.
 //!
 //! A disk may return a moment later what it does not return now, so a read is retried many times before it is given up.
 //! But one bad place must not hold up everything behind it for ever, so it is skipped in the end. The next place gets
 //! as many retries: a disk that fails as a whole, for a while, costs a place or two and not the spill.
+//!
+//! A spill outlives the configuration that filled it, so it names listeners and lanes by name and bound address, while
+//! the rest of the program numbers them ([`SpillLanes`]).
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,13 +18,11 @@ use std::path::{Path, PathBuf};
 
 use mmsg::Datagram;
 
-use super::find;
-use super::frame::{Frame, ReadPosition, SpillReadError};
-use super::lanes::{SpillLane, SpillLanes};
 use super::layout::{FRAME_BYTES_MAX, FrameHead, HEAD_BYTES, HEADER_BYTES, RECORDS_MAX};
-use super::outgoing::{self, Outgoing};
-use super::recover::{self, Recovered};
+use super::outgoing::Outgoing;
+use super::recover::Recovered;
 use super::segment::Segment;
+use super::{find, outgoing, recover};
 
 /// How often what cannot be read is looked at again; four times a second.
 const TRIES: u32 = 20;
@@ -422,6 +422,106 @@ impl Store {
             datagrams -= given_up;
             lost(*listener, given_up);
         }
+    }
+}
+
+/// A frame that was read. Its datagrams are with the store until the next one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame {
+    /// The number of its segment.
+    pub segment: u64,
+    pub listener: usize,
+    pub lane: usize,
+    /// So many of its datagrams, the first ones, were decided before.
+    pub skipped: usize,
+    /// So many are not decided.
+    pub datagrams: u64,
+    /// Its place behind the last of its datagrams.
+    pub end: u64,
+    /// Its content is damaged and cannot be sent.
+    pub is_damaged: bool,
+    /// It waits in memory, because the disk does not take it, and stays there until `Store::keep_unwritten`.
+    pub is_unwritten: bool,
+}
+
+impl Frame {
+    /// What is at this place of the frame, as a place among the datagrams of the segment.
+    pub fn in_segment(&self, place: usize) -> u64 {
+        (self.end + place as u64).saturating_sub(self.skipped as u64 + self.datagrams)
+    }
+
+    /// Stands for so many datagrams that cannot be read.
+    pub(super) fn lost(segment: &Segment, datagrams: u64) -> Self {
+        let (listener, lane) = (segment.left.first().map_or(0, |(listener, _)| *listener), 0);
+        let end = segment.records;
+        Self {
+            segment: segment.number,
+            listener,
+            lane,
+            skipped: 0,
+            datagrams,
+            end,
+            is_damaged: true,
+            is_unwritten: false,
+        }
+    }
+}
+
+/// Where the next frame is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReadPosition {
+    pub(super) segment: u64,
+    pub(super) at: u64,
+}
+
+/// Why nothing can be read now. The reader retries later.
+#[derive(Debug)]
+pub enum SpillReadError {
+    /// The disk does not return it.
+    Unread(io::Error),
+    /// It cannot be marked as handed on, so a crash would hide what comes twice.
+    Unmarked(io::Error),
+}
+
+/// A lane that feeds the consumer whose spill it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpillLane {
+    pub lane: usize,
+    pub listener: usize,
+    /// The name of the listener.
+    pub name: String,
+    /// What its socket is bound to.
+    pub bound: String,
+}
+
+/// All of them, at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpillLanes(Vec<SpillLane>);
+
+impl SpillLanes {
+    /// `None` where there is no lane.
+    pub fn of(lanes: Vec<SpillLane>) -> Option<Self> {
+        (!lanes.is_empty()).then_some(Self(lanes))
+    }
+
+    /// The lane that is called so and bound there; else one of that listener; and where that is gone, the first of all.
+    pub(super) fn find(&self, name: &str, bound: &str) -> &SpillLane {
+        let of_listener = || self.0.iter().filter(|lane| lane.name == name);
+        let exact = of_listener().find(|lane| lane.bound == bound);
+        exact.or_else(|| of_listener().next()).unwrap_or(&self.0[0])
+    }
+
+    pub(super) fn lane(&self, lane: usize) -> &SpillLane {
+        self.0.iter().find(|own| own.lane == lane).unwrap_or(&self.0[0])
+    }
+
+    /// One more than the place of the last listener.
+    pub fn listeners(&self) -> usize {
+        self.0.iter().map(|lane| lane.listener + 1).max().unwrap_or(0)
+    }
+
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.0.iter().any(|lane| lane.name == name)
     }
 }
 

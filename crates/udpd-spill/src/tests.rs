@@ -351,3 +351,18 @@ fn a_segment_whose_number_leaves_none_behind_it_is_not_taken_for_ones_own() {
     append(&mut store, 0, 0..3, 8).expect("room");
     assert_eq!(drain(&mut store), (vec![0, 1, 2], 0));
 }
+
+#[test]
+fn a_lane_is_found_by_its_names_and_otherwise_the_nearest() {
+    let lane = |lane, listener, name: &str, bound: &str| SpillLane {
+        lane,
+        listener,
+        name: name.to_owned(),
+        bound: bound.to_owned(),
+    };
+    let lanes = SpillLanes::of(vec![lane(4, 1, "a", "[::]:1"), lane(5, 1, "a", "[::]:2"), lane(6, 2, "b", "[::]:3")]);
+    let lanes = lanes.expect("three lanes");
+    let found = |name, bound| lanes.find(name, bound).lane;
+    assert_eq!([found("a", "[::]:2"), found("b", "[::]:9"), found("gone", "[::]:3")], [5, 6, 4]);
+    assert_eq!((lanes.knows("b"), lanes.knows("gone"), SpillLanes::of(Vec::new())), (true, false, None));
+}

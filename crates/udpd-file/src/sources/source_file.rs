@@ -4,22 +4,20 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
 use super::super::handle::{LogHandle, set_aside};
 use super::super::name::{FileName, finished_names};
-use super::super::retention::Retention;
-use super::super::settings::{FileSettings, Keep, Rotate};
+use super::super::settings::{FileSettings, Rotate};
 use super::existing::SourceScan;
 use super::file_systems::FileSystems;
+use super::keeper::SourceRetention;
 use super::key::{KeyParts, SourceKey, SourcePattern};
 use super::table::{NewFile, SourceTable};
-use udpd_base::codec::Recipe;
 use udpd_base::format::boundary::Boundary;
 use udpd_base::ledger::FileLedger;
-use udpd_base::logging::limiter::LogLimiter;
 
 /// What the files of all sources have in common.
 #[derive(Debug)]
@@ -27,32 +25,22 @@ pub(super) struct SourceFiles {
     /// With the placeholders of a lane filled in, in the order of first use.
     paths: Vec<(String, SourcePattern)>,
     pub(super) rotate: Rotate,
-    pub(super) keep: Keep,
-    recipe: Option<Recipe>,
-    /// See `worker`.
-    pub(super) files_lock: Arc<Mutex<()>>,
+    pub(super) retention: SourceRetention,
     pub(super) file_systems: Arc<FileSystems>,
-    /// For the lines about their indexes.
-    pub(super) limiters: Arc<[LogLimiter; 2]>,
     pub(super) boundary: Boundary,
-    pub(super) header: Vec<u8>,
+    header: Vec<u8>,
 }
 
 impl SourceFiles {
     pub(super) fn new(settings: &FileSettings, header: Vec<u8>) -> Self {
-        let FileSettings { rotate, keep, format, .. } = *settings;
-        let (recipe, boundary) = (settings.recipe(), format.boundary());
-        let (files_lock, file_systems, limiters) = (Arc::default(), Arc::default(), Arc::default());
-        Self { paths: Vec::new(), rotate, keep, recipe, files_lock, file_systems, limiters, boundary, header }
+        let (rotate, boundary) = (settings.rotate, settings.format.boundary());
+        let (retention, file_systems) = (SourceRetention::new(settings), Arc::default());
+        Self { paths: Vec::new(), rotate, retention, file_systems, boundary, header }
     }
 
     /// With the placeholders of a lane filled in.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
         self.paths.iter().map(|(path, _)| path.as_str())
-    }
-
-    fn files_lock(&self) -> MutexGuard<'_, ()> {
-        self.files_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of a path.
@@ -141,7 +129,7 @@ impl SourceFiles {
     }
 
     fn open(&self, path: &Path, begun: Option<NewFile>, key: &SourceKey) -> io::Result<LogHandle> {
-        let _files_lock = self.files_lock();
+        let _lock = self.retention.lock();
         if let Some(left) = begun {
             let (mut handle, is_as_left) = LogHandle::open_again(path, self.boundary, (left.inode, left.length))?;
             self.file_systems.note(path, &handle.metadata()?)?;
@@ -150,7 +138,7 @@ impl SourceFiles {
             }
             return Ok(handle);
         }
-        let mut retention = self.retention(key);
+        let mut retention = self.retention.of(&self.name(key));
         retention.finish_interrupted(path);
         let is_new = path.symlink_metadata().is_err();
         let mut handle = LogHandle::open(path, self.boundary)?;
@@ -163,13 +151,6 @@ impl SourceFiles {
         }
         retention.begun(path, &handle, is_new);
         Ok(handle)
-    }
-
-    /// The finished files of one source. Its index is read on demand, because ten thousand would take much memory.
-    fn retention(&self, key: &SourceKey) -> Retention {
-        let mut retention = Retention::new(&self.name(key), self.keep, self.recipe).limited_by(&self.limiters);
-        retention.read();
-        retention
     }
 
     /// Closes a file that another process has moved or removed. A file that was moved just now is written once more
@@ -220,11 +201,11 @@ impl SourceFiles {
         if is_renamed && !is_full && !name.is_over(begun.at, now) {
             return Ok(false);
         }
-        let _files_lock = self.files_lock();
+        let _lock = self.retention.lock();
         // The path may lead to a file of another process, which must not be renamed.
         let is_own = is_as_begun(&path, &begun);
         if is_renamed && is_own {
-            let mut retention = self.retention(&key);
+            let mut retention = self.retention.of(&name);
             set_aside(&path, finished_names(&path, now), |name| retention.list_by(name, Ok(begun.inode)))?;
         }
         table.close(place);

@@ -14,12 +14,12 @@ use rdkafka::message::Message;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 
 use super::context::{Context, Reported, Returned, size_at_least};
-use super::error::KafkaError;
-use super::hidden::Hidden;
 use super::library;
-use super::outcome::{MessageOutcome, MessageRefusal, refuse};
+use super::library::Purpose;
+use super::message::{MessageOutcome, MessageRefusal, refuse};
+use super::secrets::HiddenSecrets;
+use super::settings::KafkaError;
 use super::settings::KafkaSettings;
-use super::told::Purpose;
 #[cfg(feature = "kafka-tls")]
 use super::trust;
 use udpd_base::ledger::Tallies;
@@ -250,7 +250,7 @@ impl KafkaClient {
 
     /// Hears what became of messages with tickets, and tells it. True when the client had failed for good and there is
     /// another one, which knows of none.
-    pub(super) fn hear_fates(&mut self, tell: &mut dyn FnMut(usize, MessageOutcome, i32)) -> bool {
+    pub(super) fn hear_outcomes(&mut self, tell: &mut dyn FnMut(usize, MessageOutcome, i32)) -> bool {
         self.poll();
         let is_fatal = self.producer.context().is_fatal();
         if is_fatal {
@@ -263,7 +263,7 @@ impl KafkaClient {
             }
         }
         let mut any = false;
-        self.producer.context().take_fates(|ticket, outcome, partition| {
+        self.producer.context().take_outcomes(|ticket, outcome, partition| {
             any = true;
             tell(ticket, outcome, partition);
         });
@@ -285,7 +285,7 @@ impl KafkaClient {
     pub(super) fn take_back(&mut self) {
         self.producer.purge(PurgeConfig::default().queue().inflight());
         self.poll();
-        self.producer.context().take_fates(|_, _, _| {});
+        self.producer.context().take_outcomes(|_, _, _| {});
     }
 
     /// Hears everything that the library has to say, without waiting for more; true if anything was delivered or
@@ -435,7 +435,7 @@ fn producer(
 ) -> Result<BaseProducer<Context>, KafkaError> {
     let mut config = library::client_config(settings, Purpose::Use)?;
     config.set("batch.size", batch_bytes.to_string());
-    let hidden = Hidden::new(library::secrets(&config));
+    let hidden = HiddenSecrets::new(library::secrets(&config));
     let context = Context::new(name, settings, listeners, batch_bytes, hidden);
     BaseProducer::from_config_and_context(&config, context).map_err(|error| library::refusal(settings, error))
 }

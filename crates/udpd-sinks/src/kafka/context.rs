@@ -18,20 +18,20 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, DeliveryResult, Message, OwnedMessage};
 use rdkafka::producer::ProducerContext;
 
-use super::hidden::Hidden;
 use super::log_lines::{KafkaLog, Lines};
-use super::outcome::{MessageOutcome, MessageRefusal, TICKET_SHIFT};
+use super::message::{MessageOutcome, MessageRefusal, TICKET_SHIFT};
+use super::secrets;
+use super::secrets::HiddenSecrets;
 use super::security::{Sasl, Security};
 use super::settings::KafkaSettings;
-use super::token;
 #[cfg(feature = "kafka-tls")]
 use super::trust::{self, TrustQuestion};
 
 /// A count with one writer, who is its only reader too.
 #[derive(Debug, Default)]
-struct Count(AtomicU64);
+struct ReportCount(AtomicU64);
 
-impl Count {
+impl ReportCount {
     fn add_one(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
@@ -50,10 +50,10 @@ impl Count {
 /// The reports of one listener's datagrams.
 #[derive(Debug, Default)]
 struct Reports {
-    delivered: Count,
-    failed: Count,
-    too_large: Count,
-    against_policy: Count,
+    delivered: ReportCount,
+    failed: ReportCount,
+    too_large: ReportCount,
+    against_policy: ReportCount,
 }
 
 /// What became of a listener's datagrams since it was asked last.
@@ -79,18 +79,18 @@ pub(super) struct Returned {
 pub(super) struct Context {
     reports: Box<[Reports]>,
     /// Of messages that have tickets, with their partitions.
-    fates: Mutex<Vec<(usize, MessageOutcome, i32)>>,
+    outcomes: Mutex<Vec<(usize, MessageOutcome, i32)>>,
     returned: Mutex<Vec<Returned>>,
     /// At how many bytes the library ends a batch: a message as large as that is alone in its own.
     batch_bytes: usize,
     has_spill: bool,
-    heard: Count,
+    heard: ReportCount,
     /// The last broker was lost, and nothing has been acknowledged since.
     away: AtomicBool,
     fatal: AtomicBool,
     log_lines: Mutex<KafkaLog>,
     security: Security,
-    hidden: Hidden,
+    hidden: HiddenSecrets,
     /// A broker that is not trusted and was not probed yet.
     #[cfg(feature = "kafka-tls")]
     question: Mutex<Option<TrustQuestion>>,
@@ -103,15 +103,15 @@ impl Context {
         settings: &KafkaSettings,
         listeners: usize,
         batch_bytes: usize,
-        hidden: Hidden,
+        hidden: HiddenSecrets,
     ) -> Self {
         Self {
             reports: (0..listeners).map(|_| Reports::default()).collect(),
-            fates: Mutex::default(),
+            outcomes: Mutex::default(),
             returned: Mutex::default(),
             batch_bytes,
             has_spill: settings.spill.is_on(),
-            heard: Count::default(),
+            heard: ReportCount::default(),
             away: AtomicBool::new(false),
             fatal: AtomicBool::new(false),
             log_lines: Mutex::new(KafkaLog::new(name, &settings.brokers, &settings.topic)),
@@ -139,9 +139,9 @@ impl Context {
     }
 
     /// What became of messages with tickets since the last call, and of which partition they are.
-    pub(super) fn take_fates(&self, mut tell: impl FnMut(usize, MessageOutcome, i32)) {
-        let mut fates = self.fates.lock().unwrap_or_else(PoisonError::into_inner);
-        fates.drain(..).for_each(|(ticket, outcome, partition)| tell(ticket, outcome, partition));
+    pub(super) fn take_outcomes(&self, mut tell: impl FnMut(usize, MessageOutcome, i32)) {
+        let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        outcomes.drain(..).for_each(|(ticket, outcome, partition)| tell(ticket, outcome, partition));
     }
 
     /// How many messages came back and are to be sent again.
@@ -253,7 +253,7 @@ impl ClientContext for Context {
     fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
         self.heard.add_one();
         let path = self.security.token_file.as_deref().ok_or("there is no token_file")?;
-        let token = token::read(path)?;
+        let token = secrets::read_token(path)?;
         self.hidden.add(&token.text);
         Ok(OAuthToken { token: token.text, principal_name: token.principal, lifetime_ms: token.expires_ms })
     }
@@ -356,7 +356,7 @@ pub(super) fn size_at_least(message: &impl Message) -> usize {
 
 impl Context {
     fn note(&self, ticket: usize, outcome: MessageOutcome, partition: i32) {
-        self.fates.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, outcome, partition));
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, outcome, partition));
     }
 
     /// Counts a message without a ticket that was not delivered, or keeps it to be sent again.

@@ -1,4 +1,4 @@
-//! What is written of a Kafka sink, in the words of librdkafka.
+//! The keys of a Kafka sink as properties of librdkafka, with the secrets that stand in files.
 //!
 //! `properties` go to it as they are, because it has two hundred of them and knows best which value is right. A few are
 //! refused here: those that the sink has keys of its own for, so that nothing is said twice, and those that would break
@@ -11,10 +11,10 @@ use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::producer::BaseProducer;
 
-use super::error::KafkaError;
+use super::security::Security;
+use super::settings::KafkaError;
 use super::settings::{KafkaSettings, QUEUE_KIBIBYTES, QUEUE_MESSAGES};
-use super::told::{self, Purpose};
-use super::topic;
+use super::{files, secrets};
 
 /// How long the library's pause between two attempts to connect grows, in milliseconds, unless `properties` say
 /// otherwise. Its own ten seconds are longer than a broker takes to come back, and what waits meanwhile has to fit the
@@ -81,16 +81,11 @@ const ALIASES: &[(&str, &str)] = &[
     ("max.in.flight", "max.in.flight.requests.per.connection"),
 ];
 
-/// A wrong value of a key of the sink.
-fn wrong(key: &str, value: &str, reason: impl Into<String>) -> KafkaError {
-    KafkaError::Setting { key: key.to_owned(), value: value.to_owned(), reason: reason.into() }
-}
-
 /// A wrong value of a property, whose key is shown where it stands in the file.
 fn wrong_property(key: &str, value: &str, reason: impl Into<String>) -> KafkaError {
     // Behind a user and an @ stands an address, and before it often a password.
     let is_hidden = is_secret(key) || value.contains('@');
-    wrong(&format!("properties.\"{key}\""), if is_hidden { "(not shown)" } else { value }, reason)
+    KafkaError::of_key(&format!("properties.\"{key}\""), if is_hidden { "(not shown)" } else { value }, reason)
 }
 
 /// Whether the value of a property may stand in no log.
@@ -123,7 +118,7 @@ pub(super) fn secrets(config: &ClientConfig) -> Vec<String> {
 /// Everything the library is told, checked as far as it can be without a broker.
 pub(super) fn client_config(settings: &KafkaSettings, purpose: Purpose) -> Result<ClientConfig, KafkaError> {
     check_brokers(&settings.brokers)?;
-    topic::check(&settings.topic)?;
+    check_topic(&settings.topic)?;
     check_properties(&settings.properties)?;
     let idempotent = is_idempotent(settings)?;
     let mut config = ClientConfig::new();
@@ -142,7 +137,7 @@ pub(super) fn client_config(settings: &KafkaSettings, purpose: Purpose) -> Resul
     }
     config.set("bootstrap.servers", &settings.brokers).set("acks", &settings.acks);
     config.set("compression.codec", settings.compression);
-    for (name, _, value) in told::properties(&settings.security, purpose)? {
+    for (name, _, value) in security_properties(&settings.security, purpose)? {
         config.set(name, value);
     }
     // The library reads every value before two of them are compared.
@@ -176,20 +171,20 @@ pub(super) fn refusal(settings: &KafkaSettings, error: rdkafka::error::KafkaErro
     match error {
         rdkafka::error::KafkaError::ClientConfig(_, reason, key, value) => {
             match OWN_KEYS.iter().find(|(property, _)| *property == key) {
-                Some((_, own)) => wrong(own, if is_secret(&key) { "(not shown)" } else { &value }, reason),
+                Some((_, own)) => KafkaError::of_key(own, if is_secret(&key) { "(not shown)" } else { &value }, reason),
                 None if settings.properties.iter().any(|(property, _)| *property == key) => {
                     wrong_property(&key, &value, reason)
                 }
-                None => wrong(&key, &value, reason),
+                None => KafkaError::of_key(&key, &value, reason),
             }
         }
         rdkafka::error::KafkaError::ClientCreation(reason) => {
             let refused = format!("librdkafka refuses it: {reason}");
-            let own = told::properties(&settings.security, Purpose::Check).unwrap_or_default();
+            let own = security_properties(&settings.security, Purpose::Check).unwrap_or_default();
             match (culprit(&settings.properties, &reason), own.iter().find(|(name, ..)| names(&reason, name))) {
                 (Some((key, value)), _) => wrong_property(key, value, refused),
                 (None, Some((name, key, value))) => {
-                    wrong(key, if is_secret(name) { "(not shown)" } else { value }, refused)
+                    KafkaError::of_key(key, if is_secret(name) { "(not shown)" } else { value }, refused)
                 }
                 (None, None) => KafkaError::KafkaClient(reason),
             }
@@ -218,7 +213,7 @@ fn is_idempotent(settings: &KafkaSettings) -> Result<bool, KafkaError> {
     let all = matches!(settings.acks.as_str(), "all" | "-1");
     let asked = settings.properties.iter().find(|(key, _)| key == "enable.idempotence").map(|(_, value)| value);
     match asked.map(String::as_str) {
-        Some("true") if !all => Err(wrong(
+        Some("true") if !all => Err(KafkaError::of_key(
             "acks",
             &settings.acks,
             "contradicts properties.\"enable.idempotence\" = \"true\", which needs acks = \"all\"",
@@ -248,7 +243,7 @@ fn check_against(
 fn check_brokers(brokers: &str) -> Result<(), KafkaError> {
     if brokers.contains('@') {
         let cure = "names a user, and may show a password; write host:port, and beside it username and password_file";
-        return Err(wrong("brokers", "(not shown)", cure));
+        return Err(KafkaError::of_key("brokers", "(not shown)", cure));
     }
     for broker in brokers.split(',').map(str::trim) {
         let after_host = match broker.strip_prefix('[') {
@@ -262,7 +257,11 @@ fn check_brokers(brokers: &str) -> Result<(), KafkaError> {
         };
         if broker.is_empty() || broker.starts_with(':') || broker.contains(char::is_whitespace) || !port {
             let cure = "write host:port, [address]:port for IPv6, and commas between several";
-            return Err(wrong("brokers", brokers, format!("{broker:?} is not the address of a broker; {cure}")));
+            return Err(KafkaError::of_key(
+                "brokers",
+                brokers,
+                format!("{broker:?} is not the address of a broker; {cure}"),
+            ));
         }
     }
     Ok(())
@@ -284,6 +283,99 @@ fn check_properties(properties: &[(String, String)]) -> Result<(), KafkaError> {
     Ok(())
 }
 
+/// The longest name that a broker takes for a topic.
+const TOPIC_BYTES_MAX: usize = 249;
+
+/// The longest name of a listener or a sink.
+const LONGEST_NAME: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
+
+/// The topic of a listener. Names hold no braces, so what is filled in cannot become a placeholder.
+pub(super) fn expand_topic(template: &str, listener: &str, sink: &str) -> String {
+    template.replace("{listener}", listener).replace("{sink}", sink)
+}
+
+/// Refuses what no broker could have as a topic, whatever the names are: a name has letters that a topic may have.
+fn check_topic(template: &str) -> Result<(), KafkaError> {
+    let wrong = |reason: String| Err(KafkaError::of_key("topic", template, reason));
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let longest = expand_topic(template, LONGEST_NAME, LONGEST_NAME);
+    if longest.contains(['{', '}']) {
+        return wrong("the placeholders of a topic are {listener} and {sink}".to_owned());
+    }
+    if longest.is_empty() || !longest.bytes().all(allowed) || matches!(longest.as_str(), "." | "..") {
+        return wrong(format!(
+            "no broker has such a topic; use 1 to {TOPIC_BYTES_MAX} letters, digits, dots, dashes, underscores"
+        ));
+    }
+    if longest.len() > TOPIC_BYTES_MAX {
+        return wrong(format!(
+            "with the longest names it is {} bytes long, and a topic has at most {TOPIC_BYTES_MAX}; write a shorter one",
+            longest.len()
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a client is made that has to work, or only what is written is checked, for which a credential of another
+/// unit may stay unread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Check,
+    Use,
+}
+
+/// A property of the library, the key of the sink for it, and its value.
+pub(super) type Property = (&'static str, &'static str, String);
+
+/// What the library is told of this security.
+fn security_properties(of: &Security, purpose: Purpose) -> Result<Vec<Property>, KafkaError> {
+    let protocol = match (of.tls, of.sasl) {
+        (false, None) => return Ok(Vec::new()),
+        (true, None) => ("tls", "ssl"),
+        (false, Some(_)) => ("sasl", "sasl_plaintext"),
+        (true, Some(_)) => ("sasl", "sasl_ssl"),
+    };
+    let mut properties = vec![("security.protocol", protocol.0, protocol.1.to_owned())];
+    let files = [
+        ("ssl.ca.location", "tls_ca_file", &of.ca_file),
+        ("ssl.certificate.location", "tls_certificate_file", &of.certificate_file),
+        ("ssl.key.location", "tls_key_file", &of.key_file),
+    ];
+    for (name, key, path) in files {
+        let Some(path) = path else { continue };
+        // Without its place a credential cannot even be tried.
+        match files::located(path) {
+            Some(place) => properties.push((name, key, place.to_string_lossy().into_owned())),
+            None if purpose == Purpose::Check => {}
+            None => return Err(KafkaError::of_key(key, path, secrets::NO_CREDENTIALS)),
+        }
+    }
+    let secrets = [
+        ("ssl.key.password", "tls_key_password_file", &of.key_password_file),
+        ("sasl.password", "password_file", &of.password_file),
+    ];
+    for (name, key, path) in secrets {
+        let Some(path) = path else { continue };
+        match secrets::read(path) {
+            Ok(secret) => properties.push((name, key, secret)),
+            Err(_) if purpose == Purpose::Check && files::located(path).is_none() => {
+                properties.push((name, key, "a credential of the unit".to_owned()));
+            }
+            Err(why) => return Err(KafkaError::of_key(key, path, why)),
+        }
+    }
+    if let Some(sasl) = of.sasl {
+        properties.push(("sasl.mechanisms", "sasl", sasl.name().to_owned()));
+    }
+    if !of.username.is_empty() {
+        properties.push(("sasl.username", "username", of.username.clone()));
+    }
+    Ok(properties)
+}
+
+#[cfg(test)]
+#[path = "security_properties_tests.rs"]
+mod security_properties_tests;
 #[cfg(test)]
 #[path = "library_tests.rs"]
 mod tests;

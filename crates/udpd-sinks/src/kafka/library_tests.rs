@@ -206,3 +206,28 @@ fn a_refusal_shows_no_password() {
     assert!(!format!("{error} {error:?} {}", error.what()).contains("hunter2"), "{error}");
     assert_eq!(error.key(), Some("sasl.password"), "{error}");
 }
+
+#[test]
+fn a_listener_has_a_topic_of_its_own_where_the_name_says_so() {
+    assert_eq!(expand_topic("udp.{listener}.{sink}", "syslog", "stream"), "udp.syslog.stream");
+    assert_eq!(expand_topic("all", "syslog", "stream"), "all");
+}
+
+#[test]
+fn what_no_broker_can_have_is_refused_whatever_the_names_are() {
+    for (topic, words) in [
+        ("", "no broker"),
+        (".", "no broker"),
+        ("a/b", "no broker"),
+        ("ä", "no broker"),
+        ("{lane}", "{listener} and {sink}"),
+        ("{listener", "{listener} and {sink}"),
+        (&"x".repeat(250), "250 bytes"),
+        (&format!("{}{{listener}}", "x".repeat(186)), "250 bytes"),
+    ] {
+        let error = check_topic(topic).expect_err(topic).to_string();
+        assert!(error.starts_with(&format!("topic = {topic:?}: ")) && error.contains(words), "{error}");
+    }
+    assert_eq!(check_topic(&"x".repeat(249)), Ok(()));
+    assert_eq!(check_topic("net.flow_v9-{listener}"), Ok(()));
+}

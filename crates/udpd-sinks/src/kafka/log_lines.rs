@@ -3,51 +3,19 @@
 //! A client that has lost its broker retries several times a second and could log each time. The operator needs one
 //! line when no broker answers, one when a broker answers again, and the counters of the ledger between them. The same
 //! holds when brokers refuse udpd, or udpd trusts none: the cause is logged once. Lines of the library and reasons of
-//! lost datagrams have an allowance per minute each; lines beyond it are counted, and the count is logged.
+//! lost datagrams are limited to a few a minute each; the others are counted, and the count is logged.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use log::Level;
 
-/// Lines of an allowance.
-const LINES_MAX: u32 = 5;
+use udpd_base::logging::limiter::LogLimiter;
 
-/// How long an allowance lasts.
-const WINDOW: Duration = Duration::from_secs(60);
+/// How many lines of one kind are logged within a minute.
+const LINES_MAX: u32 = 5;
 
 /// Lines for the log.
 pub(super) type Lines = Vec<(Level, String)>;
-
-/// How many lines a minute are allowed, and how many were withheld.
-#[derive(Debug, Default)]
-struct LineAllowance {
-    start: Option<Instant>,
-    said: u32,
-    withheld: u64,
-}
-
-impl LineAllowance {
-    /// Whether there may be one more line.
-    fn spend(&mut self) -> bool {
-        let may = self.said < LINES_MAX;
-        if may {
-            self.said += 1;
-        } else {
-            self.withheld += 1;
-        }
-        may
-    }
-
-    /// Begins a new minute where the old one is over; returns what the old one withheld.
-    fn renew(&mut self, now: Instant) -> u64 {
-        if self.start.is_some_and(|start| now.saturating_duration_since(start) < WINDOW) {
-            return 0;
-        }
-        let withheld = self.withheld;
-        *self = Self { start: Some(now), said: 0, withheld: 0 };
-        withheld
-    }
-}
 
 /// Decides which lines are written.
 #[derive(Debug)]
@@ -60,8 +28,8 @@ pub(super) struct KafkaLog {
     /// The log says that brokers and udpd do not accept each other.
     shut_out: bool,
     last_trouble: String,
-    library: LineAllowance,
-    failures: LineAllowance,
+    library: LogLimiter,
+    failures: LogLimiter,
 }
 
 impl KafkaLog {
@@ -74,8 +42,8 @@ impl KafkaLog {
             gone: false,
             shut_out: false,
             last_trouble: String::new(),
-            library: LineAllowance::default(),
-            failures: LineAllowance::default(),
+            library: LogLimiter::of(LINES_MAX),
+            failures: LogLimiter::of(LINES_MAX),
         }
     }
 
@@ -141,7 +109,7 @@ impl KafkaLog {
     pub(super) fn fatal(&mut self, reason: &str, has_spill: bool, now: Instant) -> Lines {
         let mut lines = self.remind(now);
         let what = if has_spill { "is sent again" } else { "counts as failed" };
-        if self.library.spend() {
+        if self.library.pass(now).is_some() {
             let text = format!(
                 "{}: the client has lost its place among the messages of topic {}; udpd replaces it, and what it had \
                  not delivered {what}: {reason}",
@@ -164,7 +132,7 @@ impl KafkaLog {
         }
         self.trouble(reason);
         let mut lines = self.remind(now);
-        if self.library.spend() {
+        if self.library.pass(now).is_some() {
             lines.push((Level::Warn, format!("{}: {reason}", self.subject)));
         }
         lines
@@ -173,7 +141,7 @@ impl KafkaLog {
     /// A datagram will not be in the topic, or this is unknown.
     pub(super) fn failed(&mut self, reason: &str, now: Instant) -> Lines {
         let mut lines = self.remind(now);
-        if self.failures.spend() {
+        if self.failures.pass(now).is_some() {
             let text = format!("{}: could not deliver a datagram to topic {}: {reason}", self.subject, self.topic);
             lines.push((Level::Warn, text));
         }
@@ -189,7 +157,7 @@ impl KafkaLog {
             _ => level,
         };
         let mut lines = self.remind(now);
-        if level >= Level::Debug || self.library.spend() {
+        if level >= Level::Debug || self.library.pass(now).is_some() {
             lines.push((level, format!("{}: librdkafka: {facility}: {line}", self.subject)));
         }
         lines
@@ -198,11 +166,11 @@ impl KafkaLog {
     /// Says what was withheld in a minute that is over.
     pub(super) fn remind(&mut self, now: Instant) -> Lines {
         let mut lines = Vec::new();
-        match self.library.renew(now) {
+        match self.library.take_suppressed(now) {
             0 => {}
             count => lines.push((Level::Warn, format!("{}: librdkafka logged {count} more lines", self.subject))),
         }
-        match self.failures.renew(now) {
+        match self.failures.take_suppressed(now) {
             0 => {}
             count => lines.push((
                 Level::Warn,
@@ -216,6 +184,7 @@ impl KafkaLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use udpd_base::logging::limiter::INTERVAL;
 
     fn log_lines() -> KafkaLog {
         KafkaLog::new("stream", "a:9092", "syslog")
@@ -277,11 +246,11 @@ mod tests {
         let said: usize = (0..100_000).map(|_| log_lines.failed("timed out", start).len()).sum();
         assert_eq!(said, LINES_MAX as usize);
         assert_eq!(log_lines.remind(start), [], "not before the minute is over");
-        let lines = log_lines.remind(start + WINDOW);
+        let lines = log_lines.remind(start + INTERVAL);
         assert_eq!(lines.len(), 1);
         assert!(lines[0].1.contains("99995 more datagrams"), "{lines:?}");
-        assert_eq!(log_lines.remind(start + WINDOW * 2), [], "a count is said once");
-        assert_eq!(log_lines.failed("timed out", start + WINDOW * 3).len(), 1, "a new minute has a new allowance");
+        assert_eq!(log_lines.remind(start + INTERVAL * 2), [], "a count is said once");
+        assert_eq!(log_lines.failed("timed out", start + INTERVAL * 3).len(), 1, "a new minute has a new allowance");
     }
 
     #[test]
@@ -291,7 +260,7 @@ mod tests {
         let said: usize = (0..100).map(|_| log_lines.library(Level::Warn, "METADATA", "odd", now).len()).sum();
         assert_eq!(said, LINES_MAX as usize);
         assert_eq!(log_lines.failed("timed out", now).len(), 1);
-        let lines = log_lines.remind(now + WINDOW);
+        let lines = log_lines.remind(now + INTERVAL);
         assert_eq!(lines, [(Level::Warn, "sink stream: librdkafka logged 95 more lines".to_owned())]);
     }
 

@@ -14,18 +14,18 @@
 //! minutes unless `properties` say otherwise; 0 means never) the library gives up the oldest messages, which are then
 //! failed, and there is room. Reconnecting, with a growing pause, is the library's.
 //!
-//! **Stopping.** `finish` waits for what is under way, at most four seconds, and publishes what is acknowledged as
-//! it learns of it; then it takes the rest back and counts it as failed. A consumer that is in `accept` when the
-//! daemon stops does not see it, as the trait has no way to tell; the daemon waits for it as for any sink that
-//! takes nothing, and then counts what it has not settled as its failure. So the ledger closes either way.
+//! **Stopping.** `finish` waits for what is under way, at most four seconds, and publishes what is acknowledged as it
+//! learns of it; then it takes the rest back and counts it as failed. A consumer that is in `accept` when the daemon
+//! stops does not see it, as the trait has no way to tell; the daemon waits for it as for any sink that takes nothing,
+//! and then counts what it has not settled as its failure. So the ledger closes either way.
 //!
 //! **Who is who.** Keys say how the brokers are known (TLS) and who udpd is (SASL); passwords stand in files. The
 //! library reads certificates once for each client, so a reload takes a changed file for a changed sink. A broker that
 //! refuses udpd, or that udpd does not trust, is named once with the cause, and tried again for as long as it takes.
 //!
-//! **A batch that is refused for its size** is sent again in smaller ones; only a message that is refused alone
-//! counts as refused. With a spill that takes rounds (`rounds.rs`), which keep the order. Without one the client is
-//! replaced by one with smaller batches, and nothing new is handed over until what came back is under way again.
+//! **A batch that is refused for its size** is sent again in smaller ones; only a message that is refused alone counts
+//! as refused. With a spill that takes rounds (`rounds.rs`), which keep the order. Without one the client is replaced
+//! by one with smaller batches, and nothing new is handed over until what came back is under way again.
 //!
 //! **A client that fails for good**, which an idempotent one does when a broker has lost messages that it acknowledged,
 //! is replaced by a new one. What was under way is failed; the daemon goes on.
@@ -34,40 +34,23 @@
 mod client;
 #[cfg(feature = "kafka")]
 mod context;
-mod error;
 mod files;
-#[cfg(feature = "kafka")]
-mod hidden;
 #[cfg(feature = "kafka")]
 mod library;
 #[cfg(feature = "kafka")]
 mod log_lines;
 #[cfg(feature = "kafka")]
-mod outcome;
-#[cfg(feature = "kafka")]
-mod record;
+mod message;
 #[cfg(feature = "kafka")]
 mod rounds;
 #[cfg(feature = "kafka")]
 mod secrets;
 mod security;
 mod settings;
-mod setup;
 #[cfg(feature = "kafka")]
 mod sink;
-#[cfg(feature = "kafka")]
-mod slots;
-#[cfg(feature = "kafka")]
-mod spilled;
-#[cfg(feature = "kafka")]
-mod token;
-#[cfg(feature = "kafka")]
-mod told;
-#[cfg(feature = "kafka")]
-mod topic;
 #[cfg(feature = "kafka-tls")]
 mod trust;
 
-pub use error::KafkaError;
 pub use security::{Sasl, Security};
-pub use settings::KafkaSettings;
+pub use settings::{KafkaError, KafkaSettings};

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::error::KafkaError;
 use super::files::{self, Print};
+use super::settings::KafkaError;
 use udpd_base::settings::kinds::{Flag, OneOf, Optional, QuotedText};
 use udpd_base::settings::settings;
 use udpd_base::text::advice::ValueAdvice;
@@ -130,7 +130,7 @@ impl Security {
         let pair = [("tls_certificate_file", &self.certificate_file), ("tls_key_file", &self.key_file)];
         for ((key, path), (other, missing)) in [(pair[0], pair[1]), (pair[1], pair[0])] {
             if let (Some(path), None) = (path, missing) {
-                return wrong(key, path, format!("needs {other} as well; both may name one file"));
+                return wrong(key, path, &format!("needs {other} as well; both may name one file"));
             }
         }
         if let (Some(path), None) = (&self.key_password_file, &self.key_file) {
@@ -162,7 +162,7 @@ impl Security {
                 None => Ok(()),
             };
         };
-        let needs = |what| wrong("sasl", sasl.name(), format!("needs {what}"));
+        let needs = |what| wrong("sasl", sasl.name(), &format!("needs {what}"));
         match (sasl, password, token) {
             (Sasl::OauthBearer, _, None) => needs("token_file"),
             (Sasl::OauthBearer, Some(path), _) => wrong("password_file", path, "a token has none; leave it out"),
@@ -194,10 +194,8 @@ impl Security {
     }
 }
 
-/// A value of a key that is wrong.
-pub(super) fn wrong<T>(key: &str, value: impl AsRef<Path>, reason: impl Into<String>) -> Result<T, KafkaError> {
-    let value = value.as_ref().to_string_lossy().into_owned();
-    Err(KafkaError::Setting { key: key.to_owned(), value, reason: reason.into() })
+fn wrong<T>(key: &str, value: impl AsRef<Path>, reason: &str) -> Result<T, KafkaError> {
+    Err(KafkaError::of_key(key, value, reason))
 }
 
 #[cfg(test)]

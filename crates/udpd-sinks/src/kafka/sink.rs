@@ -1,34 +1,38 @@
 //! The sink itself: makes a message of each datagram, and hears what became of those under way.
+//!
+//! With a spill a batch is handed to the library in rounds, and the reports of one are waited for before the next: so
+//! it is known of each datagram whether a broker has it, and nothing is under way behind one that is refused.
+//!
+//! What no broker has acknowledged when the wait is over is left, but the library still has it and goes on trying. The
+//! next attempt begins with the same datagrams, because the spill keeps the order. So those are not handed over again,
+//! and nothing comes twice while the client lives. The library gives up no message by itself; what it gives back
+//! because a broker refuses it for now, or its topic is not there, is handed over again.
 
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use mmsg::Datagram;
 
 use super::client::{KafkaClient, Offered, Record};
-use super::error::KafkaError;
 use super::library;
-use super::outcome::TICKET_SHIFT;
-use super::record;
-use super::rounds::DeliveryRounds;
-use super::settings::KafkaSettings;
-use super::slots::MessageSlots;
-use super::topic;
+use super::message::{self, MessageRefusal, ShortText, TICKET_SHIFT};
+use super::rounds::{DeliveryRounds, MessageSlot, MessageSlots};
+use super::settings::{KafkaError, KafkaSettings};
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
+use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
-use udpd_base::sink::Sink;
+use udpd_base::sink::{ConsumerFeeders, Sink};
+use udpd_spill::spilling::Attempt;
 
 /// The longest wait for outstanding acknowledgements at the end.
-pub(super) const FINISH_LIMIT: Duration = Duration::from_secs(4);
+const FINISH_LIMIT: Duration = Duration::from_secs(4);
 
 /// How soon after a datagram its report is looked for.
 const REPORT_WAIT_MIN: Duration = Duration::from_millis(10);
 
 /// How rarely, while none comes.
 const REPORT_WAIT_MAX: Duration = Duration::from_millis(100);
-
-/// How often the library is heard while nothing is under way.
-const IDLE_WAIT: Duration = Duration::from_secs(1);
 
 /// Sends to a Kafka cluster.
 #[derive(Debug)]
@@ -39,9 +43,9 @@ pub(super) struct KafkaSink {
     listeners: Vec<String>,
     /// The topic of each.
     topics: Vec<String>,
-    pub(super) client: KafkaClient,
+    client: KafkaClient,
     /// With a spill, what is in hand.
-    pub(super) slots: MessageSlots,
+    slots: MessageSlots,
     wait: Duration,
     due: Instant,
 }
@@ -56,7 +60,7 @@ impl KafkaSink {
         registry: ThreadRegistry,
     ) -> Result<Self, KafkaError> {
         let client = KafkaClient::start(name, settings, listeners.len(), registry)?;
-        let topics = listeners.iter().map(|listener| topic::expand(&settings.topic, listener, name)).collect();
+        let topics = listeners.iter().map(|listener| library::expand_topic(&settings.topic, listener, name)).collect();
         let (name, listeners, settings) = (name.to_owned(), listeners.to_vec(), settings.clone());
         let (wait, due) = (REPORT_WAIT_MIN, Instant::now() + IDLE_WAIT);
         let slots = MessageSlots::new(DeliveryRounds::new(library::batch(&settings)));
@@ -64,27 +68,30 @@ impl KafkaSink {
     }
 
     /// How many bytes of a batch the message of a datagram takes at most.
-    pub(super) fn size_at_most(&self, listener: usize, datagram: &Datagram<'_>) -> usize {
-        datagram.payload().len() + self.listeners[listener].len() + record::OVERHEAD_MAX
+    fn size_at_most(&self, listener: usize, datagram: &Datagram<'_>) -> usize {
+        datagram.payload().len() + self.listeners[listener].len() + message::OVERHEAD_MAX
     }
 
-    /// Offers the message of a datagram, with a ticket. `now` is when its batch was begun, where that is known.
-    pub(super) fn offer(
+    /// Makes the message of a datagram and hands it to the client by `send`; `opaque` comes back with its report.
+    /// Without a time of its own every datagram of a batch has the time `now` at which the batch is handed over.
+    #[inline]
+    fn send<R>(
         &mut self,
         listener: usize,
-        ticket: usize,
+        opaque: usize,
         datagram: &Datagram<'_>,
         now: &mut Option<Duration>,
-    ) -> Offered {
+        send: impl FnOnce(&mut KafkaClient, Record<'_>) -> R,
+    ) -> R {
         let (name, topic) = (&self.listeners[listener], &self.topics[listener]);
         let arrival = datagram.arrival_since_epoch().unwrap_or_else(|| *now.get_or_insert_with(since_epoch));
-        let key = self.settings.key_by_source.then(|| record::key(datagram));
-        let mut message: Record<'_> = Record::with_opaque_to(topic, listener | ticket << TICKET_SHIFT)
+        let key = self.settings.key_by_source.then(|| message::key(datagram));
+        let mut record: Record<'_> = Record::with_opaque_to(topic, opaque)
             .payload(datagram.payload())
-            .timestamp(record::timestamp_ms(arrival))
-            .headers(record::headers(datagram, name, arrival));
-        message.key = key.as_ref().map(record::Text::bytes);
-        self.client.offer(message)
+            .timestamp(message::timestamp_ms(arrival))
+            .headers(message::headers(datagram, name, arrival));
+        record.key = key.as_ref().map(ShortText::bytes);
+        send(&mut self.client, record)
     }
 
     /// Hears the library, and decides when to hear it again.
@@ -102,19 +109,9 @@ impl KafkaSink {
 
 impl Sink for KafkaSink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
-        let listener = batch.listener;
-        let (name, topic) = (&self.listeners[listener], &self.topics[listener]);
-        // Without a time of its own every datagram of the batch has the time at which the batch is handed over.
-        let mut now = None;
+        let (listener, mut now) = (batch.listener, None);
         for datagram in batch.datagrams.datagrams() {
-            let arrival = datagram.arrival_since_epoch().unwrap_or_else(|| *now.get_or_insert_with(since_epoch));
-            let key = self.settings.key_by_source.then(|| record::key(&datagram));
-            let mut message: Record<'_> = Record::with_opaque_to(topic, listener)
-                .payload(datagram.payload())
-                .timestamp(record::timestamp_ms(arrival))
-                .headers(record::headers(&datagram, name, arrival));
-            message.key = key.as_ref().map(record::Text::bytes);
-            self.client.send(message, tallies);
+            self.send(listener, listener, &datagram, &mut now, |client, record| client.send(record, tallies));
         }
         self.wait = REPORT_WAIT_MIN;
     }
@@ -149,6 +146,125 @@ impl Sink for KafkaSink {
 /// The time of day, as the kernel would give it.
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// How long the reports of a batch are waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The same of one that was waited for before.
+const PATIENCE_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long one look for reports is from the next.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// How often the library is heard while nothing is under way.
+const IDLE_WAIT: Duration = Duration::from_secs(1);
+
+impl KafkaSink {
+    /// Hears what became of messages. True when a broker has given some back, which it will not take at once.
+    fn hear_outcomes(&mut self) -> bool {
+        let slots = &mut self.slots;
+        let was_renewed =
+            self.client.hear_outcomes(&mut |ticket, outcome, partition| slots.note(ticket, outcome, partition));
+        if was_renewed {
+            // The client of before has nothing under way any more.
+            slots.begin_anew();
+        }
+        let outcome = slots.conclude(Instant::now());
+        if outcome.is_too_large {
+            self.client.say_split();
+        }
+        outcome.refused.into_iter().for_each(|(refusal, size)| self.client.say_refused(refusal, size));
+        outcome.is_broken
+    }
+
+    /// Hands a round over of those that the library does not have. False where nothing can be handed over now.
+    fn hand_over(&mut self, batch: &LaneBatch) -> bool {
+        let (mut now, mut any) = (None, false);
+        let mut room = self.slots.rounds.begin();
+        for (place, datagram) in batch.datagrams.datagrams().enumerate() {
+            if self.slots.slots.len() == place {
+                self.slots.slots.push_back(MessageSlot::Free);
+            }
+            if self.slots.slots[place] != MessageSlot::Free {
+                continue;
+            }
+            let size = self.size_at_most(batch.listener, &datagram);
+            if !self.slots.rounds.has_room(&mut room, size) {
+                break;
+            }
+            let ticket = self.slots.ticket();
+            let opaque = batch.listener | ticket << TICKET_SHIFT;
+            let offered = self.send(batch.listener, opaque, &datagram, &mut now, |client, record| client.offer(record));
+            self.slots.slots[place] = match offered {
+                Offered::Taken => MessageSlot::UnderWay { ticket, size },
+                Offered::TooLarge => MessageSlot::Refused(MessageRefusal::TooLarge),
+                Offered::NotNow => break,
+            };
+            any = true;
+        }
+        // What comes later does not overtake.
+        let missing = batch.datagrams.datagrams().count().saturating_sub(self.slots.slots.len());
+        self.slots.slots.extend(std::iter::repeat_n(MessageSlot::Free, missing));
+        if self.slots.under_way() > 0 {
+            self.slots.rounds.under_way(room);
+        }
+        any
+    }
+}
+
+impl Attempt for KafkaSink {
+    fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
+        let was_tried = !self.slots.slots.is_empty();
+        let count = batch.datagrams.datagrams().count();
+        let deadline = Instant::now() + if was_tried { PATIENCE_AGAIN } else { PATIENCE };
+        let mut is_over = false;
+        loop {
+            let is_given_back = self.hear_outcomes();
+            if is_given_back || self.slots.is_decided(count) {
+                break;
+            }
+            if self.slots.under_way() == 0 && !self.hand_over(batch) {
+                break;
+            }
+            is_over = Instant::now() >= deadline;
+            if is_over {
+                break;
+            }
+            self.client.hurry();
+            threads::blocking(|| thread::sleep(LOOK));
+        }
+        self.client.review(Instant::now());
+        self.slots.settle(count, &mut tallies[batch.listener], left);
+        self.slots.goes_on = is_over && left.len() < count;
+        self.slots.idle_due = Some(Instant::now() + IDLE_WAIT);
+    }
+
+    fn goes_on(&self) -> bool {
+        self.slots.goes_on
+    }
+
+    fn in_hand(&self) -> usize {
+        self.slots.under_way()
+    }
+
+    fn forget_left(&mut self) {
+        self.client.take_back();
+        self.slots.begin_anew();
+        self.slots.slots.clear();
+    }
+
+    fn due(&self) -> Option<Instant> {
+        Some(self.slots.idle_due.unwrap_or_else(Instant::now))
+    }
+
+    fn when_due(&mut self) {
+        self.hear_outcomes();
+        self.client.review(Instant::now());
+        self.slots.idle_due = Some(Instant::now() + IDLE_WAIT);
+    }
+
+    fn go_on_for(&mut self, _: &ConsumerFeeders) {}
 }
 
 #[cfg(test)]

@@ -1,4 +1,13 @@
 //! One destination of a relay: its socket, its queue, its ledger, and its log lines.
+//!
+//! With a spill the destination also tells which datagrams of a batch it did not take, see [`BatchOutcome`]. UDP tells
+//! little of that, see `groups`. What the kernel does not take is left, and so is what it took of a batch during which
+//! the network refused something: a port without a socket answers to what was sent before, and the datagrams around
+//! that one are most likely gone as well. What a silent destination has lost cannot be known.
+//!
+//! To send with the original source address ([`Spoof`]) whole packets go through a raw socket, for receivers that tell
+//! their senders apart by address. The kernel neither cuts nor fragments what comes this way, so a packet must fit the
+//! route; and much of the network drops packets that come from where their source is not.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,13 +18,9 @@ use std::time::{Duration, Instant};
 use mmsg::proxy::{PREFIX_BYTES_MAX, Prefix};
 use mmsg::{Datagram, SendBatch};
 
-use super::batch_outcome::BatchOutcome;
-use super::error::RelayError;
 use super::log_lines::{DestinationError, DestinationLog, LOST, words};
-use super::mode::KeepSource;
-use super::route_socket::{RouteChange, RouteSocket};
-use super::spoof::{PACKET_BYTES_MAX, Spoof, SpoofError};
-use super::target::DestinationTarget;
+use super::route::{DestinationTarget, RelayError, RouteChange, RouteSocket};
+use super::settings::KeepSource;
 use udpd_base::capture::headers;
 use udpd_base::ledger::{DestinationLedger, DestinationTally, Tallies};
 use udpd_base::os::threads;
@@ -61,9 +66,9 @@ struct QueuedMessage {
     datagrams: usize,
     /// Of those, the ones known to have failed.
     failed: usize,
-    /// With a spill, those that the destination did not take, and may another time.
+    /// Those that the destination did not take, and may take another time. Without a spill they fail.
     left: usize,
-    /// The way takes its first datagram whole, so that others can travel with it.
+    /// The route takes its first datagram whole, so that others can travel with it.
     is_open: bool,
 }
 
@@ -90,7 +95,7 @@ pub(super) struct RelayDestination {
     tally: DestinationTally,
     ledger: Arc<DestinationLedger>,
     log_lines: DestinationLog,
-    /// With a spill, what is in hand.
+    /// With a spill, what becomes of the batch in hand.
     outcome: Option<BatchOutcome>,
 }
 
@@ -98,9 +103,11 @@ impl RelayDestination {
     /// Opens it; a destination that is alone in its relay may wait for the kernel a little, unless it runs inline.
     pub(super) fn open(
         sink: &str,
-        (peer, target): (&PeerAddress, DestinationTarget),
+        peer: &PeerAddress,
+        target: DestinationTarget,
         keep_source: KeepSource,
-        (may_wait, spills): (bool, bool),
+        may_wait: bool,
+        spills: bool,
     ) -> Result<Self, RelayError> {
         let fail = |(operation, error)| RelayError { destination: peer.clone(), operation, error };
         let log_lines = DestinationLog::new(sink, peer.clone(), spills);
@@ -164,11 +171,7 @@ impl RelayDestination {
         }
         if self.queue.is_full() && !self.make_room(tallies) {
             self.say_full();
-            if let Some(outcome) = &mut self.outcome {
-                return outcome.leave();
-            }
-            self.tally.failed += 1;
-            return fail(&mut tallies[listener], 1);
+            return self.leave(listener, tallies);
         }
         let bytes = match &mut self.spoof {
             None => Ok(datagram.payload()),
@@ -176,12 +179,12 @@ impl RelayDestination {
         };
         let queued = match bytes {
             Ok(bytes) => self.queue.push_prefixed(prefix, bytes, None).is_ok(),
+            Err(SpoofError::Nowhere) => {
+                self.refuse(SpoofError::Nowhere);
+                return self.leave(listener, tallies);
+            }
             Err(refusal) => {
-                let may_appear = matches!(refusal, SpoofError::Nowhere);
                 self.refuse(refusal);
-                if let Some(outcome) = self.outcome.as_mut().filter(|_| may_appear) {
-                    return outcome.leave();
-                }
                 false
             }
         };
@@ -194,6 +197,17 @@ impl RelayDestination {
         } else {
             self.tally.failed += 1;
             fail(&mut tallies[listener], 1);
+        }
+    }
+
+    /// The datagram in hand cannot be sent now: with a spill it is left, without one it fails.
+    fn leave(&mut self, listener: usize, tallies: &mut Tallies) {
+        match &mut self.outcome {
+            Some(outcome) => outcome.left.push(outcome.place),
+            None => {
+                self.tally.failed += 1;
+                fail(&mut tallies[listener], 1);
+            }
         }
     }
 
@@ -251,7 +265,7 @@ impl RelayDestination {
     fn review(&mut self) {
         match self.route.review() {
             RouteChange::Same => {}
-            RouteChange::Opened => self.log_lines.info("there is a route now"),
+            RouteChange::OpenedSink => self.log_lines.info("there is a route now"),
             RouteChange::To(address) => self.log_lines.info(&format!("is at {address} now")),
             RouteChange::From(address) => self.log_lines.info(&format!("udpd now sends from {address}")),
         }
@@ -302,13 +316,10 @@ impl RelayDestination {
         self.give_up(tallies);
     }
 
-    /// Counts what is still queued as failed; with a spill it is left.
+    /// Gives up what is still queued: without a spill it fails, with one it is left.
     pub(super) fn give_up(&mut self, tallies: &mut Tallies) {
         for message in &mut self.messages[self.decided..] {
-            match &self.outcome {
-                None => message.failed = message.datagrams,
-                Some(_) => message.left = message.datagrams - message.failed,
-            }
+            message.left = message.datagrams - message.failed;
         }
         self.settle(self.messages.len(), tallies);
         self.forget();
@@ -319,17 +330,16 @@ impl RelayDestination {
         for at in 0..self.queue.failures().len() {
             let failure = self.queue.failures()[at];
             let message = &mut self.messages[failure.index];
-            match self.outcome.is_some() && failure.errno != nix::libc::EMSGSIZE {
-                true => message.left += failure.datagrams,
-                false => message.failed += failure.datagrams,
-            }
-            if failure.errno == nix::libc::EMSGSIZE {
+            let is_too_long = failure.errno == nix::libc::EMSGSIZE;
+            if is_too_long {
+                message.failed += failure.datagrams;
                 self.tally.too_long += failure.datagrams as u64;
+            } else {
+                message.left += failure.datagrams;
             }
-            self.has_failed |= failure.errno != nix::libc::EMSGSIZE;
+            self.has_failed |= !is_too_long;
             if failure.errno != nix::libc::ECONNREFUSED {
-                let consequence =
-                    if failure.errno == nix::libc::EMSGSIZE { LOST } else { self.log_lines.consequence() };
+                let consequence = if is_too_long { LOST } else { self.log_lines.consequence() };
                 self.log_error(DestinationError::Failed(failure.errno), || {
                     format!(
                         "cannot send a datagram: {}; such datagrams {consequence}; see `ip route get` and the \
@@ -361,19 +371,25 @@ impl RelayDestination {
         });
     }
 
-    /// The first `decided` messages of the queue have met their fate.
+    /// Counts the outcome of the first `decided` messages of the queue.
     fn settle(&mut self, decided: usize, tallies: &mut Tallies) {
         for message in &self.messages[self.decided..decided] {
-            // The kernel does not tell which datagrams of a train it did not take, so all of it is sent again.
-            let left = if message.left > 0 { message.datagrams - message.failed } else { 0 };
-            let sent = (message.datagrams - message.failed - left) as u64;
-            if let Some(outcome) = &mut self.outcome {
-                outcome.settle(message.datagrams, message.failed, left);
+            let (mut failed, mut left) = (message.failed, message.left);
+            match &mut self.outcome {
+                None => failed += std::mem::take(&mut left),
+                Some(outcome) => {
+                    if left > 0 {
+                        // The kernel does not tell which datagrams of a train it did not take, so all are sent again.
+                        left = message.datagrams - failed;
+                    }
+                    outcome.settle(message.datagrams, failed, left);
+                }
             }
+            let sent = (message.datagrams - failed - left) as u64;
             deliver(&mut tallies[message.listener], sent);
-            fail(&mut tallies[message.listener], message.failed as u64);
+            fail(&mut tallies[message.listener], failed as u64);
             self.tally.sent += sent;
-            self.tally.failed += message.failed as u64;
+            self.tally.failed += failed as u64;
         }
         self.decided = decided;
     }
@@ -435,7 +451,7 @@ impl RelayDestination {
     }
 }
 
-// With a spill: the flushed of the datagrams of one batch.
+// With a spill: the outcome of the datagrams of one batch.
 
 impl RelayDestination {
     fn note_queued(&mut self) {
@@ -444,15 +460,15 @@ impl RelayDestination {
         }
     }
 
-    /// In the middle of a round what was sent may be taken back.
+    /// In the middle of a batch with a spill, what was sent may be taken back.
     fn publish(&self) {
         if self.outcome.as_ref().is_none_or(BatchOutcome::is_over) {
             self.ledger.publish(&self.tally);
         }
     }
 
-    /// Sends what is queued for as long as the kernel takes some of it; the places of the rest go to `left`.
-    /// Where the network has refused something meanwhile, nothing of the round is believed to have arrived.
+    /// Sends what is queued for as long as the kernel takes some of it; the places of the rest go to `left`. If the
+    /// network has refused something meanwhile, nothing of the batch counts as sent.
     pub(super) fn end_batch(&mut self, listener: usize, tallies: &mut Tallies, left: &mut Vec<usize>) {
         if !self.make_room(tallies) {
             self.say_full();
@@ -472,7 +488,7 @@ impl RelayDestination {
         self.ledger.publish(&self.tally);
     }
 
-    /// The next datagrams of the round are this one of the batch.
+    /// The next datagram is the one at this place of the batch.
     pub(super) fn begin_datagram(&mut self, place: usize) {
         if let Some(outcome) = &mut self.outcome {
             outcome.place = place;
@@ -489,4 +505,116 @@ impl RelayDestination {
 /// Whether the kernel will take it in a moment.
 fn is_for_a_moment(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(nix::libc::EAGAIN | nix::libc::ENOBUFS | nix::libc::ENOMEM | nix::libc::EINTR))
+}
+
+/// With a spill: which datagrams of one batch are queued, sent and left. Datagrams are known by their places in the
+/// batch.
+#[derive(Debug, Default)]
+struct BatchOutcome {
+    /// The one in hand.
+    place: usize,
+    /// Those in the queue, in its order, and how many of them are decided.
+    queued: Vec<usize>,
+    decided: usize,
+    /// Those that the kernel has taken.
+    sent: Vec<usize>,
+    /// Those that it has not, and may another time.
+    left: Vec<usize>,
+}
+
+impl BatchOutcome {
+    /// The one in hand is queued.
+    fn queue(&mut self) {
+        self.queued.push(self.place);
+    }
+
+    /// Of the datagrams of the next message of the queue, so many have failed and so many are left.
+    fn settle(&mut self, datagrams: usize, failed: usize, left: usize) {
+        let end = (self.decided + datagrams).min(self.queued.len());
+        let own = &self.queued[self.decided..end];
+        let sent = own.len() - (failed + left).min(own.len());
+        self.sent.extend_from_slice(&own[..sent]);
+        self.left.extend_from_slice(&own[own.len() - left.min(own.len())..]);
+        self.decided = end;
+    }
+
+    /// The queue is empty.
+    fn forget_queue(&mut self) {
+        self.queued.clear();
+        self.decided = 0;
+    }
+
+    /// Whether nothing of it can be taken back any more.
+    fn is_over(&self) -> bool {
+        self.sent.is_empty() && self.queued.is_empty()
+    }
+}
+
+/// The longest packet there is.
+const PACKET_BYTES_MAX: usize = 65_575;
+
+/// What keeps the sources, in packets built one after the other.
+#[derive(Debug)]
+struct Spoof {
+    packet: Vec<u8>,
+}
+
+/// Why a datagram cannot be sent with its own source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SpoofError {
+    /// So long a packet does not fit the route, which takes so many bytes.
+    TooLong { packet_bytes: usize, mtu_bytes: usize },
+    /// No packet has a source of one family and a destination of the other.
+    OtherFamily,
+    /// Only its beginning was received.
+    Truncated,
+    /// The address of the destination is not known.
+    Nowhere,
+}
+
+impl Spoof {
+    fn new() -> Self {
+        Self { packet: Vec::with_capacity(PACKET_BYTES_MAX) }
+    }
+
+    /// The packet that carries this datagram to `destination`, on a way that takes so many bytes.
+    fn packet(
+        &mut self,
+        datagram: &Datagram<'_>,
+        destination: Option<SocketAddr>,
+        mtu_bytes: usize,
+    ) -> Result<&[u8], SpoofError> {
+        let destination = destination.ok_or(SpoofError::Nowhere)?;
+        let source = headers::source(datagram);
+        if source.is_ipv4() != destination.is_ipv4() {
+            return Err(SpoofError::OtherFamily);
+        }
+        let packet_bytes = headers::headers_bytes(source) + datagram.payload().len();
+        if packet_bytes > mtu_bytes {
+            return Err(SpoofError::TooLong { packet_bytes, mtu_bytes });
+        }
+        self.packet.clear();
+        headers::append(&mut self.packet, source, destination, datagram.payload(), datagram.length());
+        Ok(&self.packet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_datagram_of_a_message_is_sent_failed_or_left() {
+        let mut outcome = BatchOutcome::default();
+        for place in 0..6 {
+            outcome.place = place;
+            outcome.queue();
+        }
+        outcome.settle(3, 0, 0);
+        outcome.settle(2, 1, 1);
+        outcome.settle(1, 0, 1);
+        (outcome.place, _) = (6, outcome.forget_queue());
+        outcome.left.push(6);
+        assert_eq!((&outcome.sent[..], &outcome.left[..]), (&[0, 1, 2][..], &[4, 5, 6][..]));
+    }
 }

@@ -2,27 +2,179 @@
 //!
 //! Each destination has a socket and a queue of its own: what the kernel does not take at once stays in the queue and
 //! is tried again a millisecond later. When the queue is full, a destination that is alone in its relay waits for up to
-//! ten milliseconds, for the channel before it keeps what comes meanwhile; one of several does not wait, and what comes
-//! is counted as failed. So a destination that is dead, slow or refusing costs only its own datagrams.
+//! ten milliseconds, because the channel before it keeps what comes meanwhile; one of several does not wait, and what
+//! comes counts as failed. So a destination that is dead, slow or refusing costs only its own datagrams.
 //!
 //! Datagrams are sent in batches, and runs of one length as one message that the kernel cuts. `delivered` means that
-//! the kernel took it: there is no more to be known of UDP, but for the answers of the network, which are counted by
-//! destination.
+//! the kernel took it: UDP tells no more, except for the answers of the network, which are counted by destination.
 
-mod batch_outcome;
-mod choice;
 mod destination;
-mod error;
-mod failover;
 mod groups;
 mod log_lines;
-mod mode;
-mod route_socket;
+mod route;
 mod settings;
-mod sink;
-mod spilled;
-mod spoof;
-mod target;
 
-pub use mode::{Distribute, KeepSource, Route};
-pub use settings::RelaySettings;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use settings::{Distribute, KeepSource, RelaySettings, SourceRoute};
+
+use destination::RelayDestination;
+use groups::{ANSWER_TIME, DestinationGroups};
+use route::{DestinationTarget, FIRST_ANSWER, Lookup, RelayError, START_LOOKUP};
+use settings::RelayMode;
+use udpd_base::format::encoder::Scene;
+use udpd_base::handover::batch::LaneBatch;
+use udpd_base::ledger::{DestinationLedger, Tallies};
+use udpd_base::sink::{ConsumerFeeders, Sink};
+use udpd_base::text::peer::PeerAddress;
+use udpd_spill::spilling::Attempt;
+
+/// How soon a queue that the kernel did not take is tried again.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// How long the end waits for a kernel that takes nothing.
+const FINISH_LIMIT: Duration = Duration::from_secs(1);
+
+/// Sends datagrams on.
+#[derive(Debug)]
+struct RelaySink {
+    /// What the log calls it.
+    name: String,
+    destinations: Vec<RelayDestination>,
+    groups: DestinationGroups,
+    /// By lane, what datagrams came to.
+    scenes: Arc<[Scene]>,
+    /// When a queue that was not taken is tried again.
+    retry: Option<Instant>,
+    /// What the kernel does not take at once fails.
+    never_waits: bool,
+}
+
+impl RelaySink {
+    /// Opens a socket for each destination; nothing is sent yet. The ledgers are those of the destinations, in order.
+    fn open(
+        destinations: &[PeerAddress],
+        routes: &[SourceRoute],
+        mode: RelayMode,
+        lookup: Lookup<'_>,
+        scenes: &Arc<[Scene]>,
+    ) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
+        let groups = DestinationGroups::new(destinations.len(), routes, mode);
+        let peers: Vec<&PeerAddress> = destinations.iter().chain(routes.iter().flat_map(|route| &route.to)).collect();
+        let may_wait = peers.len() == 1 && !mode.never_waits;
+        let open = |peer: &PeerAddress| {
+            let fail = |error| RelayError { destination: peer.clone(), operation: START_LOOKUP, error };
+            let target = DestinationTarget::at(peer, lookup).map_err(fail)?;
+            RelayDestination::open(lookup.sink, peer, target, mode.keep_source, may_wait, mode.spills)
+        };
+        let destinations = peers.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let ledgers = destinations.iter().map(RelayDestination::ledger).collect();
+        let (name, scenes, never_waits) = (lookup.sink.to_owned(), Arc::clone(scenes), mode.never_waits);
+        Ok((Self { name, destinations, groups, scenes, retry: None, never_waits }, ledgers))
+    }
+
+    fn flush_all(&mut self, tallies: &mut Tallies) {
+        let mut waits = false;
+        for destination in &mut self.destinations {
+            if destination.flush(tallies) {
+                continue;
+            }
+            match self.never_waits {
+                true => destination.refuse_rest(tallies),
+                false => waits = true,
+            }
+        }
+        self.retry = waits.then(|| Instant::now() + RETRY);
+    }
+}
+
+impl Sink for RelaySink {
+    /// Here and not at the start, which a resolver that is silent would hold up. What comes meanwhile waits in the
+    /// queue. One that never waits goes on without what is not known yet.
+    fn begin(&mut self) {
+        let limit = Instant::now() + if self.never_waits { Duration::ZERO } else { FIRST_ANSWER };
+        self.destinations.iter_mut().for_each(|destination| destination.begin(limit));
+    }
+
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
+        self.groups.review(&self.name, &mut self.destinations);
+        let bound = self.scenes[batch.lane].address;
+        for datagram in batch.datagrams.datagrams() {
+            let chosen = self.groups.choose(&datagram);
+            self.destinations[chosen].push(batch.listener, bound, &datagram, tallies);
+        }
+    }
+
+    fn flush(&mut self, tallies: &mut Tallies) {
+        self.flush_all(tallies);
+    }
+
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
+        self.scenes = Arc::clone(&feeders.scenes);
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.retry
+    }
+
+    fn when_due(&mut self, tallies: &mut Tallies) {
+        self.flush_all(tallies);
+    }
+
+    fn finish(&mut self, tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {
+        let limit = Instant::now() + FINISH_LIMIT;
+        self.flush_all(tallies);
+        while self.retry.is_some() && Instant::now() < limit {
+            std::thread::sleep(RETRY);
+            self.flush_all(tallies);
+        }
+        self.destinations.iter_mut().for_each(|destination| destination.give_up(tallies));
+    }
+}
+
+impl Attempt for RelaySink {
+    fn begin(&mut self) {
+        Sink::begin(self);
+    }
+
+    fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
+        let bound = self.scenes[batch.lane].address;
+        // With a failover the next destination is there at once.
+        for turn in 0..self.destinations.len() {
+            let again = std::mem::take(left);
+            if turn > 0 && again.is_empty() {
+                break;
+            }
+            self.groups.review(&self.name, &mut self.destinations);
+            let mut wanted = again.iter().peekable();
+            for (place, datagram) in batch.datagrams.datagrams().enumerate() {
+                if turn > 0 && wanted.next_if_eq(&&place).is_none() {
+                    continue;
+                }
+                let chosen = &mut self.destinations[self.groups.choose(&datagram)];
+                chosen.begin_datagram(place);
+                chosen.push(batch.listener, bound, &datagram, tallies);
+            }
+            for destination in &mut self.destinations {
+                destination.end_batch(batch.listener, tallies, left);
+            }
+            left.sort_unstable();
+        }
+    }
+
+    fn answer_time(&self) -> Duration {
+        ANSWER_TIME
+    }
+
+    fn has_refused(&mut self) -> bool {
+        self.destinations.iter_mut().fold(false, |refused, destination| destination.take_refusal() | refused)
+    }
+
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
+        Sink::go_on_for(self, feeders);
+    }
+}
+
+#[cfg(test)]
+mod tests;

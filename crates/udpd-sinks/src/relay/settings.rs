@@ -1,17 +1,18 @@
-//! What is written of a sink of type `udp`.
+//! The keys of a sink of type `udp`: to which of its destinations it sends, and how those learn who sent a datagram.
 //!
 //! With `distribute = "all"` every destination becomes a sink of its own, `NAME@ADDRESS:PORT`: its own queue, its own
-//! thread, its own line in the ledger. So a destination that is dead or slow costs the others nothing, and the books
-//! say of each what became of every datagram.
+//! thread, its own line in the ledger. So a destination that is dead or slow costs the others nothing, and the ledger
+//! says of each what became of every datagram.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
+use super::RelaySink;
 use super::destination;
-use super::mode::{DISTRIBUTIONS, Distribute, KeepSource, RelayMode, Route};
-use super::sink::RelaySink;
-use super::target::Lookup;
+use super::route::Lookup;
 use udpd_base::exit::Failure;
 use udpd_base::os::lookup;
 use udpd_base::os::role::ThreadRole;
@@ -23,7 +24,7 @@ use udpd_base::sink::settings::{
 use udpd_base::sink::written::{Scheme, Uri, WrittenSink};
 use udpd_base::text::peer::{PeerAddress, parse_peer};
 use udpd_inspect::policy::parse_network;
-use udpd_spill::spilling::{Spill, Spilling};
+use udpd_spill::spilling::Spill;
 
 /// Each is a socket, a buffer and, with `distribute = "all"`, a thread.
 const DESTINATIONS_MAX: usize = 64;
@@ -34,7 +35,7 @@ pub struct RelaySettings {
     /// At least one, each once.
     pub destinations: Vec<PeerAddress>,
     /// Each network once.
-    pub routes: Vec<Route>,
+    pub routes: Vec<SourceRoute>,
     pub distribute: Distribute,
     pub probe_every: Duration,
     pub keep_source: KeepSource,
@@ -49,7 +50,7 @@ settings! {
         /// Where datagrams are sent.
         destinations: Vec<PeerAddress> = required like ["10.0.0.9:514"], List(parse_peer);
         /// The destinations of these networks of sources; the longest that holds a source decides.
-        routes: Vec<Route> = {} like { "10.0.0.0/8" = "10.0.0.9:514" }, Routes;
+        routes: Vec<SourceRoute> = {} like { "10.0.0.0/8" = "10.0.0.9:514" }, Routes;
         /// Whether every destination gets all, or one of them what a source sends, or the first that works.
         distribute: Distribute = "all", OneOf(DISTRIBUTIONS);
         /// With "failover", after how long a destination that has failed is tried again.
@@ -93,7 +94,7 @@ impl WrittenSink for RelaySettings {
 }
 
 impl RelaySettings {
-    /// A datagram is one in the books: with routes it goes to one destination.
+    /// The ledger counts a datagram once, so with routes it goes to one destination.
     fn check_routes(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         let Some(place) = written.place("routes").filter(|_| !self.routes.is_empty()) else { return };
         let groups = std::iter::once(&self.destinations).chain(self.routes.iter().map(|route| &route.to));
@@ -128,10 +129,10 @@ impl RelaySettings {
 /// A table of networks, and where each one's datagrams go.
 struct Routes;
 
-impl ValueKind<Vec<Route>> for Routes {
-    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<Route>> {
+impl ValueKind<Vec<SourceRoute>> for Routes {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<SourceRoute>> {
         let table = TomlTable::open(field, findings, "a table of networks")?;
-        let mut routes: Vec<Route> = Vec::new();
+        let mut routes: Vec<SourceRoute> = Vec::new();
         for (name, field) in table.fields() {
             let source = findings.accept(parse_network(&name.value), &name.place);
             let to = OneOrMore(parse_peer).read(&field, findings);
@@ -141,7 +142,7 @@ impl ValueKind<Vec<Route>> for Routes {
             } else if to.is_empty() {
                 findings.say(&field.place(), "the list is empty", "name a destination");
             } else {
-                routes.push(Route { source, to });
+                routes.push(SourceRoute { source, to });
             }
         }
         Some(routes)
@@ -214,11 +215,11 @@ impl SinkSettings for RelaySettings {
     fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
         let name = opening.sink;
         let Self { distribute, probe_every, keep_source, .. } = *self;
-        let mode = RelayMode { distribute, probe_every, keep_source, never_waits: opening.is_inline };
+        let spills = self.spill.is_on();
+        let mode = RelayMode { never_waits: opening.is_inline, spills, distribute, probe_every, keep_source };
         let bound: Vec<SocketAddr> = opening.scenes.iter().map(|scene| scene.address).collect();
         let lookup = Lookup { registry: opening.registry, every: self.resolve_every, sink: name, bound: &bound };
-        let peers = (&*self.destinations, &*self.routes);
-        let opened = RelaySink::open(peers, (mode, self.spill.is_on()), lookup, opening.scenes);
+        let opened = RelaySink::open(&self.destinations, &self.routes, mode, lookup, opening.scenes);
         let (sink, destinations) = opened.map_err(|error| error.of_sink(name))?;
         if opening.consumer == 0 {
             if let Some(meaning) = &self.looked_up {
@@ -238,11 +239,7 @@ impl SinkSettings for RelaySettings {
                 ),
             }
         }
-        let opened = match self.spill.is_on() {
-            true => OpenedSink::new(Spilling::open(sink, &self.spill, &opening)?),
-            false => OpenedSink::new(sink),
-        };
-        Ok(OpenedSink { destinations, ..opened })
+        Ok(OpenedSink { destinations, ..self.spill.around(sink, &opening)? })
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
@@ -250,6 +247,60 @@ impl SinkSettings for RelaySettings {
         let is_for_these = self.spill.is_on() && (differs.lanes || differs.listeners);
         before.of_type() == Some(self) && !is_for_these && !(differs.lanes && self.has_names())
     }
+}
+
+/// Which destination gets a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Distribute {
+    #[default]
+    All,
+    /// One, always the same for a source address.
+    BySource,
+    /// The first that works.
+    Failover,
+}
+
+/// As they are written.
+const DISTRIBUTIONS: &[(&str, Distribute)] =
+    &[("all", Distribute::All), ("by_source", Distribute::BySource), ("failover", Distribute::Failover)];
+
+/// How the destination learns who sent a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeepSource {
+    /// Not at all.
+    #[default]
+    No,
+    /// It is sent with that address.
+    Address,
+    /// It begins with a header of the PROXY protocol.
+    Header,
+}
+
+impl KeepSource {
+    fn flag(keeps: bool) -> Self {
+        if keeps { KeepSource::Address } else { KeepSource::No }
+    }
+}
+
+/// Where the datagrams of one network go instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceRoute {
+    pub source: IpNet,
+    /// At least one.
+    pub to: Vec<PeerAddress>,
+}
+
+/// What one sink does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RelayMode {
+    /// What the kernel does not take at once fails.
+    pub(super) never_waits: bool,
+    /// What a destination does not take waits in a spill.
+    pub(super) spills: bool,
+    pub(super) distribute: Distribute,
+    /// With [`Distribute::Failover`], after how long one that has failed is tried.
+    pub(super) probe_every: Duration,
+    pub(super) keep_source: KeepSource,
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
+use super::groups::destination_of;
 use super::*;
-use crate::relay::{Distribute, KeepSource, choice};
 use udpd_base::exit::ExitCode;
 use udpd_base::ledger::{DestinationTally, SinkTally};
 use udpd_base::os::threads::ThreadRegistry;
@@ -37,7 +37,7 @@ fn distributing(
 
 fn routing(
     destinations: &[SocketAddr],
-    routes: &[Route],
+    routes: &[SourceRoute],
     distribute: Distribute,
     keep_source: KeepSource,
 ) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
@@ -45,18 +45,18 @@ fn routing(
 }
 
 fn mode(distribute: Distribute, keep_source: KeepSource) -> RelayMode {
-    RelayMode { distribute, probe_every: Duration::from_secs(10), keep_source, never_waits: false }
+    RelayMode { distribute, probe_every: Duration::from_secs(10), keep_source, never_waits: false, spills: false }
 }
 
 fn opening(
     destinations: &[SocketAddr],
-    routes: &[Route],
+    routes: &[SourceRoute],
     mode: RelayMode,
 ) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
     let destinations: Vec<PeerAddress> = destinations.iter().copied().map(PeerAddress::from).collect();
     let (registry, _events) = ThreadRegistry::new();
     let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: "relay", bound: &[] };
-    RelaySink::open((&destinations, routes), (mode, false), lookup, &scenes(1))
+    RelaySink::open(&destinations, routes, mode, lookup, &scenes(1))
 }
 
 fn address(socket: &UdpSocket) -> SocketAddr {
@@ -144,7 +144,7 @@ fn by_source_each_sender_has_one_destination_and_a_dead_one_costs_the_others_not
     let dead = address(&receiver());
     let destinations = [address(&alive[0]), dead, address(&alive[1])];
     let (mut sink, ledgers) = relay(&destinations, KeepSource::No);
-    let chosen = choice::of_source("127.0.0.1".parse().expect("an address"), 3);
+    let chosen = destination_of("127.0.0.1".parse().expect("an address"), 3);
     for number in 0..20_u8 {
         assert_eq!(accept(&mut sink, &Received::over_loopback(&[&[number]]), 1).pending, 0);
     }
@@ -228,7 +228,8 @@ fn a_destination_that_has_failed_is_tried_by_a_datagram_of_its_own_sources_and_n
     let receivers = [receiver(), receiver()];
     let [other, standby] = receivers.each_ref().map(address);
     let dead = address(&receiver());
-    let route = Route { source: "127.0.0.9/32".parse().expect("a network"), to: vec![dead.into(), standby.into()] };
+    let route =
+        SourceRoute { source: "127.0.0.9/32".parse().expect("a network"), to: vec![dead.into(), standby.into()] };
     let mode = RelayMode { probe_every: Duration::ZERO, ..mode(Distribute::Failover, KeepSource::No) };
     let (mut sink, ledgers) = opening(&[other], &[route], mode).expect("opened");
     assert_eq!(accept(&mut sink, &Received::from("127.0.0.9", &[b"lost"]), 1).delivered, 1);
@@ -247,9 +248,9 @@ fn the_way_to_a_name_is_looked_for_when_its_consumer_begins_and_nobody_waits_for
     let (registry, _events) = ThreadRegistry::new();
     let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: "relay", bound: &[] };
     let mode = mode(Distribute::All, KeepSource::No);
-    let (mut sink, ledgers) = RelaySink::open((&peers, &[]), (mode, false), lookup, &scenes(1)).expect("opened");
+    let (mut sink, ledgers) = RelaySink::open(&peers, &[], mode, lookup, &scenes(1)).expect("opened");
     assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"too early"]), 1).dropped.sink_error, 1);
-    sink.begin();
+    Sink::begin(&mut sink);
     assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"delivered"]), 1).delivered, 1);
     assert_eq!((snapshot(&ledgers)[0].sent, snapshot(&ledgers)[0].failed), (1, 1));
 }
@@ -259,7 +260,7 @@ fn a_source_goes_where_the_longest_of_its_networks_leads_and_all_others_to_the_d
     let receivers = [receiver(), receiver(), receiver()];
     let [other, wide, narrow] = receivers.each_ref().map(address);
     let route =
-        |source: &str, to: SocketAddr| Route { source: source.parse().expect("a network"), to: vec![to.into()] };
+        |source: &str, to: SocketAddr| SourceRoute { source: source.parse().expect("a network"), to: vec![to.into()] };
     for (networks, expected) in [
         (["127.0.0.0/8", "127.0.0.0/16"], narrow),
         (["127.0.0.0/16", "127.0.0.0/8"], wide),

@@ -35,7 +35,7 @@ pub(super) struct UnixPeer<S> {
 impl<S> fmt::Debug for UnixPeer<S> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_connected = self.socket.is_some();
-        formatter.debug_struct("Peer").field("path", &self.path).field("is_connected", &is_connected).finish()
+        formatter.debug_struct("UnixPeer").field("path", &self.path).field("is_connected", &is_connected).finish()
     }
 }
 
@@ -46,6 +46,11 @@ impl<S> UnixPeer<S> {
         let mut peer = Self { sink, path, connect, socket, tried, spills, is_gone, is_said_gone, gone, said };
         peer.find();
         peer
+    }
+
+    /// Whether what it does not take is not lost.
+    pub(super) fn spills(&self) -> bool {
+        self.spills
     }
 
     /// The socket, when the peer is there; looks for it, when the last look is long enough ago.

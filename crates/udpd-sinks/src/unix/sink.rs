@@ -1,10 +1,15 @@
 //! A Unix socket on which another process listens: datagrams as messages, or records in a stream.
 //!
-//! A peer that is not there costs its own datagrams and nothing else: they are counted as failed, and the peer is
-//! looked for four times a second. A peer that is there and does not read makes its consumer wait, and then `when_full`
-//! decides; each single wait is short, so that what it has taken by then counts as delivered even if it never reads
-//! again and the daemon ends. A datagram that was received in part fails if the format cannot mark it, because a reader
-//! could not tell it from a whole one.
+//! Without a spill a peer that is not there costs its own datagrams and nothing else: they count as failed, and the
+//! peer is looked for four times a second. A peer that is there and does not read makes its consumer wait, and then
+//! `when_full` decides; each single wait is short, so that what it has taken by then counts as delivered even if it
+//! never reads again and the daemon ends. A datagram that was received in part fails if the format cannot mark it,
+//! because a reader could not tell it from a whole one.
+//!
+//! With a spill nothing fails because its peer is not there or does not read. A peer that takes nothing for a moment
+//! counts as one that is gone, but its socket stays. In a stream it may have taken a part of a record by then. The rest
+//! is kept and goes first when it reads again; the datagram stays in the spill until that is written, and is sent whole
+//! if there is another connection by then.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,53 +18,44 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mmsg::Datagram;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use super::peer::UnixPeer;
 use udpd_base::format::encoder::{Encoder, Format};
 use udpd_base::handover::batch::LaneBatch;
-use udpd_base::ledger::Tallies;
+use udpd_base::ledger::{SinkTally, Tallies};
 use udpd_base::os::threads;
 use udpd_base::sink::outbox::{Outbox, OutboxDestination};
 use udpd_base::sink::{ConsumerFeeders, Sink, deliver, fail};
+use udpd_spill::spilling::Attempt;
 
 /// How long a peer that takes nothing is waited for at once. With a spill it then counts as one that is gone; without
 /// one what it has taken until then is counted, and it is waited for again.
-pub(super) const PEER_WAIT: Duration = Duration::from_millis(100);
-
-/// Records of a batch that are on their way into a stream.
-#[derive(Debug, Default)]
-pub(super) struct PendingRecords {
-    /// The place of each datagram in its batch, and where its record ends in the buffer.
-    pub(super) records: Vec<(usize, usize)>,
-    /// What is left of the record that the peer has taken a part of.
-    pub(super) cut: Vec<u8>,
-}
+const PEER_WAIT: Duration = Duration::from_millis(100);
 
 /// One datagram, one message.
 #[derive(Debug)]
 pub(super) struct UnixDatagramSink {
-    pub(super) peer: UnixPeer<UnixDatagram>,
+    peer: UnixPeer<UnixDatagram>,
     /// What the peer has no room for fails at once.
     never_waits: bool,
 }
 
-/// The outcome of sending a message.
+/// What becomes of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SendOutcome {
-    Yes,
-    /// The peer is gone.
-    NotNow,
-    /// The peer is there, and has taken nothing for a moment.
-    Stuck,
+enum SendOutcome {
+    Delivered,
+    /// The peer is gone, or has taken nothing for a moment and is not waited for, because there is a spill.
+    Later,
     /// It can never be sent.
-    Never,
+    Failed,
 }
 
 impl UnixDatagramSink {
     /// A sink that sends to the socket at `path`, which need not be there yet.
-    pub(super) fn new(sink: &str, path: PathBuf) -> Self {
-        Self { peer: UnixPeer::new(sink, path, false, connect_patiently), never_waits: false }
+    pub(super) fn new(sink: &str, path: PathBuf, spills: bool) -> Self {
+        Self { peer: UnixPeer::new(sink, path, spills, connect_patiently), never_waits: false }
     }
 
     /// The same; what a peer that is there has no room for fails.
@@ -72,17 +68,41 @@ impl UnixDatagramSink {
         Self { peer: UnixPeer::new(sink, path, false, connect), never_waits: true }
     }
 
-    /// The same for one that has a spill.
-    pub(super) fn with_spill(sink: &str, path: PathBuf) -> Self {
-        Self { peer: UnixPeer::new(sink, path, true, connect_patiently), never_waits: false }
+    /// Sends the datagrams of a batch. With a spill the places of those that the peer does not take now go to `left`,
+    /// and none is sent after one of them; without one they fail.
+    fn send_batch(&mut self, batch: &LaneBatch, tallies: &mut Tallies, mut left: Option<&mut Vec<usize>>) {
+        let mut takes = true;
+        for (place, datagram) in batch.datagrams.datagrams().enumerate() {
+            let outcome = match (takes, datagram.is_truncated()) {
+                (false, _) => SendOutcome::Later,
+                (true, true) => {
+                    self.peer.say_truncated();
+                    SendOutcome::Failed
+                }
+                (true, false) => self.send(datagram.payload(), tallies),
+            };
+            let tally = &mut tallies[batch.listener];
+            match (outcome, &mut left) {
+                (SendOutcome::Delivered, _) => deliver(tally, 1),
+                (SendOutcome::Later, Some(left)) => {
+                    takes = false;
+                    left.push(place);
+                }
+                (SendOutcome::Later, None) | (SendOutcome::Failed, _) => fail(tally, 1),
+            }
+        }
+        if takes && left.is_some() {
+            self.peer.note_taken();
+        }
     }
 
-    /// Sends a message. A peer that has just come back gets the one that found it gone.
-    pub(super) fn send(&mut self, payload: &[u8]) -> SendOutcome {
+    /// Sends a message. A peer that has just come back gets the one that found it gone. Without a spill a peer that is
+    /// there and takes nothing is waited for.
+    fn send(&mut self, payload: &[u8], tallies: &mut Tallies) -> SendOutcome {
         loop {
-            let Some(socket) = self.peer.find() else { return SendOutcome::NotNow };
+            let Some(socket) = self.peer.find() else { return SendOutcome::Later };
             match threads::blocking(|| socket.send(payload)) {
-                Ok(_) => return SendOutcome::Yes,
+                Ok(_) => return SendOutcome::Delivered,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.never_waits => {
                     self.peer.say_of_message(nix::libc::EAGAIN, || {
@@ -91,7 +111,7 @@ impl UnixDatagramSink {
                          inline"
                             .to_owned()
                     });
-                    return SendOutcome::Never;
+                    return SendOutcome::Failed;
                 }
                 Err(error) if is_about_the_message(&error) => {
                     self.peer.say_of_message(error.raw_os_error().unwrap_or_default(), || {
@@ -101,9 +121,19 @@ impl UnixDatagramSink {
                             payload.len()
                         )
                     });
-                    return SendOutcome::Never;
+                    return SendOutcome::Failed;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return SendOutcome::Stuck,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.peer.spills() => {
+                    self.peer.say_stuck();
+                    return SendOutcome::Later;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if threads::is_given_up() {
+                        return SendOutcome::Failed;
+                    }
+                    // What it has taken before counts, should it take nothing more before the end.
+                    tallies.publish();
+                }
                 Err(error) => self.peer.lose(&error),
             }
         }
@@ -124,46 +154,34 @@ fn is_about_the_message(error: &io::Error) -> bool {
 
 impl Sink for UnixDatagramSink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
-        for datagram in batch.datagrams.datagrams() {
-            let is_truncated = datagram.is_truncated();
-            if is_truncated {
-                self.peer.say_truncated();
-            }
-            let is_sent = !is_truncated && self.send_at_last(datagram.payload(), tallies) == SendOutcome::Yes;
-            let tally = &mut tallies[batch.listener];
-            if is_sent { deliver(tally, 1) } else { fail(tally, 1) }
-        }
+        self.send_batch(batch, tallies, None);
     }
 }
 
-impl UnixDatagramSink {
-    /// The same as `send`, for as long as a peer that is there takes nothing.
-    fn send_at_last(&mut self, payload: &[u8], tallies: &mut Tallies) -> SendOutcome {
-        loop {
-            match self.send(payload) {
-                SendOutcome::Stuck if threads::is_given_up() => return SendOutcome::Never,
-                // What it has taken before counts, should it take nothing more before the end.
-                SendOutcome::Stuck => tallies.publish(),
-                sent => return sent,
-            }
-        }
+impl Attempt for UnixDatagramSink {
+    fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
+        self.send_batch(batch, tallies, Some(left));
     }
+
+    fn go_on_for(&mut self, _: &ConsumerFeeders) {}
 }
 
 /// Records in a stream.
 #[derive(Debug)]
 pub(super) struct UnixStreamSink {
-    pub(super) peer: UnixPeer<PeerStream>,
-    pub(super) outbox: Outbox,
-    pub(super) marks_truncation: bool,
-    /// With a spill, what is in the outbox.
-    pub(super) gathered: PendingRecords,
+    peer: UnixPeer<PeerStream>,
+    outbox: Outbox,
+    marks_truncation: bool,
+    /// With a spill, the records in the outbox: the place of each datagram in its batch, and where its record ends.
+    gathered: Vec<(usize, usize)>,
+    /// With a spill, what is left of the record that the peer has taken a part of.
+    cut: Vec<u8>,
 }
 
 /// A connection. What it has taken of a record cannot be taken back, but the connection ends with it, so that no reader
 /// takes what follows for the rest.
 #[derive(Debug)]
-pub(super) struct PeerStream(pub(super) UnixStream);
+struct PeerStream(UnixStream);
 
 impl OutboxDestination for PeerStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -192,18 +210,23 @@ fn connect_at_once(path: &Path) -> io::Result<PeerStream> {
 
 impl UnixStreamSink {
     /// A sink that writes to the socket at `path`, which need not be there yet.
-    pub(super) fn new(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
-        Self::of(UnixPeer::new(sink, path, false, connect_at_once), encoder)
+    pub(super) fn new(sink: &str, path: PathBuf, encoder: Encoder, spills: bool) -> Self {
+        let (peer, marks_truncation) =
+            (UnixPeer::new(sink, path, spills, connect_at_once), encoder.format() != Format::Lengths);
+        Self { peer, outbox: Outbox::new(encoder), marks_truncation, gathered: Vec::new(), cut: Vec::new() }
     }
 
-    /// The same for one that has a spill.
-    pub(super) fn with_spill(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
-        Self::of(UnixPeer::new(sink, path, true, connect_at_once), encoder)
-    }
-
-    fn of(peer: UnixPeer<PeerStream>, encoder: Encoder) -> Self {
-        let marks_truncation = encoder.format() != Format::Lengths;
-        Self { peer, outbox: Outbox::new(encoder), marks_truncation, gathered: PendingRecords::default() }
+    /// Adds the record of a datagram to the outbox. Returns false when the datagram fails.
+    #[inline]
+    fn push(&mut self, batch: &LaneBatch, datagram: &Datagram<'_>, tallies: &mut Tallies) -> bool {
+        let is_whole = self.marks_truncation || !datagram.is_truncated();
+        if is_whole {
+            self.outbox.push(batch, datagram);
+        } else {
+            self.peer.say_truncated();
+            fail(&mut tallies[batch.listener], 1);
+        }
+        is_whole
     }
 }
 
@@ -211,13 +234,7 @@ impl Sink for UnixStreamSink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         self.outbox.begin_batch();
         for datagram in batch.datagrams.datagrams() {
-            if datagram.is_truncated() && !self.marks_truncation {
-                self.peer.say_truncated();
-                fail(&mut tallies[batch.listener], 1);
-                continue;
-            }
-            self.outbox.push(batch, &datagram);
-            if self.outbox.is_full() {
+            if self.push(batch, &datagram, tallies) && self.outbox.is_full() {
                 self.flush(tallies);
             }
         }
@@ -238,6 +255,103 @@ impl Sink for UnixStreamSink {
 
     fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
         self.outbox.go_on_for(Arc::clone(&feeders.scenes));
+    }
+}
+
+impl UnixStreamSink {
+    /// Writes the rest of the record that the peer has a part of. False when it still has not all of it.
+    fn write_cut(&mut self) -> bool {
+        while !self.cut.is_empty() {
+            let Some(stream) = self.peer.find() else { return false };
+            match threads::blocking(|| stream.0.write(&self.cut)) {
+                Ok(0) => return false,
+                Ok(written) => drop(self.cut.drain(..written)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.note_failure(&error);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// What the peer has a part of goes with its connection.
+    fn note_failure(&mut self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return self.peer.say_stuck();
+        }
+        self.cut.clear();
+        self.peer.lose(error);
+    }
+
+    /// Writes what is gathered; the places of what is not written go to `left`. Whether all of it is.
+    fn write_gathered(&mut self, tally: &mut SinkTally, left: &mut Vec<usize>) -> bool {
+        let (written, outcome) = match self.peer.find() {
+            None => (0, Err(io::ErrorKind::NotConnected.into())),
+            Some(stream) => self.outbox.write_part(stream),
+        };
+        let whole = self.gathered.iter().take_while(|(_, end)| *end <= written).count();
+        deliver(tally, whole as u64);
+        let rest = &self.gathered[whole..];
+        left.extend(rest.iter().map(|(place, _)| place));
+        if let (Some((_, end)), Err(error)) = (rest.first(), &outcome) {
+            let begin = whole.checked_sub(1).map_or(0, |last| self.gathered[last].1);
+            if written > begin && error.kind() == io::ErrorKind::WouldBlock {
+                self.cut.extend_from_slice(&self.outbox.bytes()[written..*end]);
+            }
+            if error.kind() != io::ErrorKind::NotConnected {
+                self.note_failure(error);
+            }
+        }
+        self.gathered.clear();
+        self.outbox.forget();
+        outcome.is_ok()
+    }
+}
+
+impl Attempt for UnixStreamSink {
+    fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
+        self.outbox.begin_batch();
+        // The first datagram is the one that the peer has a part of.
+        let mut is_cut = !self.cut.is_empty();
+        let mut takes = true;
+        for (place, datagram) in batch.datagrams.datagrams().enumerate() {
+            if takes && std::mem::take(&mut is_cut) {
+                takes = self.write_cut();
+                if takes {
+                    deliver(&mut tallies[batch.listener], 1);
+                    continue;
+                }
+            }
+            if !takes {
+                left.push(place);
+                continue;
+            }
+            if self.push(batch, &datagram, tallies) {
+                self.gathered.push((place, self.outbox.bytes().len()));
+                if self.outbox.is_full() {
+                    takes = self.write_gathered(&mut tallies[batch.listener], left);
+                }
+            }
+        }
+        if takes && !self.gathered.is_empty() {
+            takes = self.write_gathered(&mut tallies[batch.listener], left);
+        }
+        if takes {
+            self.peer.note_taken();
+        }
+    }
+
+    fn forget_left(&mut self) {
+        if !std::mem::take(&mut self.cut).is_empty() {
+            // So a reader does not take what follows for the rest of it.
+            self.peer.socket = None;
+        }
+    }
+
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
+        Sink::go_on_for(self, feeders);
     }
 }
 
@@ -269,8 +383,8 @@ mod tests {
     fn messages_keep_their_bytes_and_a_peer_that_comes_back_misses_only_what_came_meanwhile() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("peer");
-        let mut sink = UnixDatagramSink::new("s", path.clone());
-        let tally = accept(&mut sink, &[b"nobody", b"there"]);
+        let mut sink = UnixDatagramSink::new("s", path.clone(), false);
+        let tally = accept(&mut sink, &[b"no peer", b"there"]);
         assert_eq!((tally.delivered, tally.dropped.sink_error), (0, 2));
         let peer = UnixDatagram::bind(&path).expect("bound");
         look_again(&mut sink.peer);
@@ -303,7 +417,7 @@ mod tests {
         {
             let path = directory.path().join(format!("{format:?}"));
             let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
-            let mut sink = UnixStreamSink::new("s", path, encoder(format));
+            let mut sink = UnixStreamSink::new("s", path, encoder(format), false);
             let tally = accept(&mut sink, &[b"one", b"a\nb", b""]);
             assert_eq!((tally.delivered, tally.dropped.sink_error), (3, 0));
             let (mut peer, _) = listener.accept().expect("a connection");
@@ -315,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_accepts_nobody_is_not_waited_for() {
+    fn a_peer_that_accepts_no_connection_is_not_waited_for() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("peer");
         let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
@@ -328,8 +442,8 @@ mod tests {
             assert!(waiting.len() < 100_000, "the backlog has no end");
         };
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-        let mut sink = UnixStreamSink::new("s", path, encoder(Format::Lines));
-        let tally = accept(&mut sink, &[b"nobody accepts"]);
+        let mut sink = UnixStreamSink::new("s", path, encoder(Format::Lines), false);
+        let tally = accept(&mut sink, &[b"no peer accepts"]);
         assert_eq!((tally.delivered, tally.dropped.sink_error), (0, 1));
         drop(listener);
     }
@@ -365,13 +479,13 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("messages");
         let peer = UnixDatagram::bind(&path).expect("bound");
-        let (seen, tally) = stuck(UnixDatagramSink::new("s", path), || drop(peer));
+        let (seen, tally) = stuck(UnixDatagramSink::new("s", path, false), || drop(peer));
         assert_eq!((seen, tally.delivered), (tally.delivered, seen));
         assert!(tally.dropped.sink_error > 0, "{tally:?}");
         for format in [Format::Lines, Format::Lengths] {
             let path = directory.path().join(format!("{format:?}"));
             let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
-            let sink = UnixStreamSink::new("s", path, encoder(format));
+            let sink = UnixStreamSink::new("s", path, encoder(format), false);
             let (mut peer, _) = listener.accept().expect("a connection");
             drop(listener);
             let mut read = Vec::new();
@@ -392,7 +506,7 @@ mod tests {
         let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
         let cut = Received::into_slots(&[&[b'x'; 100], b"whole"], 10).batch;
         for (format, delivered) in [(Format::Lines, 2), (Format::Lengths, 1)] {
-            let mut sink = UnixStreamSink::new("s", path.clone(), encoder(format));
+            let mut sink = UnixStreamSink::new("s", path.clone(), encoder(format), false);
             let mut tallies = Tallies::from([SinkTally { pending: 2, ..SinkTally::default() }]);
             sink.accept(&cut, &mut tallies);
             sink.flush(&mut tallies);
@@ -405,7 +519,7 @@ mod tests {
         let messages = directory.path().join("messages");
         let _peer = UnixDatagram::bind(&messages).expect("bound");
         let mut tallies = Tallies::from([SinkTally { pending: 2, ..SinkTally::default() }]);
-        UnixDatagramSink::new("s", messages).accept(&cut, &mut tallies);
+        UnixDatagramSink::new("s", messages, false).accept(&cut, &mut tallies);
         assert_eq!((tallies[0].delivered, tallies[0].dropped.sink_error), (1, 1));
     }
 
@@ -414,7 +528,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("peer");
         let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
-        let mut sink = UnixStreamSink::new("s", path, encoder(Format::Lines));
+        let mut sink = UnixStreamSink::new("s", path, encoder(Format::Lines), false);
         drop(listener.accept().expect("a connection"));
         let tally = accept(&mut sink, &[b"lost with the connection"]);
         assert_eq!((tally.delivered, tally.dropped.sink_error), (0, 1));

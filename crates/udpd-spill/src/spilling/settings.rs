@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
+use super::Attempt;
+use super::sink::Spilling;
 use crate::{BYTES_MIN, FILES_MAX, MEMORY_BYTES, SpillLane, SpillLanes};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::owned;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::settings::kinds::{ByteSize, Optional};
 use udpd_base::settings::{Findings, WrittenKeys, settings};
-use udpd_base::sink::settings::{Opening, SpillPlace};
+use udpd_base::sink::Sink;
+use udpd_base::sink::settings::{OpenedSink, Opening, SpillPlace};
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::units::print_size;
 
@@ -47,14 +50,22 @@ impl Spill {
         self.path.is_some()
     }
 
-    /// What a consumer does besides where there is one.
-    pub fn role(&self) -> Option<ThreadRole> {
-        self.is_on().then_some(ThreadRole::Spill)
+    /// The sink, behind this spill if there is one.
+    pub fn around<S: Sink + Attempt + 'static>(&self, sink: S, opening: &Opening<'_>) -> Result<OpenedSink, Failure> {
+        Ok(match self.is_on() {
+            true => OpenedSink::new(Spilling::open(sink, self, opening)?),
+            false => OpenedSink::new(sink),
+        })
     }
 
     /// The same for one of several sinks that this one stands for.
     pub fn share(&self, name: &str, of: usize) -> Self {
         Self { path: self.path.as_ref().map(|path| path.join(name)), bytes: self.bytes / of.max(1) as u64 }
+    }
+
+    /// What a consumer does besides where there is one.
+    pub fn role(&self) -> Option<ThreadRole> {
+        self.is_on().then_some(ThreadRole::Spill)
     }
 
     /// Where it is, if there is one.

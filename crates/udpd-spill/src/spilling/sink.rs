@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use mmsg::PackedBatch;
 
-use super::attempt::Attempt;
+use super::Attempt;
 use super::log_lines::SpillLog;
 use super::settings::{Spill, SpillLocation, refusal};
 use crate::{FRAME_BYTES_MAX, Frame, Recovered, Store};

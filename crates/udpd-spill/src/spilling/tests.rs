@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::settings::SpillLocation;
 use super::*;
-use crate::disk::small;
+use crate::segment::small;
 use crate::{BYTES_MIN, SpillLane, SpillLanes};
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::handover::route::FullPolicy;

@@ -16,14 +16,14 @@ fn plain(directory: &Path) -> Security {
 
 #[test]
 fn without_any_of_it_the_library_is_told_nothing() {
-    assert_eq!(properties(&Security::default(), Purpose::Use), Ok(Vec::new()));
+    assert_eq!(security_properties(&Security::default(), Purpose::Use), Ok(Vec::new()));
 }
 
 #[test]
 fn a_password_goes_from_its_file_to_the_library_and_nowhere_else() {
     let directory = tempfile::tempdir().expect("a directory");
     let plain = plain(directory.path());
-    let told = properties(&plain, Purpose::Use).expect("a password");
+    let told = security_properties(&plain, Purpose::Use).expect("a password");
     let told: Vec<_> = told.iter().map(|(name, key, value)| (*name, *key, value.as_str())).collect();
     let expected = [
         ("security.protocol", "sasl", "sasl_plaintext"),
@@ -43,7 +43,7 @@ fn certificates_and_keys_are_told_by_their_paths_and_the_password_of_a_key_as_it
         (true, None, String::new(), mutual.password_file.take());
     let file = |name: &str| Some(PathBuf::from("/etc/udpd").join(name));
     (mutual.ca_file, mutual.certificate_file, mutual.key_file) = (file("ca"), file("udpd.pem"), file("udpd.key"));
-    let told = properties(&mutual, Purpose::Use).expect("a password");
+    let told = security_properties(&mutual, Purpose::Use).expect("a password");
     let told: Vec<_> = told.iter().map(|(name, _, value)| (*name, value.as_str())).collect();
     let expected = [
         ("security.protocol", "ssl"),
@@ -61,11 +61,11 @@ fn a_password_that_cannot_be_read_is_an_error_and_a_credential_of_the_unit_is_on
     let mut plain = plain(directory.path());
     plain.password_file = Some(directory.path().join("missing"));
     for purpose in [Purpose::Check, Purpose::Use] {
-        let error = properties(&plain, purpose).expect_err("no file");
+        let error = security_properties(&plain, purpose).expect_err("no file");
         assert!(error.key() == Some("password_file") && error.to_string().contains("No such file"), "{error}");
     }
     plain.password_file = Some(PathBuf::from("$CREDENTIALS_DIRECTORY/kafka"));
-    assert!(properties(&plain, Purpose::Check).is_ok());
-    let error = properties(&plain, Purpose::Use).expect_err("no unit");
+    assert!(security_properties(&plain, Purpose::Check).is_ok());
+    let error = security_properties(&plain, Purpose::Use).expect_err("no unit");
     assert!(error.to_string().contains("LoadCredential="), "{error}");
 }

@@ -1,20 +1,30 @@
-//! The route to a destination: a socket connected to it, which follows changes of the network.
+//! The route to a destination: where the destination is now, and a socket connected to it, which follows changes of the
+//! network.
+//!
+//! An address is where it is written; one on an interface goes with the number that the interface has, which is another
+//! after it was gone; and a name is wherever its resolver says.
 //!
 //! A connected socket keeps its first source address. When the host gets another one, or the route changes to another
 //! interface, the old socket sends with an address that is wrong or gone. So while there is something to send, a second
 //! socket is made once a second, and replaces the first when the kernel gives it another address. The address of the
-//! destination is asked from `target` as often. A destination without a route, such as at boot, is no error: its
-//! datagrams fail until there is one.
+//! destination is asked for as often. A destination without a route, such as at boot, is no error: its datagrams fail
+//! until there is one.
 
+use std::borrow::Cow;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
 use mmsg::{Family, Socket};
+use nix::errno::Errno;
 use nix::libc;
 
-use super::error::{FIND_ROUTE, MAKE_RAW_SOCKET};
-use super::target::DestinationTarget;
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::os::names::{FollowedName, LookupRequest};
+use udpd_base::os::threads;
+use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::text::address;
+use udpd_base::text::peer::PeerAddress;
 
 /// How often the way is looked at.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(1);
@@ -54,7 +64,7 @@ pub(super) enum RouteChange {
     /// Packets leave from this address now.
     From(IpAddr),
     /// There is a way again.
-    Opened,
+    OpenedSink,
 }
 
 impl RouteSocket {
@@ -145,7 +155,7 @@ impl RouteSocket {
             }
             open => {
                 let from = found.from;
-                if open.replace(found).is_some() { RouteChange::From(from) } else { RouteChange::Opened }
+                if open.replace(found).is_some() { RouteChange::From(from) } else { RouteChange::OpenedSink }
             }
         }
     }
@@ -201,10 +211,147 @@ fn is_for_a_while(error: &io::Error) -> bool {
     )
 }
 
+/// How long what comes first waits for the first answers of a resolver.
+pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
+
+/// What finds out where a destination is.
+#[derive(Debug)]
+pub(super) enum DestinationTarget {
+    At(SocketAddr),
+    OnInterface { peer: PeerAddress, address: SocketAddrV6, interface: String },
+    Named(FollowedName),
+}
+
+/// How names are looked up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lookup<'a> {
+    pub(super) registry: &'a ThreadRegistry,
+    pub(super) every: Duration,
+    /// What the relay is called.
+    pub(super) sink: &'a str,
+    /// What this process receives on: no name may lead back there.
+    pub(super) bound: &'a [SocketAddr],
+}
+
+impl DestinationTarget {
+    /// Begins to find out.
+    pub(super) fn at(peer: &PeerAddress, lookup: Lookup<'_>) -> io::Result<Self> {
+        Ok(match peer {
+            PeerAddress::Address(address) => Self::At(*address),
+            PeerAddress::OnInterface { ip, interface, port } => Self::OnInterface {
+                peer: peer.clone(),
+                address: SocketAddrV6::new(*ip, *port, 0, 0),
+                interface: interface.clone(),
+            },
+            PeerAddress::Host { name, port } => {
+                let whom = format!("sink {}", lookup.sink);
+                let question = LookupRequest { name: name.clone(), port: *port, every: lookup.every, whom };
+                let bound = lookup.bound.to_vec();
+                let local = udpd_base::os::lookup::local_addresses();
+                let is_usable = move |address: SocketAddr| {
+                    address::parse_destination(&address.to_string()).is_ok()
+                        && !bound.iter().any(|&bound| address::reaches(address, bound, &local))
+                };
+                Self::Named(FollowedName::follow(lookup.registry, question, is_usable)?)
+            }
+        })
+    }
+
+    /// Waits for the first answer, where there is to be one, and no longer than until `limit`.
+    pub(super) fn settle(&self, limit: Instant) {
+        if let Self::Named(name) = self {
+            threads::blocking(|| name.wait(limit));
+        }
+    }
+
+    /// Whether its address is unknown until a resolver has answered.
+    pub(super) fn is_named(&self) -> bool {
+        matches!(self, Self::Named(_))
+    }
+
+    /// Where it is now, at least one address; `before` is where it was. Of several addresses of a name that one comes
+    /// first for as long as it is among them: resolvers turn the order of their answers. Nothing is allocated for one
+    /// that is no name: this is asked once a second.
+    pub(super) fn now(&self, before: Option<SocketAddr>) -> io::Result<Cow<'_, [SocketAddr]>> {
+        match self {
+            Self::At(address) => Ok(std::slice::from_ref(address).into()),
+            Self::OnInterface { peer, address, interface } => {
+                let index = index_of(interface).map_err(|error| {
+                    io::Error::new(
+                        io::ErrorKind::NotFound,
+                        format!("{peer} is on an interface that is not there: {error}"),
+                    )
+                })?;
+                Ok(vec![SocketAddr::from(SocketAddrV6::new(*address.ip(), address.port(), 0, index))].into())
+            }
+            Self::Named(name) => {
+                let mut addresses = name.addresses();
+                if addresses.is_empty() {
+                    return Err(io::Error::new(io::ErrorKind::NotFound, "no resolver has given its address yet"));
+                }
+                // Stable: those that it was not at stay in the resolver's order.
+                addresses.sort_by_key(|address| before != Some(*address));
+                Ok(addresses.into())
+            }
+        }
+    }
+
+    /// Whether it can be elsewhere later.
+    pub(super) fn moves(&self) -> bool {
+        !matches!(self, Self::At(_))
+    }
+}
+
+/// The number of an interface, asked by a socket of a kind that a relay makes anyway: a sandbox lets it make no other.
+fn index_of(interface: &str) -> io::Result<u32> {
+    let socket = Socket::nonblocking(Family::V6).or_else(|error| match error.raw_os_error() {
+        Some(libc::EAFNOSUPPORT) => Socket::nonblocking(Family::V4),
+        _ => Err(error),
+    })?;
+    Ok(rustix::net::netdevice::name_to_index(socket, interface)?)
+}
+
+/// An operation that a [`RelayError`] is about: it needs a right.
+const MAKE_RAW_SOCKET: &str = "make a raw socket";
+
+/// Another: the address is one that can be sent to.
+const FIND_ROUTE: &str = "find a way";
+
+/// Another: a thread that looks up a name.
+pub(super) const START_LOOKUP: &str = "start a thread that looks up its name";
+
+/// Why a relay could not be opened.
+#[derive(Debug)]
+pub(super) struct RelayError {
+    pub(super) destination: PeerAddress,
+    pub(super) operation: &'static str,
+    pub(super) error: io::Error,
+}
+
+impl RelayError {
+    /// The same as the end of a command.
+    pub(super) fn of_sink(self, sink: &str) -> Failure {
+        let Self { destination, operation, error } = self;
+        let (code, cure) = match (operation, error.raw_os_error().map(Errno::from_raw)) {
+            (MAKE_RAW_SOCKET, Some(Errno::EPERM | Errno::EACCES)) => {
+                let cure = "; keep_source needs CAP_NET_RAW; in the unit file: AmbientCapabilities=CAP_NET_RAW and \
+                            CapabilityBoundingSet=CAP_NET_RAW";
+                (ExitCode::Permission, cure)
+            }
+            (FIND_ROUTE, Some(Errno::EACCES)) => {
+                let cure = "; that is a broadcast address: name the hosts, or a group";
+                (ExitCode::Configuration, cure)
+            }
+            (START_LOOKUP, _) => (ExitCode::Failure, "; see ulimit -u and the limits of its control group"),
+            _ => (ExitCode::Unavailable, "; see `ip route get` for that address"),
+        };
+        Failure::new(code, format!("sink {sink}: cannot {operation} for {destination}: {error}{cure}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udpd_base::os::names::FollowedName;
 
     #[test]
     fn of_the_addresses_of_a_name_the_first_that_there_is_a_way_to_is_sent_to_and_left_when_there_is_none() {
@@ -226,5 +373,12 @@ mod tests {
         assert_eq!(review(&mut route, vec![nowhere]), RouteChange::To(nowhere));
         assert!(route.socket().is_none(), "the old address belongs to another host");
         assert_eq!(review(&mut route, vec![nowhere, near]), RouteChange::To(near), "rather than to stay without a way");
+    }
+
+    #[test]
+    fn an_interface_has_a_number_while_it_is_there() {
+        let expected = nix::net::if_::if_nametoindex("lo").expect("every host has it");
+        assert_eq!(index_of("lo").expect("a number"), expected);
+        assert!(index_of("nosuch0").is_err());
     }
 }
