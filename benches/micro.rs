@@ -23,7 +23,7 @@ use udpd_base::handover::pool::{Home, Homes, Owner, Pool};
 use udpd_base::handover::route::{FullPolicy, SinkRoute};
 use udpd_engine::config::{Config, HostView};
 use udpd_engine::pipeline::Pipeline;
-use udpd_engine::pipeline::receiver::Stop;
+use udpd_engine::pipeline::StopSignal;
 use udpd_inspect::policy::AccessList;
 
 #[path = "../tests/util/mod.rs"]
@@ -151,7 +151,7 @@ fn hand_over(criterion: &mut Criterion) {
             homes.send(parcel);
         }
     });
-    let stop = Stop::default();
+    let stop = StopSignal::default();
     let mut group = criterion.benchmark_group("hand-over");
     group.throughput(Throughput::Elements(BATCH as u64));
     group.bench_function("to another thread and home", |bencher| {
@@ -201,7 +201,7 @@ fn pack(criterion: &mut Criterion) {
         let homes = Homes::new([home].into(), vec![blocks.clone()]);
         let mut inbox = ConsumerInbox::default();
         let mut route = SinkRoute::new(inbox.attach(17), FullPolicy::DropNewest, 0, blocks, 0);
-        let stop = Stop::default();
+        let stop = StopSignal::default();
         pair.fill(BATCH, &vec![7; payload_bytes]);
         let mut parcel = pool.take().expect("the batch");
         while !exclusive(&mut parcel).is_full() {
@@ -266,7 +266,7 @@ fn end_to_end(criterion: &mut Criterion) {
     let plan = udpd_engine::plan::make(&config, &Default::default()).expect("a plan");
     let (registry, _events) = udpd_base::os::threads::ThreadRegistry::new();
     let pipeline = Pipeline::start(&config, &plan, Instant::now(), &registry).expect("a pipeline");
-    let books = pipeline.books();
+    let books = pipeline.ledger();
     let sender = Socket::new(Family::V4).expect("a socket");
     sender.connect(address).expect("connected");
     let mut batch = SendBatch::new(BATCH, 32).expect("a batch");

@@ -68,7 +68,7 @@ fn swallow(mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) {
 
 fn run_with(setup: &Setup) {
     let bed = Bed::start(setup);
-    let books = bed.pipeline.books();
+    let books = bed.pipeline.ledger();
     let received_now = || books.snapshot().listeners[0].counts.received;
     let mut sender = spawn_sender(setup.address);
     until("the load to flow", || received_now() >= 2 * RATE);

@@ -82,7 +82,7 @@ fn a_listener_comes_and_goes_and_stays_in_the_ledger() {
     send_numbers(other, 0..50);
     // At once: what waits in its socket is delivered before that is closed.
     bed = bed.reload(&alone);
-    bed.pipeline.wait_for_those_before(PATIENCE);
+    bed.pipeline.wait_for_earlier_pipelines(PATIENCE);
     // Soon: a program that another test starts has what this one has open for the moment between fork and exec.
     until("its address is free again", || UdpSocket::bind(other).is_ok());
     let (ledger, directory) = bed.stop();

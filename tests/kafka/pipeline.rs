@@ -55,7 +55,7 @@ impl Running {
         let setup = to_kafka(self.address(), lanes, keys);
         let has_null = list(&self.bed.stats()["listeners"][0], "sinks").len() == 2;
         let mut bed = self.bed.reload(&if has_null { setup.null("beside") } else { setup });
-        bed.pipeline.wait_for_those_before(DEADLINE);
+        bed.pipeline.wait_for_earlier_pipelines(DEADLINE);
         Self { bed, looks: self.looks }
     }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 use udpd_base::exit::Failure;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_engine::config::{Config, HostView};
-use udpd_engine::pipeline::{Chronicle, Heir, Pipeline};
+use udpd_engine::pipeline::{CumulativeLedger, Pipeline, ReplacementPipeline};
 use udpd_engine::plan::PipelinePlan;
 
 use super::ledger::{arrived, listener, received};
@@ -56,29 +56,29 @@ impl Bed {
     }
 
     /// Makes the pipeline that is to follow, which takes its addresses and does not yet receive.
-    pub(crate) fn make_next(&self, setup: &Setup) -> Result<Heir, Failure> {
+    pub(crate) fn make_next(&self, setup: &Setup) -> Result<ReplacementPipeline, Failure> {
         self.make_next_unless(setup, false)
     }
 
     /// The same; where it is given up before, it must take no address.
-    pub(crate) fn make_next_unless(&self, setup: &Setup, is_given_up: bool) -> Result<Heir, Failure> {
+    pub(crate) fn make_next_unless(&self, setup: &Setup, is_given_up: bool) -> Result<ReplacementPipeline, Failure> {
         let (config, plan) = read(&setup.text(), self.directory.path());
-        let context = self.pipeline.forerunner();
-        assert!(!is_given_up || context.turn().give_up(), "it has no address yet");
-        let made = context.make_heir(&config, &plan, &self.registry);
-        assert!(made.is_err() || !context.turn().give_up(), "it has its addresses");
+        let context = self.pipeline.reload_context();
+        assert!(!is_given_up || context.commit_flag().cancel(), "it has no address yet");
+        let made = context.build_replacement(&config, &plan, &self.registry);
+        assert!(made.is_err() || !context.commit_flag().cancel(), "it has its addresses");
         made
     }
 
     /// Goes on with that one.
-    pub(crate) fn go_on_with(mut self, next: Heir) -> Self {
+    pub(crate) fn go_on_with(mut self, next: ReplacementPipeline) -> Self {
         self.pipeline = self.pipeline.hand_over_to(next, never);
         self
     }
 
     /// Goes on with another configuration, or as before where that is refused.
     pub(crate) fn try_reload(mut self, setup: &Setup) -> (Self, Option<Failure>) {
-        self.pipeline.wait_for_those_before(PATIENCE);
+        self.pipeline.wait_for_earlier_pipelines(PATIENCE);
         match self.make_next(setup) {
             Ok(next) => (self.go_on_with(next), None),
             Err(failure) => (self, Some(failure)),
@@ -94,7 +94,7 @@ impl Bed {
 
     /// The ledger now.
     pub(crate) fn stats(&self) -> Value {
-        as_json(&self.pipeline.books())
+        as_json(&self.pipeline.ledger())
     }
 
     /// The names of the threads.
@@ -108,7 +108,7 @@ impl Bed {
 
     /// Begins to send numbers to it.
     pub(crate) fn load(&self) -> Numbers {
-        Numbers::begin(self.address, self.pipeline.books())
+        Numbers::begin(self.address, self.pipeline.ledger())
     }
 
     /// Ends it; its last ledger.
@@ -133,7 +133,7 @@ impl Bed {
     }
 }
 
-fn as_json(books: &Chronicle) -> Value {
+fn as_json(books: &CumulativeLedger) -> Value {
     serde_json::to_value(books.snapshot()).expect("a ledger is JSON")
 }
 
@@ -145,7 +145,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    fn begin(to: SocketAddr, books: Arc<Chronicle>) -> Self {
+    fn begin(to: SocketAddr, books: Arc<CumulativeLedger>) -> Self {
         let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (own_over, own_sent) = (Arc::clone(&is_over), Arc::clone(&sent));
         let thread = std::thread::spawn(move || {

@@ -172,7 +172,7 @@ fn free_cores(pipeline: &Pipeline) -> Vec<usize> {
 
 /// Waits until nothing is under way any more: all that arrived is delivered or dropped, or nothing moves.
 fn wait_until_handed_on(pipeline: &Pipeline, sent: u64) {
-    let books = pipeline.books();
+    let books = pipeline.ledger();
     let begun = Instant::now();
     let mut before = None;
     while begun.elapsed() < DRAIN_LIMIT {

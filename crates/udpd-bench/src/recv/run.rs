@@ -133,7 +133,7 @@ pub fn run_with(
     tell(RecvProgress::Ready(pipeline.lanes()));
     let waited = wait_for_end(task, stop, &events, &mut collector, tell);
     let used = Usage::read().since(&usage);
-    let before_the_end = pipeline.books().snapshot();
+    let before_the_end = pipeline.ledger().snapshot();
     let ledger = pipeline.stop(DRAIN_LIMIT, |wait| {
         std::thread::sleep(wait);
         false

@@ -6,12 +6,12 @@ use std::os::fd::OwnedFd;
 
 use super::record;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_engine::pipeline::Kept;
+use udpd_engine::pipeline::InheritedSockets;
 
 /// What was passed.
 #[derive(Debug)]
 pub(super) struct Passed {
-    pub kept: Kept,
+    pub kept: InheritedSockets,
     /// What the process before has written down.
     pub record: Option<OwnedFd>,
     /// The process that was to be taken over from, where it has died with its sockets.
@@ -33,7 +33,7 @@ pub(super) fn take_passed() -> Result<Passed, Failure> {
     let (mut records, sockets): (Vec<_>, Vec<_>) =
         named(&names).zip(descriptors).partition(|(name, _)| name == record::NAME);
     let record = records.pop().map(|(_, record)| record);
-    Ok(Passed { kept: Kept::new(sockets)?, record, lost: None })
+    Ok(Passed { kept: InheritedSockets::new(sockets)?, record, lost: None })
 }
 
 /// How many sockets were passed to this process. What was meant for another one, and inherited from it, is none of

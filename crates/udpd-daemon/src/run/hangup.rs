@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::ThreadRegistry;
-use udpd_engine::pipeline::Files;
+use udpd_engine::pipeline::SinkFiles;
 
 /// Goes over to new files as often as it has to.
 #[derive(Debug)]
 pub(super) struct Hangup {
     registry: ThreadRegistry,
-    files: Files,
+    files: SinkFiles,
     /// Signals that no finished round has answered. The thread lives while there are any.
     open: Arc<AtomicU32>,
 }
 
 impl Hangup {
-    pub(super) fn new(registry: &ThreadRegistry, files: Files) -> Self {
+    pub(super) fn new(registry: &ThreadRegistry, files: SinkFiles) -> Self {
         Self { registry: registry.clone(), files, open: Arc::default() }
     }
 

@@ -190,7 +190,7 @@ impl Housekeeping<'_> {
                 }
                 self.hangup.heard();
             }
-            Effect::Report => say_ledger(&self.pipeline.books().snapshot()),
+            Effect::Report => say_ledger(&self.pipeline.ledger().snapshot()),
             Effect::Say | Effect::Block | Effect::Default | Effect::End | Effect::EndForced => {
                 if self.said.insert(*number) {
                     log::warn!("ignored the signal {name}, which means nothing to udpd; logged once");
@@ -206,7 +206,7 @@ impl Housekeeping<'_> {
     /// minute then, with a count; who asked is told each time.
     fn reload(mut self, asked: Vec<Answer>, by_signal: bool) -> Self {
         self.notifier.reloading();
-        let making = self.reloads.begin(self.pipeline.forerunner(), Arc::clone(&self.config));
+        let making = self.reloads.begin(self.pipeline.reload_context(), Arc::clone(&self.config));
         let result = match self.wait_for(making) {
             Ok(reread) => {
                 let is_news = matches!(reread.outcome, Outcome::Changed(_)) || by_signal;
@@ -231,7 +231,7 @@ impl Housekeeping<'_> {
             Ok(done) => done.clone(),
             Err(failure) => format!("reload refused: {failure}"),
         };
-        self.pipeline.books().note_reload(reload::outcome(&result));
+        self.pipeline.ledger().set_last_reload(reload::outcome(&result));
         self.notifier.ready(&text);
         for answer in asked {
             let answered = match &result {
@@ -246,7 +246,7 @@ impl Housekeeping<'_> {
 
     /// Waits for what a reload makes, with one eye on what happens meanwhile: whatever it opens may never answer.
     pub(super) fn wait_for(&mut self, making: Making) -> Result<Reread, Failure> {
-        let Making { made, turn } = making;
+        let Making { made, commit_flag } = making;
         let is_due = Instant::now() + reload::MAKING_LIMIT;
         let mut next = Instant::now() + HOUSEKEEPING;
         let refusal = loop {
@@ -273,7 +273,7 @@ impl Housekeeping<'_> {
                 }
             }
         };
-        if turn.give_up() {
+        if commit_flag.cancel() {
             return Err(refusal);
         }
         // It has addresses by now, and what arrives there is to be counted.
@@ -293,7 +293,7 @@ impl Housekeeping<'_> {
                 self.store.go_on(&config, &plan);
                 self.pipeline = self.pipeline.hand_over_to(*heir, |wait| inbox.is_told_to_end(wait));
                 // What has not gone over by then goes over in its own time.
-                self.pipeline.wait_for_those_before(SETTLE_LIMIT);
+                self.pipeline.wait_for_earlier_pipelines(SETTLE_LIMIT);
                 self.upkeep.end();
                 self.upkeep = self.upkeep.after(&self.config, &config, &self.pipeline);
                 self.watches = Watches::new(&config, &plan, &self.pipeline);
@@ -320,16 +320,16 @@ impl Housekeeping<'_> {
     }
 
     fn look_at_books(&self) {
-        let books = self.pipeline.books();
-        books.observe_kernel();
+        let books = self.pipeline.ledger();
+        books.read_kernel_drops();
         // As a driver that is busy with its card below.
-        threads::blocking(|| books.look_at_host());
+        threads::blocking(|| books.read_host_counters());
     }
 
     fn look(&mut self, round: u32) {
         self.look_at_books();
-        self.pipeline.look_at_those_before();
-        self.pipeline.give_back_memory();
+        self.pipeline.close_drained();
+        self.pipeline.release_freed_memory();
         self.upkeep.look(&self.pipeline);
         self.store.look(&self.pipeline);
         warden::look();
@@ -341,11 +341,11 @@ impl Housekeeping<'_> {
         self.look_at_relays();
         let has_changed = self.look_at_stalls();
         if has_changed || round.is_multiple_of(REPORT_EVERY) {
-            let (snapshot, stalled) = (self.pipeline.books().snapshot(), self.stalls.stalled(Instant::now()));
+            let (snapshot, stalled) = (self.pipeline.ledger().snapshot(), self.stalls.stalled(Instant::now()));
             self.status.after(&snapshot, &stalled).into_iter().for_each(|line| self.notifier.status(line));
         }
         if round.is_multiple_of(REPORT_EVERY) {
-            let snapshot = self.pipeline.books().snapshot();
+            let snapshot = self.pipeline.ledger().snapshot();
             self.losses.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
         }
     }
@@ -362,11 +362,11 @@ impl Housekeeping<'_> {
 
     /// Says which sinks take nothing, and which do again; whether there is anything to say.
     fn look_at_stalls(&mut self) -> bool {
-        let changes = self.stalls.look(self.pipeline.books().progress(), Instant::now());
+        let changes = self.stalls.look(self.pipeline.ledger().progress(), Instant::now());
         for change in &changes {
             match change {
                 Change::Begun { sink, lasts, .. } => {
-                    let (snapshot, threads) = (self.pipeline.books().snapshot(), self.pipeline.threads_of_sink(sink));
+                    let (snapshot, threads) = (self.pipeline.ledger().snapshot(), self.pipeline.threads_of_sink(sink));
                     stalls::say_begun(sink, *lasts, &snapshot, &threads);
                 }
                 Change::Over { sink, lasted, .. } => stalls::say_over(sink, *lasted),
@@ -382,7 +382,7 @@ impl Housekeeping<'_> {
             let why = |interface: &str, queue, wanted: &[usize]| {
                 threads::blocking(|| Why::find(interface, queue, wanted, ban))
             };
-            let lines = self.watches.arrivals.compare(&self.pipeline.books().snapshot(), why);
+            let lines = self.watches.arrivals.compare(&self.pipeline.ledger().snapshot(), why);
             lines.iter().for_each(|line| log::warn!("{line}"));
         }
     }
@@ -398,9 +398,9 @@ fn say_of_before(pipeline: &Pipeline) -> String {
     let busy = "have yet to hand on what came before, because their disk or their peer takes little or nothing";
     let given_up = "have handed on nothing since an earlier reload, so what waited for them counts as sink_error";
     let of_these = [
-        (waiting, pipeline.sinks_that_wait().into_iter().collect()),
-        (busy, pipeline.sinks_of_before().into_iter().collect()),
-        (given_up, pipeline.given_up().iter().map(String::as_str).collect()),
+        (waiting, pipeline.waiting_sinks().into_iter().collect()),
+        (busy, pipeline.draining_sinks().into_iter().collect()),
+        (given_up, pipeline.abandoned_sinks().iter().map(String::as_str).collect()),
     ];
     of_these.map(said).concat()
 }

@@ -45,11 +45,11 @@ impl Housekeeping<'_> {
     }
 
     fn offer(&mut self) -> Result<Offered, Failure> {
-        if let Some(why) = self.pipeline.why_it_cannot_leave() {
+        if let Some(why) = self.pipeline.why_it_cannot_suspend() {
             let message = format!("nothing can wake a receiver without closing its socket: {why}");
             return Err(Failure::new(ExitCode::Failure, message));
         }
-        let named = |lane: &Lane| Some((lane.name_when_kept(), lane.socket()?));
+        let named = |lane: &Lane| Some((lane.socket_name(), lane.socket()?));
         let sockets: Vec<_> = self.pipeline.lanes().iter().filter_map(named).collect();
         self.departure.offered = self.pipeline.socket_inodes();
         let file = self.store.record().map(|file| (record::NAME.to_owned(), file));
@@ -81,13 +81,13 @@ impl Housekeeping<'_> {
             return self;
         }
         log::info!("{newcomer} is ready to take over: this process receives no more");
-        let kept_before: Vec<bool> = self.pipeline.lanes().iter().map(Lane::is_kept).collect();
-        let goes_on = |lane: &Lane| names.contains(&lane.name_when_kept());
+        let kept_before: Vec<bool> = self.pipeline.lanes().iter().map(Lane::socket_survives).collect();
+        let goes_on = |lane: &Lane| names.contains(&lane.socket_name());
         let with_sockets = || self.pipeline.lanes().iter().filter(|lane| lane.setup.plan.has_socket());
-        with_sockets().for_each(|lane| lane.note_kept(goes_on(lane)));
+        with_sockets().for_each(|lane| lane.set_socket_survives(goes_on(lane)));
         let all_go_on = with_sockets().all(goes_on);
         let inbox = &self.inbox;
-        let has_left = self.pipeline.leave(DRAIN_LIMIT, |wait| inbox.is_told_to_end(wait));
+        let has_left = self.pipeline.suspend(DRAIN_LIMIT, |wait| inbox.is_told_to_end(wait));
         self.store.write_down();
         // A file that a sink still writes is free when the process has ended, and so is the address of a socket that
         // was not wanted.
@@ -111,7 +111,7 @@ impl Housekeeping<'_> {
 
     /// Nobody goes on with the sockets now but whoever did before: what waits in the others is to be counted.
     fn keep_as_before(&self, kept_before: &[bool]) {
-        self.pipeline.lanes().iter().zip(kept_before).for_each(|(lane, is_kept)| lane.note_kept(*is_kept));
+        self.pipeline.lanes().iter().zip(kept_before).for_each(|(lane, is_kept)| lane.set_socket_survives(*is_kept));
     }
 
     /// Waits until the other process has opened everything, and lets it receive. Who wants this one to end meanwhile
@@ -141,7 +141,7 @@ impl Housekeeping<'_> {
         let config = Arc::new(Config { warnings: Vec::new(), ..Config::clone(&self.config) });
         for limit in CLOSING_LIMITS {
             self.wait_for_end_of(&newcomer, limit);
-            let making = self.reloads.begin_again(self.pipeline.forerunner(), Arc::clone(&config));
+            let making = self.reloads.begin_again(self.pipeline.reload_context(), Arc::clone(&config));
             match self.wait_for(making) {
                 Ok(reread) => {
                     let (next, done) = self.put_in_force(reread, true);

@@ -130,7 +130,7 @@ fn serve(
     let begun = begin_or_take_over(predecessor, passed, (config, &plan), started, &notifier, registry);
     let TakenOver { mut store, windows, pipeline } = begun.map_err(|failure| inside.explain(failure))?;
     // What the host lost before is not told.
-    threads::blocking(|| pipeline.books().look_at_host());
+    threads::blocking(|| pipeline.ledger().read_host_counters());
     // Its first look comes before anybody can ask what it has seen.
     let upkeep = Upkeep::new(config, &pipeline);
     let seats = Arc::new(Mutex::new(published::of(config, &plan)));
@@ -250,7 +250,7 @@ fn begin(
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
     // datagram.
     let windows = BoundWindows::bind(config)?;
-    let claims = passed.kept.claim(config, plan)?;
+    let claims = passed.kept.assign(config, plan)?;
     store.begin(config, plan, &claims);
     let pipeline = Pipeline::start_with(claims, config, plan, started, registry)?;
     Ok(TakenOver { store, windows, pipeline })
@@ -258,7 +258,7 @@ fn begin(
 
 /// The start has failed, and it receives already: what came in this moment is delivered and told.
 fn end_at_once(pipeline: Pipeline, store: &mut Store, events: &Receiver<DaemonEvent>) {
-    let books = pipeline.books();
+    let books = pipeline.ledger();
     say_ledger(&pipeline.stop(DRAIN_LIMIT, |wait| LastEvents::new(events).is_told_to_end(wait)));
     store.give_back(&books);
 }

@@ -19,7 +19,7 @@ use udpd_base::os::threads;
 use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
 use udpd_base::sink::Differs;
 use udpd_engine::config::{Config, Gro, HostView, MayCome, SinkConfig};
-use udpd_engine::pipeline::{Forerunner, Heir, Turn};
+use udpd_engine::pipeline::{CommitFlag, ReloadContext, ReplacementPipeline};
 use udpd_engine::plan;
 use udpd_engine::plan::limits::MemoryLimits;
 use udpd_engine::plan::{PipelinePlan, descriptors};
@@ -55,14 +55,14 @@ pub(super) struct Reloads {
 pub(super) enum Outcome {
     /// Nothing that a pipeline is made of is different.
     Same,
-    Changed(Box<Heir>),
+    Changed(Box<ReplacementPipeline>),
 }
 
 /// A reload that is being made.
 pub(super) struct Making {
     /// Disconnected when the thread has panicked.
     pub(super) made: Receiver<Result<Reread, Failure>>,
-    pub(super) turn: Turn,
+    pub(super) commit_flag: CommitFlag,
 }
 
 /// A configuration that was read again, and its plan.
@@ -114,31 +114,35 @@ impl Reloads {
     }
 
     /// Has the file read and what it asks for made, beside a pipeline that goes on.
-    pub(super) fn begin(&self, forerunner: Forerunner, before: Arc<Config>) -> Making {
+    pub(super) fn begin(&self, context: ReloadContext, before: Arc<Config>) -> Making {
         let (file, registry, inside) = (self.file.clone(), self.registry.clone(), Arc::clone(&self.inside));
-        self.have_made(forerunner.turn(), move || reread(file.as_deref(), &forerunner, &before, &inside, &registry))
+        self.have_made(context.commit_flag(), move || reread(file.as_deref(), &context, &before, &inside, &registry))
     }
 
     /// Has the pipeline made once more whose threads have all ended. `config` is what is in force.
-    pub(super) fn begin_again(&self, forerunner: Forerunner, config: Arc<Config>) -> Making {
+    pub(super) fn begin_again(&self, context: ReloadContext, config: Arc<Config>) -> Making {
         let registry = self.registry.clone();
-        self.have_made(forerunner.turn(), move || {
-            let heir = forerunner.make_again(&registry)?;
-            Ok(Reread { config, plan: forerunner.plan(), outcome: Outcome::Changed(Box::new(heir)) })
+        self.have_made(context.commit_flag(), move || {
+            let heir = context.rebuild(&registry)?;
+            Ok(Reread { config, plan: context.plan(), outcome: Outcome::Changed(Box::new(heir)) })
         })
     }
 
     /// Has the lanes made anew beside a pipeline that goes on, for a machine that has changed. `config` is what is in
     /// force.
-    pub(super) fn begin_anew(&self, forerunner: Forerunner, config: Arc<Config>) -> Making {
+    pub(super) fn begin_anew(&self, context: ReloadContext, config: Arc<Config>) -> Making {
         let (registry, inside) = (self.registry.clone(), Arc::clone(&self.inside));
-        self.have_made(forerunner.turn(), move || {
+        self.have_made(context.commit_flag(), move || {
             let before = Arc::clone(&config);
-            make_beside(&forerunner, config, &before, &inside, &registry)
+            make_beside(&context, config, &before, &inside, &registry)
         })
     }
 
-    fn have_made(&self, turn: Turn, make: impl FnOnce() -> Result<Reread, Failure> + Send + 'static) -> Making {
+    fn have_made(
+        &self,
+        commit_flag: CommitFlag,
+        make: impl FnOnce() -> Result<Reread, Failure> + Send + 'static,
+    ) -> Making {
         let inside = Arc::clone(&self.inside);
         let (done, made) = bounded(1);
         let job = move || {
@@ -147,7 +151,7 @@ impl Reloads {
         };
         // A thread that has panicked takes none, and `made` is disconnected then.
         let _ = self.jobs.send(Box::new(job));
-        Making { made, turn }
+        Making { made, commit_flag }
     }
 }
 
@@ -168,12 +172,12 @@ pub(super) fn too_slow() -> Failure {
 
 fn reread(
     file: Option<&Path>,
-    forerunner: &Forerunner,
+    context: &ReloadContext,
     before: &Config,
     inside: &Inside,
     registry: &ThreadRegistry,
 ) -> Result<Reread, Failure> {
-    forerunner.turn().check()?;
+    context.commit_flag().check()?;
     let file = file.ok_or_else(|| {
         let message = "udpd was started without a configuration file; start it with -c FILE to reload";
         Failure::new(ExitCode::Usage, message)
@@ -182,20 +186,20 @@ fn reread(
         Config::load(file, &HostView { may_come: MayCome::Steered, becomes_user: false, ..HostView::default() })?;
     carry_over(&mut config, before);
     if is_same(&config, before) {
-        return Ok(Reread { config: Arc::new(config), plan: forerunner.plan(), outcome: Outcome::Same });
+        return Ok(Reread { config: Arc::new(config), plan: context.plan(), outcome: Outcome::Same });
     }
-    make_beside(forerunner, Arc::new(config), before, inside, registry)
+    make_beside(context, Arc::new(config), before, inside, registry)
 }
 
 /// Makes what a configuration asks for on this machine as it is now.
 fn make_beside(
-    forerunner: &Forerunner,
+    context: &ReloadContext,
     config: Arc<Config>,
     before: &Config,
     inside: &Inside,
     registry: &ThreadRegistry,
 ) -> Result<Reread, Failure> {
-    let plan_before = forerunner.plan();
+    let plan_before = context.plan();
     let own_socket = before.daemon.control_socket.value.as_deref();
     // A plan asks the kernel for a ring, and would take the refusal of the sandbox for the kernel's.
     inside.refuse_rings(&config)?;
@@ -203,9 +207,9 @@ fn make_beside(
     inside.refuse_beyond(&config, &plan, before)?;
     MemoryLimits::read(Path::new("/")).refuse_beside(&plan, &plan_before)?;
     descriptors::provide_beside(&config, &plan, (before, &plan_before))?;
-    forerunner.wait_for_those_before(STAYING_LIMIT, SLOW_LIMIT)?;
+    context.wait_for_earlier_pipelines(STAYING_LIMIT, SLOW_LIMIT)?;
     let plan = Arc::new(plan);
-    let heir = forerunner.make_heir(&config, &plan, registry)?;
+    let heir = context.build_replacement(&config, &plan, registry)?;
     Ok(Reread { config, plan, outcome: Outcome::Changed(Box::new(heir)) })
 }
 

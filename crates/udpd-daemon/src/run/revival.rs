@@ -25,7 +25,7 @@ impl Housekeeping<'_> {
         log::info!("listener {}: its interface has changed, and udpd makes all lanes anew", due.join(", "));
         // What there was to say of it has been said.
         let config = Arc::new(Config { warnings: Vec::new(), ..Config::clone(&self.config) });
-        let making = self.reloads.begin_anew(self.pipeline.forerunner(), config);
+        let making = self.reloads.begin_anew(self.pipeline.reload_context(), config);
         match self.wait_for(making) {
             Ok(reread) => {
                 let (mut next, done) = self.put_in_force(reread, true);
@@ -44,10 +44,10 @@ impl Housekeeping<'_> {
     fn due(&mut self) -> Vec<String> {
         let Self { queues, pipeline, .. } = self;
         let now = Instant::now();
-        let note = |listener: &str, state| pipeline.note_queues(listener, state);
-        let mut due = queues.look(&pipeline.queues(), now, card, note);
+        let note = |listener: &str, state| pipeline.set_queue_state(listener, state);
+        let mut due = queues.look(&pipeline.xdp_queues(), now, card, note);
         due.retain(|listener| {
-            let attached = pipeline.attach_again(listener);
+            let attached = pipeline.reattach_xdp_program(listener);
             attached.map_err(|failure| queues.note_failure(listener, &failure, now)).is_ok()
         });
         due
@@ -57,7 +57,7 @@ impl Housekeeping<'_> {
     fn note_those_without(&mut self, due: &[String]) {
         let failure = Failure::new(ExitCode::Unavailable, "an engine could not be made, as was said before");
         let is_due = |listener: &String| due.contains(listener);
-        for own in self.pipeline.queues().iter().filter(|own| is_due(&own.listener) && own.running < own.lanes) {
+        for own in self.pipeline.xdp_queues().iter().filter(|own| is_due(&own.listener) && own.running < own.lanes) {
             self.queues.note_failure(&own.listener, &failure, Instant::now());
         }
     }

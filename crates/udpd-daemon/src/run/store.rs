@@ -16,7 +16,7 @@ use super::will::Will;
 use udpd_base::os::holder;
 use udpd_base::os::notify::Notifier;
 use udpd_engine::config::Config;
-use udpd_engine::pipeline::{Chronicle, Claims, Kept, Lane, Pipeline};
+use udpd_engine::pipeline::{CumulativeLedger, InheritedSockets, Lane, Pipeline, SocketAssignment};
 use udpd_engine::plan::PipelinePlan;
 
 /// What is kept there, and what is passed by others at every start.
@@ -37,7 +37,12 @@ pub(super) struct Store {
 
 impl Store {
     /// `lost` is a process that has died with its sockets.
-    pub(super) fn new(notifier: &Arc<Notifier>, kept: &Kept, record: Option<OwnedFd>, lost: Option<u32>) -> Self {
+    pub(super) fn new(
+        notifier: &Arc<Notifier>,
+        kept: &InheritedSockets,
+        record: Option<OwnedFd>,
+        lost: Option<u32>,
+    ) -> Self {
         let (own, of_units): (Vec<_>, Vec<_>) = kept.sockets().iter().partition(|kept| kept.is_own());
         let has_record = record.is_some();
         let limit = limit_of_manager().or((!own.is_empty()).then_some(usize::MAX)).filter(|_| notifier.has_manager());
@@ -55,7 +60,7 @@ impl Store {
     /// The same for a process that takes over from another one, and what that says of itself. Nothing of it is passed
     /// by a manager; what a manager has of the other one is stored again under the same names.
     pub(super) fn after(notifier: &Arc<Notifier>, said: Value) -> Self {
-        Self { will: Will::after(said), ..Self::new(notifier, &Kept::default(), None, None) }
+        Self { will: Will::after(said), ..Self::new(notifier, &InheritedSockets::default(), None, None) }
     }
 
     /// What a process has to know that takes over from this one.
@@ -79,7 +84,7 @@ impl Store {
     }
 
     /// To be called right before the first datagram can come: from then on a kill is one of this process.
-    pub(super) fn begin(&mut self, config: &Config, plan: &PipelinePlan, claims: &Claims) {
+    pub(super) fn begin(&mut self, config: &Config, plan: &PipelinePlan, claims: &SocketAssignment) {
         self.will.begin(config, plan, claims);
     }
 
@@ -89,7 +94,7 @@ impl Store {
     }
 
     /// The start has failed, and these are the last books of this process.
-    pub(super) fn give_back(&mut self, books: &Chronicle) {
+    pub(super) fn give_back(&mut self, books: &CumulativeLedger) {
         self.will.give_back(books);
     }
 
@@ -122,7 +127,7 @@ impl Store {
         }
         for lane in pipeline.lanes().iter().filter(|lane| lane.setup.plan.has_socket()) {
             let is_of_unit = self.is_of_unit(lane);
-            lane.note_kept(is_of_unit || has_room && self.keep_one(lane));
+            lane.set_socket_survives(is_of_unit || has_room && self.keep_one(lane));
         }
         if has_room {
             self.keep_will();
@@ -134,7 +139,7 @@ impl Store {
     /// What is to be in it: the sockets of all lanes, but for those that a unit keeps.
     fn wanted(&self, pipeline: &Pipeline) -> BTreeMap<String, u64> {
         let own = pipeline.lanes().iter().filter(|lane| lane.setup.plan.has_socket() && !self.is_of_unit(lane));
-        own.map(|lane| (lane.name_when_kept(), inode_of(lane))).collect()
+        own.map(|lane| (lane.socket_name(), inode_of(lane))).collect()
     }
 
     fn has_room(&self, sockets: usize) -> bool {
@@ -160,7 +165,7 @@ impl Store {
 
     /// Puts a socket there unless it is there.
     fn keep_one(&mut self, lane: &Lane) -> bool {
-        let (name, inode) = (lane.name_when_kept(), inode_of(lane));
+        let (name, inode) = (lane.socket_name(), inode_of(lane));
         let is_there =
             self.stored.contains_key(&name) || lane.socket().is_some_and(|socket| self.notifier.keep(&name, &*socket));
         if is_there {
@@ -175,7 +180,7 @@ impl Store {
         if self.has_room(wanted.len()) && self.stored != wanted {
             self.keep(pipeline);
         }
-        if pipeline.is_alone() {
+        if pipeline.earlier_pipelines_are_closed() {
             self.will.settle();
         }
         self.will.look();

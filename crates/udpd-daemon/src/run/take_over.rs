@@ -21,7 +21,7 @@ use udpd_base::os::notify::Notifier;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_endpoint::control::{Left, Offer, Predecessor, Reached};
 use udpd_engine::config::Config;
-use udpd_engine::pipeline::{Kept, Pipeline, Prepared};
+use udpd_engine::pipeline::{InheritedSockets, Pipeline, PreparedPipeline};
 use udpd_engine::plan::limits::MemoryLimits;
 use udpd_engine::plan::{PipelinePlan, descriptors};
 
@@ -179,11 +179,11 @@ fn attempt(
     (started, notifier, registry): (Instant, &Arc<Notifier>, &ThreadRegistry),
 ) -> Result<Taking, Failure> {
     let windows = BoundWindows::bind_beside(config, predecessor.offer.metrics_address)?;
-    let kept = Kept::new(sockets)?;
-    let all = kept.again();
-    let mut from = kept.claim_from_running(config, plan)?;
+    let kept = InheritedSockets::new(sockets)?;
+    let all = kept.duplicate();
+    let mut from = kept.assign_for_take_over(config, plan)?;
     let (names, left) = (from.names.clone(), std::mem::take(&mut from.left));
-    let mut prepared = Prepared::beside(from, config, plan, registry)?;
+    let mut prepared = PreparedPipeline::beside(from, config, plan, registry)?;
     let (asked_at, sockets) = (Instant::now(), names.len());
     let record = match predecessor.let_stop(names)? {
         Left::Stopped(record) => record,
@@ -199,7 +199,7 @@ fn attempt(
                 }
                 Some(last) => {
                     log::error!("{predecessor} has died before it had written its last ledger");
-                    prepared.close_as_well(left)?;
+                    prepared.discard(left)?;
                     serde_json::to_value(last).unwrap_or_default()
                 }
             }
@@ -211,21 +211,21 @@ fn attempt(
                 log::warn!(
                     "{predecessor} has ended by itself and has given up its sockets; udpd starts as without --take-over"
                 );
-                return Ok(Taking::Left(Passed { kept: Kept::default(), record: None, lost: None }));
+                return Ok(Taking::Left(Passed { kept: InheritedSockets::default(), record: None, lost: None }));
             }
-            if prepared.is_given_up() {
+            if prepared.is_abandoned() {
                 log::error!("{predecessor} has died while it ended; what it has left in its sockets is here");
                 drop((prepared, left));
                 return Ok(Taking::Left(Passed { kept: all, record: None, lost: None }));
             }
             log::error!("{predecessor} has died before it could be taken over from; its sockets are here and go on");
-            prepared.close_as_well(left)?;
+            prepared.discard(left)?;
             last.map_or(record, |last| serde_json::to_value(last).unwrap_or_default())
         }
     };
     let mut store = Store::after(notifier, record);
-    store.begin(config, plan, prepared.claims());
-    prepared.own_sockets()?;
+    store.begin(config, plan, prepared.assignment());
+    prepared.take_sockets()?;
     let pipeline = prepared.start(config, plan, started, registry, || predecessor.take_its_place())?;
     log::info!(
         "took over {sockets} sockets from {predecessor}; {:.1} ms from asking it to stop until this process received, \

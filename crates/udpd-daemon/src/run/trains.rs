@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::keeping::Housekeeping;
 use udpd_endpoint::control::Connection;
 use udpd_engine::config::{Config, Gro, ListenerConfig};
-use udpd_engine::pipeline::Kept;
+use udpd_engine::pipeline::InheritedSockets;
 
 /// How long nothing is tried after lanes could not be made anew.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ impl Housekeeping<'_> {
         // What there was to say of it has been said.
         let mut config = Config { warnings: Vec::new(), ..Config::clone(&self.config) };
         decisions.iter().for_each(|&(index, is_worth_it)| config.listeners[index].gro = Gro::Decided(is_worth_it));
-        let making = self.reloads.begin_anew(self.pipeline.forerunner(), Arc::new(config));
+        let making = self.reloads.begin_anew(self.pipeline.reload_context(), Arc::new(config));
         match self.wait_for(making) {
             Ok(reread) => {
                 let (next, done) = self.put_in_force(reread, true);
@@ -88,8 +88,8 @@ fn is_open(listener: &ListenerConfig) -> bool {
 }
 
 /// Listeners that are to find out go on with what the process before has found out, as far as its sockets show that.
-pub(super) fn go_on(config: &mut Config, kept: &Kept) {
-    know(config, |listener| kept.take_trains(&listener.name));
+pub(super) fn go_on(config: &mut Config, kept: &InheritedSockets) {
+    know(config, |listener| kept.have_gro(&listener.name));
 }
 
 /// The same after a process that still runs and says it itself. One that does not answer has its sockets drained and

@@ -14,7 +14,9 @@ use serde_json::Value;
 use super::record::{Record, RecordFile, Unsaid};
 use udpd_base::ledger::snapshot::BeforeSnapshot;
 use udpd_engine::config::Config;
-use udpd_engine::pipeline::{Chronicle, Claims, Known, Left, Look, Pipeline};
+use udpd_engine::pipeline::{
+    CumulativeLedger, LedgerPosition, OrphanSockets, Pipeline, PreviousCounts, SocketAssignment,
+};
 use udpd_engine::plan::memory::Bytes;
 use udpd_engine::plan::{Held, PipelinePlan};
 
@@ -29,8 +31,8 @@ pub(super) struct Will {
     own: Record,
     /// What can be held of the configuration that came last.
     newest: Held,
-    left: Left,
-    books: Option<Arc<Chronicle>>,
+    left: OrphanSockets,
+    books: Option<Arc<CumulativeLedger>>,
     stage: Stage,
 }
 
@@ -57,7 +59,7 @@ impl Will {
         }
         let file = file.or_else(|| told(RecordFile::create()));
         let own = Record { pid: std::process::id(), ..Record::default() };
-        let (newest, left) = (Held::default(), Left::default());
+        let (newest, left) = (Held::default(), OrphanSockets::default());
         Self { file, before, lost, own, newest, left, books: None, stage: Stage::Reading }
     }
 
@@ -76,21 +78,21 @@ impl Will {
 
     /// What another process has to know that takes over from this one.
     pub(super) fn last_words(&self, pipeline: &Pipeline, ended: bool) -> Value {
-        let books = pipeline.books();
-        let last = Record { ended, ..seen(self.own.clone(), books.look(), books.under_way()) };
+        let books = pipeline.ledger();
+        let last = Record { ended, ..seen(self.own.clone(), books.position(), books.under_way()) };
         serde_json::to_value(last).unwrap_or_default()
     }
 
     /// To be called right before the first datagram can come.
-    pub(super) fn begin(&mut self, config: &Config, plan: &PipelinePlan, claims: &Claims) {
+    pub(super) fn begin(&mut self, config: &Config, plan: &PipelinePlan, claims: &SocketAssignment) {
         if let Some(before) = &self.before {
             say_lost(before);
         }
-        self.left = Left::of(claims);
+        self.left = OrphanSockets::of(claims);
         self.newest = plan.held_at_most(config);
         self.own.held_at_most = self.newest;
         // What waits in sockets that are closed is gone with a process that is killed before it has counted it.
-        self.own.held_at_most.datagrams = self.newest.datagrams.saturating_add(claims.closing_hold_at_most());
+        self.own.held_at_most.datagrams = self.newest.datagrams.saturating_add(claims.discarded_hold_at_most());
         if let Some(before) = &self.before {
             self.own.before = before.lost();
             // Until the first look these are the last that anybody has seen.
@@ -122,15 +124,15 @@ impl Will {
             return;
         }
         self.stage = Stage::Running;
-        self.books = Some(pipeline.books());
+        self.books = Some(pipeline.ledger());
         self.own.before = Unsaid::default();
         self.own.held_at_most = self.newest;
         let before = self.before.as_ref().map(summary).or_else(|| self.lost.map(nothing_is_known));
-        before.into_iter().for_each(|before| pipeline.books().note_process_before(before));
+        before.into_iter().for_each(|before| pipeline.ledger().set_previous_process(before));
         let (killed, nothing) = (self.before.as_ref().filter(|before| !before.ended), BTreeSet::new());
         let lost_queues = killed.map_or(&nothing, |killed| &killed.queues);
-        let known = Known { seen: self.before.as_ref().map(|before| &before.drops), lost_queues };
-        for (listener, dropped) in pipeline.note_before(&left, &known) {
+        let known = PreviousCounts { seen: self.before.as_ref().map(|before| &before.drops), lost_queues };
+        for (listener, dropped) in pipeline.count_previous_process(&left, &known) {
             match dropped {
                 Some(0) => {}
                 Some(dropped) => log::warn!(
@@ -159,7 +161,7 @@ impl Will {
     /// Puts down what is so now.
     pub(super) fn look(&mut self) {
         if let (Some(books), Some(_)) = (&self.books, &self.file) {
-            self.own = seen(std::mem::take(&mut self.own), books.look(), books.under_way());
+            self.own = seen(std::mem::take(&mut self.own), books.position(), books.under_way());
             self.write();
         }
     }
@@ -187,9 +189,9 @@ impl Will {
 
     /// The start has failed after sockets had been received from. What the kernel dropped there meanwhile is in the
     /// last books of this process, and the one that does start is not to count it again.
-    pub(super) fn give_back(&mut self, books: &Chronicle) {
+    pub(super) fn give_back(&mut self, books: &CumulativeLedger) {
         let Some(before) = &mut self.before else { return };
-        let counted = books.drops_counted();
+        let counted = books.counted_drops();
         for (inode, seen) in &mut before.drops {
             *seen = seen.wrapping_add(counted.get(inode).copied().unwrap_or(0));
         }
@@ -296,7 +298,11 @@ fn nothing_is_known(pid: u32) -> BeforeSnapshot {
 }
 
 /// With what was seen now.
-fn seen(own: Record, Look { drops, kernel_dropped, dropped, queues }: Look, in_flight: u64) -> Record {
+fn seen(
+    own: Record,
+    LedgerPosition { drops, kernel_dropped, dropped, queues }: LedgerPosition,
+    in_flight: u64,
+) -> Record {
     Record { drops, kernel_dropped, dropped, queues, in_flight, ..own }
 }
 

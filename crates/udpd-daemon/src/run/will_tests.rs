@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_engine::config::Config;
-use udpd_engine::pipeline::{Kept, Pipeline};
+use udpd_engine::pipeline::{InheritedSockets, Pipeline};
 
 const HELD: Held = Held { datagrams: 1000, bytes: 64_000 };
 
@@ -47,7 +47,7 @@ fn of_a_killed_one(drops: udpd_engine::pipeline::Drops) -> OwnedFd {
 /// The will of a process that begins with this file.
 fn beginning(file: OwnedFd, (config, plan): &(Config, PipelinePlan)) -> Will {
     let mut will = Will::new(Some(file), None);
-    will.begin(config, plan, &Kept::default().claim(config, plan).expect("nothing was kept"));
+    will.begin(config, plan, &InheritedSockets::default().assign(config, plan).expect("nothing was kept"));
     will
 }
 
@@ -83,7 +83,7 @@ fn what_a_process_that_is_ready_has_said_is_said_by_no_other() {
     let pipeline = Pipeline::start(&own.0, &own.1, Instant::now(), &ThreadRegistry::new().0).expect("started");
     will.run(&pipeline);
     will.look();
-    let said = pipeline.books().snapshot().before.expect("of the one before");
+    let said = pipeline.ledger().snapshot().before.expect("of the one before");
     assert_eq!((said.pid, said.lost_datagrams_at_most), (7, Some(HELD.datagrams)));
     let file = kill(will);
     let lost = record_in(&file).lost();
@@ -123,14 +123,15 @@ fn what_a_start_that_fails_has_counted_is_not_counted_again_by_the_next() {
     let file = of_a_killed_one([(inode, 0)].into());
     drop_some(3);
     let descriptor = std::os::fd::AsFd::as_fd(&*socket).try_clone_to_owned().expect("a copy");
-    let claims = Kept::new(vec![("in.0".to_owned(), descriptor)]).and_then(|kept| kept.claim(&own.0, &own.1));
+    let claims =
+        InheritedSockets::new(vec![("in.0".to_owned(), descriptor)]).and_then(|kept| kept.assign(&own.0, &own.1));
     let claims = claims.expect("it fits");
     let mut will = Will::new(Some(file), None);
     will.begin(&own.0, &own.1, &claims);
     let pipeline =
         Pipeline::start_with(claims, &own.0, &own.1, Instant::now(), &ThreadRegistry::new().0).expect("started");
     drop_some(5);
-    let books = pipeline.books();
+    let books = pipeline.ledger();
     let ledger = pipeline.stop(Duration::from_secs(5), |wait| {
         std::thread::sleep(wait);
         false

@@ -63,8 +63,8 @@ impl BoundWindows {
         (reloads, departure): (&Reloads, &Departure),
         registry: &ThreadRegistry,
     ) -> Result<Windows, Failure> {
-        let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
-        let (files, for_seats) = (pipeline.files(), pipeline.books());
+        let (for_control, for_metrics) = (pipeline.ledger(), pipeline.ledger());
+        let (files, for_seats) = (pipeline.files(), pipeline.ledger());
         let seats = Arc::clone(seats);
         let planned = move || seats.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (reload, take_over) = (reloads.asker(), departure.asker());

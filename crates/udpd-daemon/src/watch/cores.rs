@@ -182,7 +182,7 @@ impl Watched {
         back: &[usize],
         found: &mut Found,
     ) -> State {
-        let who = &self.pinned.who;
+        let who = &self.pinned.name;
         let back = Cores(back, "is", "are");
         match machine.confine(thread, &self.pinned.cores) {
             Ok(()) => {
@@ -204,7 +204,7 @@ impl Watched {
         if next == self.state {
             return;
         }
-        let Pinned { who, cores, lane, .. } = &self.pinned;
+        let Pinned { name: who, cores, lane, .. } = &self.pinned;
         let own = format_core_list(cores);
         match (&self.state, &next) {
             (State::Away(..), State::Away(..)) => {}
@@ -226,8 +226,8 @@ impl Watched {
             (_, State::Taken(now)) => found.say(
                 log::Level::Warn,
                 format!(
-                    "{who} was moved from {} to {} by another program (taskset, a cpuset); udpd leaves it there; put it \
-                     back with `taskset -pc {own} {thread}`, or restart udpd",
+                    "{who} was moved from {} to {} by another program (taskset, a cpuset); udpd leaves it there; put \
+                     it back with `taskset -pc {own} {thread}`, or restart udpd",
                     Cores(cores, "", ""),
                     Cores(now, "", "")
                 ),

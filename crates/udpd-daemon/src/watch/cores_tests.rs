@@ -82,8 +82,8 @@ impl Scene {
             let starting = registry.spawn_one_of_many(who, ThreadRole::Unconfined, body).expect("a thread");
             let thread = starting.handle();
             threads.push((end, starting.wait()));
-            let is_put = Arc::new(AtomicBool::new(true));
-            Pinned { who: who.to_owned(), thread, cores: cores.to_vec(), is_put, lane }
+            let is_pinned = Arc::new(AtomicBool::new(true));
+            Pinned { name: who.to_owned(), thread, cores: cores.to_vec(), is_pinned, lane }
         };
         let pinned = vec![pinned("the receiver", &[1], Some(7)), pinned("the consumer", &[0, 2], None)];
         let machine = Fake::default();

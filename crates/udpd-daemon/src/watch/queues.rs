@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::QueueState;
-use udpd_engine::pipeline::Queues;
+use udpd_engine::pipeline::XdpQueues;
 
 /// How often it is tried for one and the same interface: some four minutes.
 const ATTEMPTS: u32 = 8;
@@ -47,7 +47,7 @@ impl QueueWatch {
     /// notes how each fares.
     pub fn look(
         &mut self,
-        queues: &[Queues],
+        queues: &[XdpQueues],
         now: Instant,
         card: impl Fn(&str) -> Option<Card>,
         mut note: impl FnMut(&str, QueueState),
@@ -77,7 +77,7 @@ impl QueueWatch {
 
 impl Seen {
     /// Whether they are to get engines now.
-    fn look(&mut self, own: &Queues, found: Option<Card>, now: Instant) -> bool {
+    fn look(&mut self, own: &XdpQueues, found: Option<Card>, now: Instant) -> bool {
         let is_same = found == self.card;
         self.card = found;
         let Some(card) = found else {
@@ -137,7 +137,7 @@ mod tests {
 
     struct Host {
         watch: QueueWatch,
-        queues: Queues,
+        queues: XdpQueues,
         card: Option<Card>,
         now: Instant,
         state: Option<QueueState>,
@@ -145,7 +145,7 @@ mod tests {
 
     impl Host {
         fn new() -> Self {
-            let queues = Queues {
+            let queues = XdpQueues {
                 listener: "in".to_owned(),
                 interface: "eth1".to_owned(),
                 stands_at: Some(7),
@@ -174,7 +174,7 @@ mod tests {
         fn has_engines(&mut self) {
             let card = self.card.expect("an interface");
             let (stands_at, lanes) = (Some(card.index), card.queues);
-            self.queues = Queues { stands_at, lanes, running: lanes, ..self.queues.clone() };
+            self.queues = XdpQueues { stands_at, lanes, running: lanes, ..self.queues.clone() };
         }
     }
 

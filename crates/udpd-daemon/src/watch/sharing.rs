@@ -72,7 +72,7 @@ impl ShareWatch {
         for (listener, settings) in config.listeners.iter().enumerate() {
             let lanes = || pipeline.lanes_of(listener);
             if !lanes().any(|lane| lane.setup.plan.shares) {
-                pipeline.note_sharers(listener, Some(Vec::new()));
+                pipeline.set_port_sharers(listener, Some(Vec::new()));
                 continue;
             }
             let (name, share_port) = (settings.name.clone(), settings.share_port);
@@ -102,7 +102,7 @@ impl ShareWatch {
             log::log!(level, "{line}");
         }
         for place in 0..self.watched.len() {
-            pipeline.note_sharers(self.watched[place].listener, self.sharers(place));
+            pipeline.set_port_sharers(self.watched[place].listener, self.sharers(place));
         }
     }
 

@@ -100,11 +100,11 @@ impl Upkeep {
         for tie in &mut self.ties {
             tie.look(pipeline);
         }
-        pipeline.follow_addresses();
+        pipeline.follow_interfaces();
         self.sharing.look(pipeline);
         let found = self.cores.look(&ThisMachine);
         found.lines.iter().for_each(|line| log::log!(line.level, "{}", line.text));
-        found.moved.iter().for_each(|(lane, cores)| pipeline.lanes()[*lane].note_cores(cores));
+        found.moved.iter().for_each(|(lane, cores)| pipeline.lanes()[*lane].set_cores(cores));
         self.spinning.retain(|&listener| {
             let idle = pipeline.lanes_of(listener).find(|lane| lane.has_nothing_to_poll());
             if let Some(lane) = idle {

@@ -1,5 +1,5 @@
-//! Binding: the sockets of an address as one group with its program, in order and from one thread, and the evidence of
-//! where their datagrams arrive, which has to be there before the first of them.
+//! Binds the sockets of an address as one group with its program, in order and from one thread, and attaches the
+//! counter of where datagrams arrive before the first of them comes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,26 +10,24 @@ use std::sync::Arc;
 use mmsg::{CoreCounter, Family, Group, Socket};
 use nix::errno::Errno;
 
-use super::beside::{Beside, closing_at};
-use super::closing;
-use super::going_on::GoingOn;
-use super::kept::Claims;
-use super::setup::LaneSetup;
-use crate::config;
-use crate::config::ListenerConfig;
+use super::adopt_sockets::AdoptedGroup;
+use super::discarded_sockets::{self, DiscardedSocket};
+use super::inherited_sockets::SocketAssignment;
+use super::lane_setup::LaneSetup;
+use crate::config::{self, ListenerConfig};
 use crate::plan::spread;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::holder;
 use udpd_sandbox::warden;
 
-/// Who has an address that nobody is seen to have.
-const NOBODY_SEEN: &str = "a process that /proc does not show";
+/// The holder of an address where /proc shows none.
+const UNSEEN_HOLDER: &str = "a process that /proc does not show";
 
-/// A bound socket, as far as the books need it.
+/// A bound socket, as far as the ledger needs it.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub address: SocketAddr,
-    /// The evidence of where its datagrams arrive.
+    /// Counts where its datagrams arrive.
     pub arrivals: Option<CoreCounter>,
 }
 
@@ -38,16 +36,16 @@ pub(super) struct Endpoint {
 pub(super) fn open(
     lanes: &[(&LaneSetup, Arc<Socket>)],
     arrivals: Vec<Option<CoreCounter>>,
-    claims: &Claims,
+    assignment: &SocketAssignment,
 ) -> Result<BTreeMap<usize, Endpoint>, Failure> {
     let (setups, sockets): (Vec<&LaneSetup>, Vec<Arc<Socket>>) = lanes.iter().cloned().unzip();
-    let addresses = bind_all(&setups, &sockets, Some(claims), |setup| refuse_company(setup, &sockets, claims))?;
+    let addresses = bind_all(&setups, &sockets, Some(assignment), |setup| refuse_company(setup, &sockets, assignment))?;
     let indexes = setups.iter().map(|setup| setup.index);
     let endpoints = addresses.into_iter().zip(arrivals).map(|(address, arrivals)| Endpoint { address, arrivals });
     Ok(indexes.zip(endpoints).collect())
 }
 
-/// A counter by core and queue for every lane of which somebody says where its datagrams should arrive. Without the
+/// Makes a counter by core and queue for every lane whose plan says where its datagrams should arrive. Without the
 /// right to one there is one warning, and `wrong_cpu` stays null.
 pub(super) fn count_arrivals(lanes: &[(&LaneSetup, Arc<Socket>)]) -> Vec<Option<CoreCounter>> {
     let mut refused = false;
@@ -71,7 +69,7 @@ pub(super) fn count_arrivals(lanes: &[(&LaneSetup, Arc<Socket>)]) -> Vec<Option<
     lanes.iter().map(&mut counter).collect()
 }
 
-/// What helps where the kernel takes no counter. Only a missing right is cured by granting one.
+/// The cure where the kernel takes no counter. Only a missing right is cured by granting one.
 fn cure_of_count(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EPERM) => {
@@ -85,89 +83,87 @@ fn cure_of_count(error: &io::Error) -> &'static str {
     }
 }
 
-/// Binds every socket and returns what each is bound to. `may_join` is asked before a socket is bound that could get
-/// company without anybody being told.
+/// Binds every socket and returns what each is bound to. `may_join` is asked before a socket is bound that sockets of
+/// other processes could join unnoticed.
 pub(super) fn bind_all(
     setups: &[&LaneSetup],
     sockets: &[Arc<Socket>],
-    claims: Option<&Claims>,
+    assignment: Option<&SocketAssignment>,
     may_join: impl Fn(&LaneSetup) -> Result<(), Failure>,
 ) -> Result<Vec<SocketAddr>, Failure> {
-    let is_kept = |first: &usize| claims.is_some_and(|claims| claims.of_lanes[setups[*first].index].is_some());
+    let is_inherited = |first: &usize| assignment.is_some_and(|own| own.by_lane[setups[*first].index].is_some());
     let firsts = (0..sockets.len()).filter(|&lane| setups[lane].plan.member == 0);
-    let (kept, made): (Vec<usize>, Vec<usize>) = firsts.partition(is_kept);
+    let (inherited, made): (Vec<usize>, Vec<usize>) = firsts.partition(is_inherited);
     let lanes_of = |first: usize| {
         let members = 1 + setups[first + 1..].iter().take_while(|setup| setup.plan.member > 0).count();
         first..first + members
     };
-    let mut beside: Vec<Beside<'_>> = Vec::new();
+    let mut replacing: Vec<ReplacingGroup<'_>> = Vec::new();
     for first in made {
-        let (lanes, plan) = (lanes_of(first), &setups[first].plan);
-        let closing = claims.map_or_else(Vec::new, |claims| closing_at(claims, setups[first]));
-        if !closing.is_empty() {
+        let (lanes, LaneSetup { plan, listener, .. }) = (lanes_of(first), setups[first]);
+        let discarded = assignment.map_or_else(Vec::new, |own| own.discarded_at(listener, plan));
+        if !discarded.is_empty() {
             may_join(setups[first])?;
-            let bound = Beside::bind(&setups[lanes.clone()], &sockets[lanes], &closing);
-            beside.push(bound.map_err(|error| bind_failure(plan.address, &error))?);
+            let bound = ReplacingGroup::bind(&setups[lanes.clone()], &sockets[lanes], &discarded);
+            replacing.push(bound.map_err(|error| bind_failure(plan.address, &error))?);
         } else if plan.shares {
             may_join(setups[first])?;
             bind_group(&setups[lanes.clone()], &sockets[lanes])?;
         } else {
-            // Alone it needs no group, and then nobody else can join one.
+            // A lone socket needs no group, and then no socket of another process can join one.
             let bind = warden::bind(&sockets[first], plan.address);
             bind.map_err(|error| bind_failure(plan.address, &error))?;
         }
     }
-    // Last what somebody may be receiving from: an address that cannot be had leaves it as it is.
-    if let Some(claims) = claims {
-        let group = |first: usize| GoingOn::adopt(&setups[lanes_of(first)], &sockets[lanes_of(first)], claims);
-        let mut groups: Vec<GoingOn<'_>> = Vec::with_capacity(kept.len());
-        let outcome = kept.into_iter().try_for_each(|first| group(first).map(|group| groups.push(group)));
-        outcome.and_then(|()| groups.iter_mut().try_for_each(GoingOn::grow)).inspect_err(|_| {
-            groups.iter_mut().for_each(|group| group.take_back(claims));
+    // Last the sockets that may be received from: an address that cannot be had leaves them as they are.
+    if let Some(assignment) = assignment {
+        let group = |first: usize| AdoptedGroup::adopt(&setups[lanes_of(first)], &sockets[lanes_of(first)], assignment);
+        let mut groups: Vec<AdoptedGroup<'_>> = Vec::with_capacity(inherited.len());
+        let outcome = inherited.into_iter().try_for_each(|first| group(first).map(|group| groups.push(group)));
+        outcome.and_then(|()| groups.iter_mut().try_for_each(AdoptedGroup::grow)).inspect_err(|_| {
+            groups.iter_mut().for_each(|group| group.take_back(assignment));
         })?;
         // Only when all of them have what they need: what has left its group cannot come back.
-        groups.iter_mut().for_each(GoingOn::shrink);
-        groups.iter().for_each(GoingOn::say_new_number);
-        groups.iter().try_for_each(GoingOn::keep_others_away)?;
-        closing::close(&claims.closing, &claims.closed);
-        let stay_alone = |own: &Beside<'_>| own.stay_alone().map_err(|error| bind_failure(own.address(), &error));
-        beside.iter().try_for_each(stay_alone)?;
+        groups.iter_mut().for_each(AdoptedGroup::shrink);
+        groups.iter().for_each(AdoptedGroup::log_new_number);
+        groups.iter().try_for_each(AdoptedGroup::keep_others_out)?;
+        discarded_sockets::close(&assignment.discarded, &assignment.discard_reports);
+        replacing.iter().try_for_each(|own| own.finish().map_err(|error| bind_failure(own.address(), &error)))?;
     }
     let address_of = |(setup, socket): (&&LaneSetup, &Arc<Socket>)| socket.local_addr().unwrap_or(setup.plan.address);
     Ok(setups.iter().zip(sockets).map(address_of).collect())
 }
 
-/// Refuses an address on which another process has sockets that ours could join. Whether it has, the kernel says best:
+/// Refuses an address on which another process has sockets that ours could join. The kernel knows best whether it has:
 /// a socket that does not share is bound there for a moment.
-fn refuse_company(setup: &LaneSetup, sockets: &[Arc<Socket>], claims: &Claims) -> Result<(), Failure> {
+fn refuse_company(setup: &LaneSetup, sockets: &[Arc<Socket>], assignment: &SocketAssignment) -> Result<(), Failure> {
     let LaneSetup { plan, listener, .. } = setup;
     if listener.share_port || is_free(listener.interface.as_deref(), plan.address) {
         return Ok(());
     }
-    let surplus = claims.surplus.iter().flatten();
-    let closing = claims.closing.iter().map(|own| &own.socket);
-    let own: Vec<u64> =
-        sockets.iter().chain(surplus).chain(closing).filter_map(|socket| holder::inode_of(socket).ok()).collect();
-    let with_company = |socket: &Arc<Socket>| {
+    let surplus = assignment.surplus.iter().flatten();
+    let discarded = assignment.discarded.iter().map(|own| &own.socket);
+    let own = sockets.iter().chain(surplus).chain(discarded).filter_map(|socket| holder::inode_of(socket).ok());
+    let overlaps = |socket: &Arc<Socket>| {
         socket.local_addr().is_ok_and(|taken| taken.port() != 0 && config::overlap(&taken, &plan.address))
     };
-    let who = match holders(plan.address, &own) {
-        Some(who) => who,
+    let holder = match holders(plan.address, &own.collect::<Vec<u64>>()) {
+        Some(holder) => holder,
         // A listener of ours on another interface.
-        None if sockets.iter().any(with_company) => return Ok(()),
-        None if !closing_at(claims, setup).is_empty() => return Ok(()),
-        None => NOBODY_SEEN.to_owned(),
+        None if sockets.iter().any(overlaps) => return Ok(()),
+        None if !assignment.discarded_at(listener, plan).is_empty() => return Ok(()),
+        None => UNSEEN_HOLDER.to_owned(),
     };
     let message = format!(
-        "cannot bind {}: {who} holds it; stop that process or choose another address; processes of one user can \
+        "cannot bind {}: {holder} holds it; stop that process or choose another address; processes of one user can \
          share it if all of them ask for that, here with share_port = true for listener {}",
         plan.address, listener.name
     );
     Err(Failure::new(ExitCode::Unavailable, message))
 }
 
-/// Binds a socket for a moment where nobody of ours has one, to find out whether a lane can. What arrives in that
-/// moment would have had no receiver either.
+/// Binds a socket for a moment where this process has none, to find out whether a lane can. What arrives in that moment
+/// would have had no receiver either.
 pub(super) fn probe(listener: &ListenerConfig, address: SocketAddr) -> Result<(), Failure> {
     bind_alone(listener.interface.as_deref(), address).or_else(|error| {
         let is_shared = listener.share_port && error.kind() == io::ErrorKind::AddrInUse;
@@ -175,8 +171,7 @@ pub(super) fn probe(listener: &ListenerConfig, address: SocketAddr) -> Result<()
     })
 }
 
-/// Whether a socket can be bound that shares its address with nobody. Any other trouble is left to those who bind in
-/// earnest.
+/// Whether a socket can be bound that does not share its address. Any other error is left to the bind that follows.
 fn is_free(interface: Option<&str>, address: SocketAddr) -> bool {
     !bind_alone(interface, address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
@@ -216,8 +211,8 @@ fn bind_failure(address: SocketAddr, error: &io::Error) -> Failure {
     let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
     let (code, cure) = match errno {
         Errno::EADDRINUSE => {
-            let who = holders(address, &[]).unwrap_or_else(|| NOBODY_SEEN.to_owned());
-            (ExitCode::Unavailable, format!("{who} holds it; stop that process or choose another address"))
+            let holder = holders(address, &[]).unwrap_or_else(|| UNSEEN_HOLDER.to_owned());
+            (ExitCode::Unavailable, format!("{holder} holds it; stop that process or choose another address"))
         }
         Errno::EADDRNOTAVAIL => {
             let cure = "no interface of this host has it; `ip address` shows which have one; or use the wildcard \
@@ -237,7 +232,7 @@ fn bind_failure(address: SocketAddr, error: &io::Error) -> Failure {
     Failure::new(code, format!("cannot bind {address}: {error}; {cure}"))
 }
 
-/// Who else has an address, as far as /proc shows it; `own` are the inodes of our sockets.
+/// The other processes that have an address, as far as /proc shows them; `own` are the inodes of our sockets.
 fn holders(address: SocketAddr, own: &[u64]) -> Option<String> {
     let holders = holder::of_udp_address(address, own, Path::new("/proc"));
     let mut names: Vec<String> = holders.iter().map(ToString::to_string).collect();
@@ -249,6 +244,56 @@ fn holders(address: SocketAddr, own: &[u64]) -> Option<String> {
 fn first_unprivileged_port() -> u16 {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
     text.trim().parse().unwrap_or(1024)
+}
+
+/// New sockets that were bound where old ones still are that are to be closed, so that whatever comes to the address
+/// always finds a socket.
+#[derive(Debug)]
+pub(super) struct ReplacingGroup<'a> {
+    setups: &'a [&'a LaneSetup],
+    sockets: &'a [Arc<Socket>],
+}
+
+impl<'a> ReplacingGroup<'a> {
+    pub(super) fn bind(
+        setups: &'a [&'a LaneSetup],
+        sockets: &'a [Arc<Socket>],
+        discarded: &[&DiscardedSocket],
+    ) -> io::Result<Self> {
+        let plan = &setups[0].plan;
+        discarded.iter().try_for_each(|own| own.socket.set_reuse_port(true))?;
+        let is_of_group = |own: &&&DiscardedSocket| own.address == plan.address && !own.socket.is_withdrawn();
+        for place in order_of_binding(discarded.iter().filter(is_of_group).count(), sockets.len()) {
+            sockets[place].set_reuse_port(true)?;
+            warden::bind(&sockets[place], plan.address)?;
+        }
+        Ok(Self { setups, sockets })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.setups[0].plan.address
+    }
+
+    /// Gives them the program of their group, now that they are alone in it.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        let LaneSetup { plan, listener, .. } = self.setups[0];
+        let program = spread::group_spread(listener.spread, self.setups.iter().map(|setup| &setup.plan.intake));
+        let group = Group::adopt(self.sockets.to_vec(), program)?;
+        if plan.shares { Ok(()) } else { group.members()[0].set_reuse_port(false) }
+    }
+}
+
+/// In which order sockets join a group that others leave afterwards, from its end to its beginning, so that those that
+/// stay are numbered in order: whenever one leaves, the last takes its number.
+fn order_of_binding(leaving: usize, joining: usize) -> Vec<usize> {
+    let mut places: Vec<Option<usize>> = vec![None; leaving];
+    places.extend((0..joining).map(Some));
+    for leaves in (0..leaving).rev() {
+        places.swap_remove(leaves);
+    }
+    let mut order = vec![0; joining];
+    places.into_iter().flatten().enumerate().for_each(|(number, bound)| order[bound] = number);
+    order
 }
 
 #[cfg(test)]
@@ -279,5 +324,17 @@ mod tests {
         let failure = bind_failure(address, &io::Error::from_raw_os_error(Errno::EADDRNOTAVAIL as i32));
         assert_eq!(failure.code, ExitCode::Unavailable);
         assert!(failure.message.contains("192.0.2.1:514"), "{failure}");
+    }
+
+    #[test]
+    fn those_that_stay_in_a_group_are_numbered_in_order_when_the_others_have_left() {
+        for (leaving, joining) in [(1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (2, 3), (3, 2), (4, 7), (0, 3)] {
+            let order = order_of_binding(leaving, joining);
+            let mut group: Vec<Option<usize>> = vec![None; leaving];
+            group.extend(order.iter().copied().map(Some));
+            (0..leaving).rev().for_each(|leaves| assert_eq!(group.swap_remove(leaves), None, "{group:?}"));
+            let numbers: Vec<usize> = group.into_iter().flatten().collect();
+            assert_eq!(numbers, (0..joining).collect::<Vec<_>>(), "{leaving} leave, {joining} join");
+        }
     }
 }

@@ -9,15 +9,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::relief::Relief;
-use super::stay::Stays;
+use super::consumer_handoff::ConsumerHandoff;
+use super::latency_sampling::ResidenceTracker;
 use udpd_base::handover::batch::Parcel;
 use udpd_base::handover::channel::{ConsumerInbox, Waited};
 use udpd_base::handover::pool::Homes;
 use udpd_base::ledger::{ConsumerLedger, Tallies};
 use udpd_base::os::threads;
-use udpd_base::sink;
-use udpd_base::sink::Sink;
+use udpd_base::sink::{self, Sink};
 
 /// The length of a nap: what a flood may wait.
 const NAP: Duration = Duration::from_millis(1);
@@ -39,23 +38,23 @@ const LOADS_PER_ROUND: usize = 256;
 
 /// Everything a consumer thread owns.
 #[derive(Debug)]
-pub struct Consumer {
-    pub channel: ConsumerInbox,
-    pub sink: Box<dyn Sink>,
-    /// The ways home for what it has emptied.
-    pub homes: Homes,
-    pub ledger: Arc<ConsumerLedger>,
+pub(super) struct Consumer {
+    pub(super) channel: ConsumerInbox,
+    pub(super) sink: Box<dyn Sink>,
+    /// Where emptied batches and blocks go back to.
+    pub(super) homes: Homes,
+    pub(super) ledger: Arc<ConsumerLedger>,
     /// What it counts, by listener.
-    pub tallies: Tallies,
-    /// How long it took.
-    pub stays: Stays,
-    /// Who feeds it next, when these have ended.
-    pub relief: Arc<Relief>,
+    pub(super) tallies: Tallies,
+    /// Measures how long datagrams stayed.
+    pub(super) residence: ResidenceTracker,
+    /// Where it finds the channel to go on with, when the lanes of this one have ended.
+    pub(super) handoff: Arc<ConsumerHandoff>,
 }
 
 /// Why a consumer ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum End {
+pub(super) enum ConsumerEnd {
     /// Every receiver has ended and everything is handed on.
     Done,
     /// The sink can never take anything again.
@@ -65,7 +64,7 @@ pub enum End {
 impl Consumer {
     /// Consumes until every receiver of the channel has ended, or until the sink is closed for good; then what still
     /// comes is counted as failed, so that the ledger closes.
-    pub fn run(mut self, closed: impl FnOnce(&str)) -> End {
+    pub(super) fn run(mut self, closed: impl FnOnce(&str)) -> ConsumerEnd {
         let mut closed = Some(closed);
         let mut reason = None;
         let mut pace = Pace::new(self.channel.places_min(), Instant::now());
@@ -95,7 +94,7 @@ impl Consumer {
             } else {
                 match self.wait() {
                     Some(datagrams) => datagrams,
-                    None if self.begin_next_shift() => {
+                    None if self.take_handoff() => {
                         // Its queue may have other places.
                         pace = Pace::new(self.channel.places_min(), Instant::now());
                         0
@@ -107,7 +106,7 @@ impl Consumer {
         // The end of a sink is a wait for its disk or its peers, with a limit of its own.
         threads::blocking(|| self.sink.finish(&mut self.tallies, &mut |tallies| self.ledger.publish(tallies)));
         self.publish();
-        reason.map_or(End::Done, End::Closed)
+        reason.map_or(ConsumerEnd::Done, ConsumerEnd::Closed)
     }
 
     /// Handles what is in the channel, but no more than a round has; returns how many datagrams that were, and whether
@@ -129,7 +128,7 @@ impl Consumer {
         tally.taken += datagrams;
         tally.pending += datagrams;
         if let Some(stamp) = parcel.stamp {
-            self.stays.begin(stamp, parcel.listener, &self.tallies);
+            self.residence.track(stamp, parcel.listener, &self.tallies);
         }
         if threads::is_given_up() {
             sink::fail(&mut self.tallies[parcel.listener], datagrams);
@@ -141,31 +140,32 @@ impl Consumer {
         datagrams
     }
 
-    /// Lets others see what was counted, and what has been decided by now.
+    /// Publishes what was counted, and measures what has been decided by now.
     fn publish(&mut self) {
         self.ledger.publish(&mut self.tallies);
-        self.stays.note(&self.tallies);
+        self.residence.measure_decided(&self.tallies);
     }
 
-    /// Goes on with the channel that was left for it; false when there is none. What the sink still holds of a listener
-    /// that has another place now, or none, is waited for.
-    fn begin_next_shift(&mut self) -> bool {
-        let Some(mut shift) = self.relief.take() else { return false };
+    /// Goes on with the channel that a replacement has offered; `false` when there is none. Waits first for what the
+    /// sink still holds of a listener that has another index in the replacement, or none.
+    fn take_handoff(&mut self) -> bool {
+        let Some(mut next) = self.handoff.take() else { return false };
         self.sink.flush(&mut self.tallies);
-        while !shift.fits(&self.tallies) && !self.channel.is_ended() && !threads::is_given_up() {
+        while !next.fits(&self.tallies) && !self.channel.is_ended() && !threads::is_given_up() {
             threads::blocking(|| thread::sleep(NAP));
             self.sink.when_due(&mut self.tallies);
             self.publish();
         }
         self.publish();
-        if !shift.fits(&self.tallies) {
+        if !next.fits(&self.tallies) {
             return false;
         }
-        shift.carry_over(&mut self.tallies, &self.ledger);
-        self.sink.go_on_for(&shift.feeders);
-        self.channel.go_on_with(shift.channel);
-        (self.homes, self.ledger, self.tallies, self.stays) = (shift.homes, shift.ledger, shift.tallies, shift.stays);
-        self.relief.note_begun();
+        next.carry_over(&mut self.tallies, &self.ledger);
+        self.sink.go_on_for(&next.feeders);
+        self.channel.go_on_with(next.channel);
+        (self.homes, self.ledger, self.tallies, self.residence) =
+            (next.homes, next.ledger, next.tallies, next.residence);
+        self.handoff.note_done();
         true
     }
 

@@ -1,6 +1,6 @@
-//! The birth of a lane: its thread is pinned first, and then makes the socket and touches the batches itself, so that
-//! what the kernel and the allocator hand out lies on the memory node of that core. The sockets are bound later, by one
-//! thread and in order, because the order of binding is the order of the sockets in their group.
+//! Makes a lane. Its thread is pinned first, and then makes the socket and touches the batches itself, so that what the
+//! kernel and the allocator hand out lies on the memory node of that core. The sockets are bound later, by one thread
+//! and in order, because the order of binding is the order of the sockets in their group.
 
 use std::io;
 use std::sync::Arc;
@@ -10,25 +10,20 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Sender, bounded};
 use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket, Waker, xdp};
 
-use super::kept::Claims;
+use super::inherited_sockets::SocketAssignment;
+use super::lane_setup::LaneSetup;
+use super::latency_sampling::BatchSampler;
 use super::outlet::Outlet;
-use super::receiver::{Receiver, Stop};
-use super::refusals::Refusals;
-use super::sampling::Sampling;
-use super::setup::LaneSetup;
+use super::receiver::{EngineRefusals, Receiver, SocketSwap, StopSignal};
 use super::socket;
-use super::successor::Successor;
 use crate::config::{EngineKind, Gro, OnTruncate};
-use crate::plan::engine;
-use crate::plan::engine::COPY_UP_TO;
-use crate::plan::xdp as xdp_plan;
-use crate::plan::{LanePlan, charge_bytes};
+use crate::plan::engine::{self, COPY_UP_TO};
+use crate::plan::{LanePlan, charge_bytes, xdp as xdp_plan};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::handover::pool::{Home, Owner, Pool};
 use udpd_base::ledger::LaneLedger;
 use udpd_base::os::role::ThreadRole;
-use udpd_base::os::threads;
-use udpd_base::os::threads::{StartingThread, ThreadHandle, ThreadRegistry};
+use udpd_base::os::threads::{self, StartingThread, ThreadHandle, ThreadRegistry};
 use udpd_inspect::policy::Policy;
 use udpd_inspect::upstream::Observer;
 
@@ -37,84 +32,90 @@ use udpd_inspect::upstream::Observer;
 pub(super) struct LaneThread {
     /// What it was made from.
     pub setup: LaneSetup,
-    pub made: Made,
-    /// The thread, for whoever sees to it.
+    pub made: LaneReport,
+    /// The thread as the thread registry knows it.
     pub known: ThreadHandle,
-    orders: Sender<Order>,
+    orders: Sender<LaneOrder>,
     handle: JoinHandle<()>,
 }
 
 /// What the thread made.
 #[derive(Debug)]
-pub(super) struct Made {
-    /// Not bound yet, unless another process has kept it; none where it takes a queue past the kernel's stack.
+pub(super) struct LaneReport {
+    /// Not bound yet, unless it is inherited; `None` where the lane takes an XDP queue.
     pub socket: Option<Arc<Socket>>,
-    /// The way home for its batches.
+    /// Where its batches come back to.
     pub home: Arc<Home>,
     /// What the kernel granted, where there is a socket.
     pub buffer: Option<GrantedBuffer>,
     /// What memory the batches lie in.
     pub backing: Backing,
-    /// The cores that it was put on; none when that did not work.
+    /// The cores that it is pinned to; none when that did not work.
     pub cores: Vec<usize>,
     /// The name of the engine.
     pub engine: &'static str,
-    /// What ends a wait of its receiver without a trace in the socket; why there is nothing that does.
+    /// Ends a wait of its receiver without a trace in the socket; or why nothing can.
     pub waker: Result<Waker, String>,
     /// What the kernel counts of its queue, when that has an engine.
     pub counter: Option<xdp::Counter>,
 }
 
-/// What a thread waits for.
-enum Order {
-    /// Its queue is to have an engine.
+/// What the thread of a lane is told.
+enum LaneOrder {
+    /// Make the engine of its XDP queue.
     Open(Arc<xdp::Redirect>, Sender<Result<Opened, Failure>>),
-    Start(Box<Start>),
+    Start(Box<LaneStart>),
 }
 
-/// What the engine of a queue gives to others.
+/// The engine of an XDP queue, as other threads see it.
 struct Opened {
     waker: Result<Waker, String>,
     counter: Option<xdp::Counter>,
 }
 
-/// A socket that a lane is given, and whether another lane of this process still receives from it.
-type Given = (Arc<Socket>, bool);
+/// A socket that a lane goes on with.
+struct InheritedByLane {
+    socket: Arc<Socket>,
+    /// Another lane or another process still receives from it.
+    is_in_use: bool,
+}
 
 /// What a lane needs to run.
 #[derive(Debug)]
-pub(super) struct Start {
+pub(super) struct LaneStart {
     pub outlets: Vec<Outlet>,
     pub ledger: Arc<LaneLedger>,
-    pub stop: Arc<Stop>,
-    /// Where another socket is left for it.
-    pub successor: Arc<Successor>,
-    pub is_kept: Arc<AtomicBool>,
-    /// What it reads to the end first.
-    pub leavings: Vec<Arc<Socket>>,
+    pub stop: Arc<StopSignal>,
+    /// Where it finds a new socket.
+    pub socket_swap: Arc<SocketSwap>,
+    pub socket_survives: Arc<AtomicBool>,
+    /// What it reads to the end before its own socket.
+    pub sockets_to_drain: Vec<Arc<Socket>>,
 }
 
 /// A lane that is being made.
-struct Coming {
+struct StartingLane {
     setup: LaneSetup,
-    made: crossbeam_channel::Receiver<Result<Made, Failure>>,
-    orders: Sender<Order>,
+    made: crossbeam_channel::Receiver<Result<LaneReport, Failure>>,
+    orders: Sender<LaneOrder>,
     thread: StartingThread<()>,
 }
 
 impl LaneThread {
-    /// Starts the threads of all lanes and waits until everything is made. They make it at the same time; of several
-    /// that fail the first in order is the one to tell. The others end when nobody starts them.
+    /// Starts the threads of all lanes and waits until everything is made. They make it at the same time. Of several
+    /// failures the first in order is returned. The other threads end when no start reaches them.
     pub(super) fn spawn_all(
         setups: Vec<LaneSetup>,
-        claims: &Claims,
+        assignment: &SocketAssignment,
         registry: &ThreadRegistry,
     ) -> Result<Vec<Self>, Failure> {
         let mut coming = Vec::with_capacity(setups.len());
         let mut refused = None;
         for setup in setups {
-            let kept = claims.of_lanes[setup.index].clone().map(|socket| (socket, claims.are_in_use));
-            match Self::launch(setup, kept, registry) {
+            let inherited = assignment.by_lane[setup.index].clone();
+            let is_in_use = assignment.are_in_use;
+            let inherited = inherited.map(|socket| InheritedByLane { socket, is_in_use });
+            match Self::launch(setup, inherited, registry) {
                 Ok(lane) => coming.push(lane),
                 Err(failure) => {
                     refused = Some(failure);
@@ -126,7 +127,11 @@ impl LaneThread {
         refused.map_or(Ok(made), Err)
     }
 
-    fn launch(setup: LaneSetup, kept: Option<Given>, registry: &ThreadRegistry) -> Result<Coming, Failure> {
+    fn launch(
+        setup: LaneSetup,
+        inherited: Option<InheritedByLane>,
+        registry: &ThreadRegistry,
+    ) -> Result<StartingLane, Failure> {
         let (made_sender, made) = bounded(1);
         let (orders, coming) = bounded(1);
         let name = thread_name("rx", setup.index, &setup.listener.name);
@@ -137,12 +142,12 @@ impl LaneThread {
             EngineKind::AfXdp => ThreadRole::XdpReceiver,
         };
         let thread = registry
-            .spawn_one_of_many(name, role, move || live(own, kept, &made_sender, &coming))
+            .spawn_one_of_many(name, role, move || run(own, inherited, &made_sender, &coming))
             .map_err(|error| threads::start_failure(&setup.to_string(), &error))?;
-        Ok(Coming { setup, made, orders, thread })
+        Ok(StartingLane { setup, made, orders, thread })
     }
 
-    fn wait(Coming { setup, made, orders, thread }: Coming) -> Result<Self, Failure> {
+    fn wait(StartingLane { setup, made, orders, thread }: StartingLane) -> Result<Self, Failure> {
         let known = thread.handle();
         let handle = thread.wait();
         let made = made.recv().map_err(|_| {
@@ -151,10 +156,10 @@ impl LaneThread {
         Ok(Self { setup, made, known, orders, handle })
     }
 
-    /// Gives the queue of this lane its engine, on its thread. What comes there waits in the ring from then on.
+    /// Has the thread of this lane make the engine of its XDP queue. What comes there waits in the ring from then on.
     pub(super) fn open(&mut self, redirect: &Arc<xdp::Redirect>) -> Result<(), Failure> {
         let (answer, answered) = bounded(1);
-        let _ = self.orders.send(Order::Open(Arc::clone(redirect), answer));
+        let _ = self.orders.send(LaneOrder::Open(Arc::clone(redirect), answer));
         let ended =
             || Failure::new(ExitCode::Failure, format!("{}: its thread ended while it was starting", self.setup));
         let Opened { waker, counter } = threads::blocking(|| answered.recv()).map_err(|_| ended())??;
@@ -162,9 +167,9 @@ impl LaneThread {
         Ok(())
     }
 
-    pub(super) fn start(self, start: Start) -> JoinHandle<()> {
-        // The thread waits for exactly this message; if it has panicked its alarm says so.
-        let _ = self.orders.send(Order::Start(Box::new(start)));
+    pub(super) fn start(self, start: LaneStart) -> JoinHandle<()> {
+        // The thread waits for this message. If it has panicked the thread registry reports it.
+        let _ = self.orders.send(LaneOrder::Start(Box::new(start)));
         self.handle
     }
 }
@@ -180,15 +185,15 @@ pub(super) fn thread_name(role: &str, number: usize, of: &str) -> String {
     name
 }
 
-/// The life of a lane thread. It ends at once when the start never comes.
-fn live(
+/// Runs the thread of a lane. It ends when the start never comes.
+fn run(
     setup: LaneSetup,
-    kept: Option<Given>,
-    made: &Sender<Result<Made, Failure>>,
-    orders: &crossbeam_channel::Receiver<Order>,
+    inherited: Option<InheritedByLane>,
+    made: &Sender<Result<LaneReport, Failure>>,
+    orders: &crossbeam_channel::Receiver<LaneOrder>,
 ) {
     // The watchdog may look on by now, and to touch all the memory is one long wait for the kernel.
-    let (mut parts, ready) = match threads::blocking(|| make(&setup, kept)) {
+    let (mut parts, ready) = match threads::blocking(|| make(&setup, inherited)) {
         Ok(parts) => parts,
         Err(failure) => {
             let _ = made.send(Err(failure));
@@ -200,22 +205,21 @@ fn live(
     }
     let start = loop {
         match threads::blocking(|| orders.recv()) {
-            Ok(Order::Open(redirect, answer)) => {
-                // Who asks waits for it.
+            Ok(LaneOrder::Open(redirect, answer)) => {
                 let _ = answer.send(threads::blocking(|| parts.open(&setup, redirect)));
             }
-            Ok(Order::Start(start)) => break *start,
+            Ok(LaneOrder::Start(start)) => break *start,
             Err(_) => return,
         }
     };
-    let Start { outlets, ledger, stop, successor, is_kept, leavings } = start;
+    let LaneStart { outlets, ledger, stop, socket_swap, socket_survives, sockets_to_drain } = start;
     // The receive buffer may have been lowered since.
     let granted = |socket: Arc<Socket>| socket.receive_buffer(0).map_or(0, |buffer| buffer.granted_bytes);
     let receive_buffer_bytes = ledger.socket().map_or_else(|| room_of_ring(&setup.plan), granted);
     let besides: Vec<ThreadRole> = outlets.iter().flat_map(Outlet::roles).copied().collect();
     threads::enter_sandbox_with(&besides);
-    let Parts { engine, pool, observer, policy, .. } = parts;
-    // Without one its queue passes to the sockets of the listener, which has been said.
+    let LaneParts { engine, pool, observer, policy, .. } = parts;
+    // Without an engine its queue passes to the sockets of the listener, and the log has said so.
     let Some(engine) = engine else { return };
     Receiver {
         engine,
@@ -230,42 +234,49 @@ fn live(
         policy,
         gather: setup.listener.gather,
         stop,
-        sampling: Sampling::new(),
+        sampler: BatchSampler::new(),
         seeks_trains: setup.listener.gro == Gro::Auto,
-        successor,
-        is_kept,
-        leavings,
+        socket_swap,
+        socket_survives,
+        sockets_to_drain,
         has_more: false,
-        refusals: Refusals::default(),
+        refusals: EngineRefusals::default(),
     }
     .run();
 }
 
 /// What stays with the thread.
-struct Parts {
-    /// None where a queue has none yet.
+struct LaneParts {
+    /// `None` where an XDP queue has none yet.
     engine: Option<Engine>,
-    /// What that will be made with.
+    /// The batches for that engine.
     reserve: Vec<RecvBatch>,
     pool: Pool,
     observer: Option<Box<Observer>>,
     policy: Option<Box<Policy>>,
 }
 
-fn make(setup: &LaneSetup, kept: Option<Given>) -> Result<(Parts, Made), Failure> {
+fn make(setup: &LaneSetup, inherited: Option<InheritedByLane>) -> Result<(LaneParts, LaneReport), Failure> {
     let LaneSetup { plan, listener, .. } = setup;
-    let cores = settle(setup);
+    let cores = pin(setup);
     let fail = |operation: &str, error: io::Error| {
         Failure::new(ExitCode::Failure, format!("{setup}: cannot {operation}: {error}"))
     };
-    let (socket, buffer) = match kept {
+    let (socket, buffer) = match inherited {
         _ if !plan.has_socket() => (None, None),
-        Some((socket, true)) => socket::widen(setup, &socket).map(|buffer| (Some(socket), Some(buffer)))?,
-        Some((socket, false)) => {
-            socket::glue(setup, &socket)?;
-            socket::go_on_with(setup, &socket).map(|buffer| (Some(socket), Some(buffer)))?
+        Some(InheritedByLane { socket, is_in_use: true }) => {
+            let buffer = socket::widen(setup, &socket)?;
+            (Some(socket), Some(buffer))
         }
-        None => socket::make(setup).map(|(socket, buffer)| (Some(Arc::new(socket)), Some(buffer)))?,
+        Some(InheritedByLane { socket, is_in_use: false }) => {
+            socket::enable_gro(setup, &socket)?;
+            let buffer = socket::go_on_with(setup, &socket)?;
+            (Some(socket), Some(buffer))
+        }
+        None => {
+            let (socket, buffer) = socket::make(setup)?;
+            (Some(Arc::new(socket)), Some(buffer))
+        }
     };
     let (mut batches, backing) = RecvBatch::pool(plan.batches(), &plan.shape)
         .map_err(|error| fail(&format!("get {} bytes of memory for batches", plan.batches_bytes()), error))?;
@@ -280,14 +291,14 @@ fn make(setup: &LaneSetup, kept: Option<Given>) -> Result<(Parts, Made), Failure
         Some(engine) => (engine.waker().map_err(|error| error.to_string()), engine.name()),
         None => (Err("its queue has no engine".to_owned()), "af_xdp"),
     };
-    let made = Made { socket, home, buffer, backing, cores, engine: name, waker, counter: None };
+    let made = LaneReport { socket, home, buffer, backing, cores, engine: name, waker, counter: None };
     let policy = Policy::new(setup.access.clone(), listener.rate_limit.zip(setup.offences.clone())).map(Box::new);
     let observer = setup.upstream.as_ref().map(|upstream| Box::new(upstream.observer(plan.number)));
-    Ok((Parts { engine, reserve, pool, observer, policy }, made))
+    Ok((LaneParts { engine, reserve, pool, observer, policy }, made))
 }
 
-impl Parts {
-    /// Makes the engine of a queue.
+impl LaneParts {
+    /// Makes the engine of an XDP queue.
     fn open(&mut self, setup: &LaneSetup, redirect: Arc<xdp::Redirect>) -> Result<Opened, Failure> {
         let LaneSetup { plan, listener, .. } = setup;
         let fail = |error: io::Error| match error.get_ref().and_then(|inner| inner.downcast_ref::<xdp::Refusal>()) {
@@ -305,14 +316,14 @@ impl Parts {
     }
 }
 
-/// The receive buffer that holds as many of the shortest datagrams.
+/// The size of a receive buffer that would hold as many of the shortest datagrams.
 fn room_of_ring(plan: &LanePlan) -> usize {
     let frames = plan.xdp.as_ref().map_or(0, |xdp| xdp.batches * plan.shape.slots);
     frames * charge_bytes(0) as usize
 }
 
-/// Puts the calling thread where its lane is planned; returns the cores, or none when that did not work.
-fn settle(setup: &LaneSetup) -> Vec<usize> {
+/// Pins the calling thread where its lane is planned. Returns the cores, or none when that did not work.
+fn pin(setup: &LaneSetup) -> Vec<usize> {
     let several = &setup.plan.cores;
     let wanted = if several.len() > 1 { several.clone() } else { setup.plan.core.into_iter().collect() };
     let outcome = match wanted.as_slice() {

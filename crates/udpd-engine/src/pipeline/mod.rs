@@ -2,7 +2,26 @@
 //!
 //! Starting goes from the outside in: lanes are made on their cores, sinks are opened, sockets are bound in order, and
 //! only then does anything run; whatever fails leaves nothing behind. Stopping goes the way of a datagram: arrivals are
-//! refused, receivers drain their sockets and end, channels run empty, consumers flush and end, the books are closed.
+//! refused, receivers drain their sockets and end, channels run empty, consumers flush and end, the ledger is closed.
+//!
+//! # The life of a pipeline
+//!
+//! ```text
+//!  SocketAssignment --> PreparedPipeline ----- commit -----> Pipeline --- stop ---> the last ledger
+//!                                                            |    ^
+//!                                             reload_context |    | hand_over_to
+//!                                                            v    |
+//!  cancelled <--- CommitFlag (open) ---> committed ---> ReplacementPipeline
+//!                                                                 |
+//!                     the pipeline that was replaced ---> DrainingPipeline ---> closed
+//! ```
+//!
+//! Each state is a type, and each step takes the value of the state before, so no step can be made twice or out of
+//! order. The one race, a reload that is committed or cancelled, is decided by [`CommitFlag`].
+//!
+//! A pipeline may begin on sockets that exist: those that the service manager kept, those of a process that it takes
+//! over from, and those of the pipeline that a reload replaces (also where only an interface has come back). In each
+//! case a [`SocketAssignment`] says which lane goes on with which socket, and `build` makes the rest.
 //!
 //! # Stopping
 //!
@@ -19,74 +38,64 @@
 //! (`inherited_sockets`).
 //!
 //! A process that takes over from one that runs gets the sockets over the control socket
-//! (`udpd_endpoint::control::take_over` has the words). Both ends of a pipeline's life are in two steps for that:
-//! `Prepared` makes memory, lanes and engines while another process still receives from the sockets, and
-//! `Pipeline::leave` ends all threads while the sockets stay open. In between either of the two processes can go on,
-//! the old one by a replacement of its own pipeline. One line, which one of them sends and the other reads, decides, so
-//! never do both receive.
+//! (`udpd_endpoint::control::take_over` has the protocol). Both ends of a pipeline's life are in two steps for that:
+//! [`PreparedPipeline`] makes memory, lanes and engines while another process still receives from the sockets, and
+//! [`Pipeline::suspend`] ends all threads while the sockets stay open. In between either of the two processes can go
+//! on, the old one by a replacement of its own pipeline. One line, which one of them sends and the other reads,
+//! decides, so never do both receive.
 //!
 //! # Denied in the kernel
 //!
-//! With `kernel_filter` an eBPF program at the socket refuses by source. The table is the one of
-//! `udpd_inspect::policy`, the addresses at which the answer turns over, in an array of the kernel, and the program
-//! halves its way through it as the receiver does, which looks again all the same. So a filter decides nothing alone,
-//! and may be missing at any time.
+//! With `kernel_filter` an eBPF program at the socket refuses by source. It searches the table of
+//! `udpd_inspect::policy` (the addresses at which the answer changes) in an array of the kernel, by bisection as the
+//! receiver does, which checks again all the same. So a filter decides nothing alone, and may be missing at any time.
 //!
-//! Only the books depend on it. The kernel counts what a filter refuses among the drops of the socket, so the program
+//! Only the ledger depends on it. The kernel counts what a filter refuses among the drops of the socket, so the program
 //! counts as well, and before the kernel. Drops are read first and refusals second; the difference is then never more
 //! than what else was dropped, and the highest difference is shown (`udpd_base::ledger`). The count belongs to the
 //! socket, so a filter that takes the place of another counts on. Another process cannot see it: before it goes on with
 //! the socket the filter is taken away, and every core that was inside it is waited for.
 //!
-//! Arrays and programs take a right, and what is done with them does not: tables are written and counts read as memory.
-//! So in the sandbox the warden makes them empty, and never sees a network.
+//! Making arrays and programs takes a right, and using them does not: tables are written and counts read as memory. So
+//! in the sandbox a helper process makes them empty, and never sees a network.
 
-mod beside;
+mod adopt_sockets;
 mod bind;
-mod books;
-mod bypass;
-mod chronicle;
-mod closing;
-pub mod consumer;
-mod end;
-mod ending;
-mod entry;
-mod files;
-mod filters;
-mod follower;
-mod following;
-mod going_on;
-mod handing_over;
-mod heir;
-pub mod kept;
+mod block_pools;
+mod build;
+mod consumer;
+mod consumer_handoff;
+mod cumulative_ledger;
+mod discarded_sockets;
+mod draining;
+mod inherited_sockets;
+mod kernel_filters;
 mod lane;
-mod left;
+mod lane_setup;
+mod latency_sampling;
 mod multicast;
-pub mod outlet;
-mod queues;
-pub mod receiver;
-mod refusals;
-mod relief;
-mod replace;
+mod outlet;
+mod pipeline_ledger;
+mod previous_process;
+mod receiver;
+mod reload_context;
+mod reload_handover;
 mod running;
-mod sampling;
-mod setup;
+mod sequence_followers;
+mod sink_files;
 mod socket;
-mod start;
-pub mod stay;
-mod stocks;
-pub mod successor;
-mod sweep;
+mod start_gate;
+mod stop;
 mod wiring;
-mod writes;
+mod xdp_programs;
 
-pub use books::{Drops, Look, Progress};
-pub use chronicle::Chronicle;
-pub use files::Files;
-pub use heir::{Forerunner, Heir, Turn};
-pub use kept::{Claims, FromRunning, Kept, KeptSocket};
-pub use left::{Known, Left};
-pub use queues::Queues;
-pub use running::{Lane, Pinned, Pipeline};
-pub use setup::LaneSetup;
-pub use start::Prepared;
+pub use build::{PreparedPipeline, ReplacementPipeline};
+pub use cumulative_ledger::CumulativeLedger;
+pub use inherited_sockets::{InheritedSocket, InheritedSockets, SocketAssignment, TakeOverAssignment};
+pub use lane_setup::LaneSetup;
+pub use pipeline_ledger::{Drops, LedgerPosition, Progress};
+pub use previous_process::{OrphanSockets, PreviousCounts};
+pub use receiver::StopSignal;
+pub use reload_context::{CommitFlag, ReloadContext};
+pub use running::{Lane, Pinned, Pipeline, XdpQueues};
+pub use sink_files::SinkFiles;

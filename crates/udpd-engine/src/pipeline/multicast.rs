@@ -1,21 +1,21 @@
-//! Joining multicast groups: which lane joins which, on which interface, from whom.
+//! Joins multicast groups: which lane joins which group, on which interface, from which sources.
 //!
 //! The kernel gives a copy of a multicast datagram to every socket that joined its group, whatever group of sockets
 //! they are in. So one lane joins a group and the others do not: the groups of an address are dealt out to its lanes in
 //! turn. And no socket takes what it has not joined: by default Linux also gives a wildcard socket what any other
 //! program of the host joined, which would reach every lane.
 //!
-//! A membership belongs to an interface by its index. When the interface goes, it stays in the socket's list and hears
-//! nothing any more; for the interface that comes back under the same name, which has another index, it is made anew.
+//! A membership belongs to an interface by its index. When the interface is removed, it stays in the socket's list and
+//! receives nothing any more; for the interface that comes back under the same name, which has another index, it is
+//! made anew.
 
-use std::fmt;
-use std::io;
 use std::net::IpAddr;
+use std::{fmt, io};
 
 use mmsg::Socket;
 use nix::net::if_::if_nametoindex;
 
-use super::setup::LaneSetup;
+use super::lane_setup::LaneSetup;
 use crate::config::{Lanes, ListenerConfig};
 use crate::plan::LanePlan;
 use udpd_base::exit::{ExitCode, Failure};
@@ -75,7 +75,7 @@ fn receives(address: IpAddr, group: IpAddr) -> bool {
 /// Makes a socket that is not bound yet take what its lane joins, and nothing else of multicast.
 pub(super) fn prepare(setup: &LaneSetup, socket: &Socket) -> Result<(), Failure> {
     if let Err(error) = socket.set_multicast_all(false)
-        && setup.speaks()
+        && setup.warns()
     {
         log::warn!(
             "listener {}: every lane may receive groups that other programs of this host have joined \
@@ -99,7 +99,7 @@ pub(super) fn prepare(setup: &LaneSetup, socket: &Socket) -> Result<(), Failure>
 fn join(socket: &Socket, memberships: &[Membership], index: u32) -> Result<(), (Membership, io::Error)> {
     for membership in memberships {
         match socket.join_multicast(membership.group, index, membership.source) {
-            // It was kept by another process, which had joined the same.
+            // An inherited socket has joined it before.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             result => result.map_err(|error| (*membership, error))?,
         }
@@ -111,7 +111,7 @@ fn join(socket: &Socket, memberships: &[Membership], index: u32) -> Result<(), (
 pub(super) fn rejoin(setup: &LaneSetup, socket: &Socket, gone: u32, now: u32) -> Result<(), String> {
     let memberships = memberships(&setup.listener, &setup.plan);
     for membership in &memberships {
-        // Those of an earlier try are left as well: a second time they could not be joined.
+        // Also those of an earlier attempt: they could not be joined a second time.
         for index in [gone, now] {
             let _ = socket.leave_multicast(membership.group, index, membership.source);
         }
@@ -140,8 +140,7 @@ fn failure(setup: &LaneSetup, what: &str, error: &io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::EngineKind;
-    use crate::config::{Config, HostView};
+    use crate::config::{Config, EngineKind, HostView};
     use crate::plan::engine::Choice;
     use crate::plan::{Interfaces, PipelinePlan, PlacementInput};
 

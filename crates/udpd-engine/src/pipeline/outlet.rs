@@ -1,15 +1,15 @@
 //! Where the datagrams of a lane leave its receiver: through a channel to the consumer of a sink, or into the sink
 //! itself, on this very thread.
 //!
-//! An inline sink is run to completion. The batch goes from the receive call to the sink and back to the pool, nobody
-//! is woken and nothing waits in between. So such a sink never waits either, and has decided the fate of a batch when
-//! it is flushed behind it: what its peer or the kernel does not take at once fails. The books are those of a consumer,
+//! An inline sink is run to completion. The batch goes from the receive call to the sink and back to the pool; no
+//! thread is woken and nothing waits in between. So such a sink never waits either, and has decided about a batch when
+//! it is flushed after it: what its peer or the kernel does not take at once fails. It has the ledger of a consumer,
 //! one for each lane.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::stay::Stays;
+use super::latency_sampling::ResidenceTracker;
 use udpd_base::handover::batch::Parcel;
 use udpd_base::handover::pool::Pool;
 use udpd_base::handover::route::{NotTaken, RoomTimeout, SinkRoute};
@@ -19,7 +19,7 @@ use udpd_base::sink::Sink;
 
 /// One way out of a lane.
 #[derive(Debug)]
-pub enum Outlet {
+pub(super) enum Outlet {
     /// To a consumer.
     Channel(SinkRoute),
     /// Into a sink of this lane's own.
@@ -28,29 +28,29 @@ pub enum Outlet {
 
 /// A sink that its receiver runs.
 #[derive(Debug)]
-pub struct InlineSink {
+pub(super) struct InlineSink {
     /// By its index in the configuration.
-    pub(super) place: usize,
-    /// What it does on that thread.
+    pub(super) index: usize,
+    /// What the sandbox of that thread has to allow for it.
     pub(super) roles: Vec<ThreadRole>,
     pub(super) sink: Box<dyn Sink>,
     pub(super) ledger: Arc<ConsumerLedger>,
     /// What it counts, by listener.
     pub(super) tallies: Tallies,
-    /// How long it took.
-    pub(super) stays: Stays,
+    /// Measures how long datagrams stayed.
+    pub(super) residence: ResidenceTracker,
 }
 
 impl Outlet {
     /// The sink, by its index in the configuration.
-    pub fn sink(&self) -> usize {
+    pub(super) fn sink(&self) -> usize {
         match self {
             Self::Channel(route) => route.sink,
-            Self::Inline(inline) => inline.place,
+            Self::Inline(inline) => inline.index,
         }
     }
 
-    /// What a receiver does besides, because of it.
+    /// What the sandbox of the receiver has to allow for it.
     pub(super) fn roles(&self) -> &[ThreadRole] {
         match self {
             Self::Channel(_) => &[],
@@ -65,8 +65,8 @@ impl Outlet {
         }
     }
 
-    /// True when a batch that is handed over now would be looked at soon.
-    pub fn is_awaited(&self) -> bool {
+    /// Whether a batch that is handed over now would be looked at soon.
+    pub(super) fn is_awaited(&self) -> bool {
         match self {
             Self::Channel(route) => route.is_awaited(),
             Self::Inline(_) => true,
@@ -78,16 +78,16 @@ impl Outlet {
         matches!(self, Self::Channel(route) if route.may_block())
     }
 
-    /// Wakes the consumer, if something was left for it quietly.
+    /// Wakes the consumer, if something was handed to it quietly.
     pub(super) fn ring(&mut self) {
         if let Self::Channel(route) = self {
             route.ring();
         }
     }
 
-    /// Hands the datagrams of a batch over, see [`SinkRoute::hand`]. What nobody takes is counted in the books of the
+    /// Hands the datagrams of a batch over, see [`SinkRoute::hand`]. What is not taken is counted in the ledger of the
     /// lane.
-    pub fn hand(
+    pub(super) fn hand(
         &mut self,
         parcel: &Parcel,
         is_full: bool,
@@ -129,12 +129,12 @@ impl InlineSink {
         tally.taken += datagrams;
         tally.pending += datagrams;
         if let Some(stamp) = parcel.stamp {
-            self.stays.begin(stamp, parcel.listener, &self.tallies);
+            self.residence.track(stamp, parcel.listener, &self.tallies);
         }
         self.sink.accept(parcel, &mut self.tallies);
         self.sink.flush(&mut self.tallies);
         debug_assert_eq!(self.tallies[parcel.listener].pending, 0, "an inline sink keeps nothing");
         self.ledger.publish(&mut self.tallies);
-        self.stays.note(&self.tallies);
+        self.residence.measure_decided(&self.tallies);
     }
 }

@@ -4,10 +4,10 @@
 //! a batch from the pool, the counts, the hand-over, and a look at the stop flag. It blocks in the kernel and nowhere
 //! else, unless the operator chose `when_full = "block"`.
 //!
-//! What it is handed to is an outlet: the channel of a consumer, or a sink that runs here, see
+//! A batch goes to an outlet: the channel of a consumer, or a sink that runs on this thread, see
 //! [`outlet`](super::outlet).
 //!
-//! A short batch is handed over at once, with one exception: while every consumer naps or is behind nobody would look
+//! A short batch is handed over at once, with one exception: while every consumer naps or is behind, none would look
 //! at it, and the receiver rests a moment as well and fills the batch up, because waking up and handing over between
 //! cores both cost as much as receiving several datagrams. What waits for a consumer that is behind is packed, see
 //! [`route`](udpd_base::handover::route), so a short batch takes no more memory than a full one has for its datagrams.
@@ -16,16 +16,14 @@
 //! woken once, before the next rest: they come in dozens then, and each wake-up costs as much as several of them.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mmsg::{Engine, RecvBatch, Socket, Wait};
+use mmsg::{Engine, RecvBatch, Socket, Wait, xdp};
 
+use super::latency_sampling::{BATCHES_PER_SAMPLE, BatchSampler};
 use super::outlet::Outlet;
-use super::refusals::Refusals;
-use super::sampling::{BATCHES_PER_SAMPLE, Sampling};
-use super::successor::Successor;
 use udpd_base::handover::batch::{Parcel, exclusive, put_stamp};
 use udpd_base::handover::pool::Pool;
 use udpd_base::handover::route::RoomTimeout;
@@ -39,7 +37,7 @@ use udpd_inspect::upstream::Observer;
 /// make it as long as that.
 const DRAIN_AFTER_GIVE_UP: Duration = Duration::from_millis(500);
 
-/// How long a receiver rests while nobody would look at what it receives.
+/// How long a receiver rests while no consumer would look at what it receives.
 const REST: Duration = Duration::from_micros(250);
 
 /// The receive buffer that holds what may arrive during a rest, several times over, at two million a second.
@@ -56,7 +54,7 @@ const MESSAGE_BYTES_MIN: usize = 512;
 
 /// The two flags by which the pipeline ends its threads.
 #[derive(Debug, Default)]
-pub struct Stop {
+pub struct StopSignal {
     /// Receive nothing new, hand over what is there, end.
     pub requested: AtomicBool,
     /// How long to wait for a consumer that does not take anything.
@@ -65,55 +63,55 @@ pub struct Stop {
 
 /// Everything a receiver thread owns.
 #[derive(Debug)]
-pub struct Receiver {
+pub(super) struct Receiver {
     /// What receives from the socket of the lane. It may belong to this thread alone.
-    pub engine: Engine,
-    pub pool: Pool,
+    pub(super) engine: Engine,
+    pub(super) pool: Pool,
     /// What the kernel granted as receive buffer.
-    pub receive_buffer_bytes: usize,
+    pub(super) receive_buffer_bytes: usize,
     /// Where its datagrams go, in the order of the listener's sinks.
-    pub outlets: Vec<Outlet>,
-    /// The books of this lane.
-    pub ledger: Arc<LaneLedger>,
+    pub(super) outlets: Vec<Outlet>,
+    /// The ledger of this lane.
+    pub(super) ledger: Arc<LaneLedger>,
     /// The index of this lane, for the log.
-    pub lane: usize,
+    pub(super) lane: usize,
     /// Drop what is longer than a slot.
-    pub drop_truncated: bool,
-    /// What takes off headers that name the true senders, where there are any.
-    pub unwrapper: Option<Unwrapper>,
-    /// What reads the numbers of its datagrams, where they have any.
-    pub observer: Option<Box<Observer>>,
-    /// What is refused, where the listener refuses anything.
-    pub policy: Option<Box<Policy>>,
+    pub(super) drop_truncated: bool,
+    /// Takes off headers that name the true senders, where there are any.
+    pub(super) unwrapper: Option<Unwrapper>,
+    /// Reads the numbers of its datagrams, where they have any.
+    pub(super) observer: Option<Box<Observer>>,
+    /// Drops what the listener refuses, where it refuses anything.
+    pub(super) policy: Option<Box<Policy>>,
     /// Let datagrams gather this long before a batch is taken that would not be full.
-    pub gather: Duration,
-    pub stop: Arc<Stop>,
-    pub sampling: Sampling,
+    pub(super) gather: Duration,
+    pub(super) stop: Arc<StopSignal>,
+    pub(super) sampler: BatchSampler,
     /// Trains are counted in the samples.
-    pub seeks_trains: bool,
-    /// Where a socket is left that is to be received from instead.
-    pub successor: Arc<Successor>,
-    /// Somebody goes on with its socket when it ends.
-    pub is_kept: Arc<AtomicBool>,
-    /// Sockets that nothing arrives at any more, and that are read to their end before its own.
-    pub leavings: Vec<Arc<Socket>>,
+    pub(super) seeks_trains: bool,
+    /// Where it finds a new socket.
+    pub(super) socket_swap: Arc<SocketSwap>,
+    /// Its socket is not read to the end, because another lane or process goes on with it.
+    pub(super) socket_survives: Arc<AtomicBool>,
+    /// Sockets at which nothing arrives any more. They are read to their end before its own.
+    pub(super) sockets_to_drain: Vec<Arc<Socket>>,
     /// Datagrams gather, and a full batch was taken: there may be more, which is looked at before the next rest, and
     /// before consumers are woken.
     pub(super) has_more: bool,
-    /// Frames that its engine has refused and counts itself.
-    pub(super) refusals: Refusals,
+    /// The frames that its engine refuses.
+    pub(super) refusals: EngineRefusals,
 }
 
 impl Receiver {
     /// Receives until told to stop, then drains the socket. What was published last is final.
-    pub fn run(mut self) {
+    pub(super) fn run(mut self) {
         self.outlets.iter_mut().for_each(Outlet::begin);
         self.receive_all(&mut LaneTally::default());
         self.outlets.into_iter().for_each(Outlet::finish);
     }
 
     fn receive_all(&mut self, tally: &mut LaneTally) {
-        self.read_leavings(tally);
+        self.drain_others(tally);
         let wait = if self.gather.is_zero() { Wait::Block } else { Wait::Gather(self.gather) };
         while !self.stop.requested.load(Ordering::Relaxed) {
             if self.step(tally, if self.has_more { Wait::No } else { wait }) == 0 {
@@ -130,20 +128,20 @@ impl Receiver {
             return;
         }
         self.change_socket(tally);
-        if self.is_kept.load(Ordering::Relaxed) {
+        if self.socket_survives.load(Ordering::Relaxed) {
             self.leave_the_rest(tally);
         } else {
             self.drain(tally);
         }
     }
 
-    /// Delivers what waits in sockets that no lane goes on with, before anything of its own, so that the order stays.
-    fn read_leavings(&mut self, tally: &mut LaneTally) {
-        for socket in std::mem::take(&mut self.leavings) {
-            if let Err(error) = self.read_leaving(&socket, tally) {
+    /// Delivers what waits in sockets that have no lane any more, before anything of its own, so that the order stays.
+    fn drain_others(&mut self, tally: &mut LaneTally) {
+        for socket in std::mem::take(&mut self.sockets_to_drain) {
+            if let Err(error) = self.drain_other(&socket, tally) {
                 self.ledger.note_uncountable();
                 log::error!(
-                    "lane {}: cannot read to its end a socket that has no lane any more: {error}; nobody knows how \
+                    "lane {}: cannot read to its end a socket that has no lane any more: {error}; it is not known how \
                      much is lost, so arrived and residual are null",
                     self.lane
                 );
@@ -151,9 +149,8 @@ impl Receiver {
         }
     }
 
-    /// Nothing arrives there any more. Where something does all the same, it takes no more than may have been there.
-    /// An interrupted call may say once that nothing is left.
-    fn read_leaving(&mut self, socket: &Socket, tally: &mut LaneTally) -> io::Result<()> {
+    /// Nothing arrives there any more. Where something does all the same, it takes no more than a socket can hold.
+    fn drain_other(&mut self, socket: &Socket, tally: &mut LaneTally) -> io::Result<()> {
         let mut messages_left = messages_max(socket);
         loop {
             let mut parcel = self.pool.take().expect("the last batch is never given away");
@@ -179,7 +176,7 @@ impl Receiver {
         }
     }
 
-    /// Delivers what the engine has taken out of the socket and nothing more: the rest is for whoever goes on with it.
+    /// Delivers what the engine has taken out of the socket and nothing more: the rest is for the next receiver.
     fn leave_the_rest(&mut self, tally: &mut LaneTally) {
         loop {
             let mut parcel = self.pool.take().expect("the last batch is never given away");
@@ -197,7 +194,7 @@ impl Receiver {
                     self.ledger.publish(tally);
                     self.ledger.note_uncountable();
                     log::error!(
-                        "lane {}: cannot take out of its ring what it has received: {error}; nobody knows how much \
+                        "lane {}: cannot take out of its ring what it has received: {error}; it is not known how much \
                          that is, so arrived and residual are null",
                         self.lane
                     );
@@ -208,10 +205,10 @@ impl Receiver {
         }
     }
 
-    /// Receives from the socket that was left for it, if one was. Nothing arrives at the one before any more: what is
-    /// in it is taken first.
+    /// Goes over to a new socket, if one was offered. Nothing arrives at the old one any more: what is in it is taken
+    /// first.
     fn change_socket(&mut self, tally: &mut LaneTally) {
-        let Some(socket) = self.successor.pick_up() else { return };
+        let Some(socket) = self.socket_swap.take() else { return };
         self.engine.finish();
         // An interrupted socket may say once that it is empty when it is not.
         for _ in 0..2 {
@@ -223,9 +220,9 @@ impl Receiver {
         self.observer.iter_mut().for_each(|observer| observer.note_other_socket());
     }
 
-    /// Arrivals are refused by now. The engine hands out what it has taken out of the socket before what is still in
-    /// it. What was on its way between interrupt and socket gets a moment, and two empty looks in a row mean that
-    /// nothing is left.
+    /// Reads the socket to its end, when arrivals are refused. The engine hands out what it has taken out of the socket
+    /// before what is still in it. What was on its way between interrupt and socket gets a moment, and two empty looks
+    /// in a row mean that nothing is left.
     fn drain(&mut self, tally: &mut LaneTally) {
         self.engine.finish();
         let mut empty_looks = 0;
@@ -262,19 +259,19 @@ impl Receiver {
             return 0;
         }
         tally.calls += 1;
-        // Before it rests: what came first has waited longest.
-        let arrived = self.sampling.is_due().then(Instant::now);
+        // The time before it rests: what came first has waited longest.
+        let arrived = self.sampler.is_due().then(Instant::now);
         self.fill_up(tally, batch);
         let messages = batch.messages();
         self.hand_over(tally, parcel, arrived);
         messages
     }
 
-    /// Fills a short batch up for as long as nobody would look at it and something comes.
+    /// Fills a short batch up for as long as no consumer would look at it and something comes.
     fn fill_up(&mut self, tally: &mut LaneTally, batch: &mut RecvBatch) {
         while !batch.is_full() && self.may_rest() {
             threads::blocking(|| std::thread::sleep(REST));
-            // A failure here is told again by the next call, which has the means against it.
+            // The next call meets a failure again, and handles it.
             if self.engine.receive_more(batch, Wait::No).unwrap_or(0) == 0 {
                 return;
             }
@@ -282,8 +279,8 @@ impl Receiver {
         }
     }
 
-    /// True while nobody would look at a batch and the socket has room for what arrives meanwhile. Where datagrams
-    /// gather they have had their rest.
+    /// True while no consumer would look at a batch and the socket has room for what arrives meanwhile. Where datagrams
+    /// gather the engine has rested already.
     fn may_rest(&self) -> bool {
         self.gather.is_zero()
             && self.receive_buffer_bytes >= REST_BUFFER_BYTES
@@ -296,8 +293,8 @@ impl Receiver {
         !self.gather.is_zero() && (self.outlets.len() == 1 || !self.outlets.iter().any(Outlet::may_block))
     }
 
-    /// Counts what is in the batch, publishes, and gives the batch to every sink; with the time of its arrival, where
-    /// it is a sample.
+    /// Counts what is in the batch, publishes, and gives the batch to every sink. `arrived` is the time of its arrival
+    /// where it is a sample.
     fn hand_over(&mut self, tally: &mut LaneTally, mut parcel: Parcel, arrived: Option<Instant>) {
         let batch = exclusive(&mut parcel);
         let summary = *batch.summary();
@@ -356,15 +353,15 @@ fn messages_max(socket: &Socket) -> usize {
 
 /// Fills the batch and returns the number of messages.
 ///
-/// A failed call loses nothing, the datagrams stay in the socket; it is counted, and said once. What the call for many
-/// cannot have is received one by one, for as long as that is so.
+/// A failed call loses nothing, the datagrams stay in the socket; it is counted, and logged once. While the call for
+/// many fails each datagram is received by a call of its own.
 fn receive(
     engine: &mut Engine,
     batch: &mut RecvBatch,
     wait: Wait,
     lane: usize,
     tally: &mut LaneTally,
-    refusals: &mut Refusals,
+    refusals: &mut EngineRefusals,
 ) -> usize {
     threads::blocking(|| engine.receive(batch, wait)).unwrap_or_else(|error| {
         tally.receive_errors += 1;
@@ -384,4 +381,89 @@ fn receive(
         }
         messages
     })
+}
+
+/// Frames that the engine of an XDP queue has taken and refused. The kernel would have dropped them before they were in
+/// a socket; past its stack no other counter has them, so here they are received and dropped, by reason.
+#[derive(Debug, Default)]
+pub(super) struct EngineRefusals {
+    counted: xdp::Tally,
+    /// Nothing comes out of the queue any more.
+    pub(super) has_lost_its_queue: bool,
+}
+
+impl EngineRefusals {
+    /// Counts what was refused since the last call as received and dropped. Returns the tally of the engine when its
+    /// ring was not empty, or has become so.
+    pub(super) fn count(&mut self, engine: &Engine, tally: &mut LaneTally) -> Option<xdp::Tally> {
+        let now = engine.xdp_tally()?;
+        let dropped = &mut tally.dropped;
+        let before = &self.counted;
+        for (now, before, counter) in [
+            (now.malformed, before.malformed, &mut dropped.malformed),
+            (now.header_checksum, before.header_checksum, &mut dropped.header_checksum),
+            (now.checksum, before.checksum, &mut dropped.checksum),
+            (now.no_checksum, before.no_checksum, &mut dropped.no_checksum),
+        ] {
+            *counter += now - before;
+            tally.received += now - before;
+        }
+        let is_news = now.waiting > 0 || self.counted.waiting > 0;
+        self.counted = now;
+        is_news.then_some(now)
+    }
+
+    /// Notes that the interface is gone, or that the kernel denies a call without which no frame comes.
+    pub(super) fn lose_queue(&mut self, lane: usize, error: &io::Error) {
+        self.has_lost_its_queue = true;
+        log::error!(
+            "lane {lane}: its receive queue can be received no more: {error}; the interface was removed, or the kernel \
+             denies a call; from now on the sockets of the listener receive what comes, until udpd can make its engine \
+             anew"
+        );
+    }
+}
+
+/// The mailbox for a socket that takes the place of another under a running receiver: offered by the main thread, taken
+/// by the receiver.
+///
+/// A receiver looks only when a receive call came back with nothing, which happens when its socket was interrupted. So
+/// a lane whose socket is never replaced never looks.
+#[derive(Debug, Default)]
+pub(super) struct SocketSwap {
+    is_full: AtomicBool,
+    socket: Mutex<Option<Arc<Socket>>>,
+}
+
+impl SocketSwap {
+    /// Offers a socket that is ready to be received from. One that was not taken yet is dropped.
+    pub(super) fn offer(&self, socket: Arc<Socket>) {
+        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
+        self.is_full.store(true, Ordering::Release);
+    }
+
+    /// Takes what was offered, if anything was.
+    pub(super) fn take(&self) -> Option<Arc<Socket>> {
+        if !self.is_full.swap(false, Ordering::Acquire) {
+            return None;
+        }
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mmsg::Family;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_taken_once_and_the_last_one_offered_counts() {
+        let socket_swap = SocketSwap::default();
+        assert!(socket_swap.take().is_none());
+        let sockets = [(); 2].map(|()| Arc::new(Socket::new(Family::V4).expect("a socket")));
+        sockets.iter().for_each(|socket| socket_swap.offer(Arc::clone(socket)));
+        assert!(socket_swap.take().is_some_and(|socket| Arc::ptr_eq(&socket, &sockets[1])));
+        assert!(socket_swap.take().is_none());
+    }
 }

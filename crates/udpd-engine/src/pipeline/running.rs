@@ -1,60 +1,75 @@
-//! A running pipeline, as those see it who watch it: its lanes, its books, its files, and where its threads were put.
+//! A running pipeline: what the main thread reads from it, and what it changes while it runs.
+//!
+//! # New sockets under running receivers
+//!
+//! A socket that is bound to an interface is bound to its index. When the interface is removed the socket receives
+//! nothing any more, without an error, also after an interface of the same name has appeared. To bind it again takes
+//! CAP_NET_RAW, and takes it out of its group, whose program would then choose among no sockets. So every lane gets a
+//! new socket, made, grouped and bound as the first one was, which takes no more rights than that did. The old sockets
+//! receive nothing: nothing can be lost while the receivers change over, and what the kernel had dropped at them is
+//! counted to the end.
+//!
+//! Receive queues past the kernel's stack get their program again where an interface came back. Their engines are made
+//! anew with the lanes, by a replacement of the pipeline, because that interface may have other queues than before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Add;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 use mmsg::{Backing, GrantedBuffer, Socket, Waker};
 
-use super::books::Books;
-use super::bypass::Bypasses;
-use super::chronicle::Chronicle;
-use super::ending::Ending;
-use super::entry::Ended;
-use super::files::Files;
-use super::filters::Tables;
-use super::follower::Follower;
-use super::kept;
-use super::receiver::Stop;
-use super::relief::Relief;
-use super::setup::{self, LaneSetup};
-use super::successor::Successor;
+use super::consumer_handoff::ConsumerHandoff;
+use super::cumulative_ledger::CumulativeLedger;
+use super::draining::DrainingPipeline;
+use super::kernel_filters::SourceTables;
+use super::lane_setup::{self, LaneSetup};
+use super::pipeline_ledger::PipelineLedger;
+use super::receiver::{SocketSwap, StopSignal};
+use super::sequence_followers::SequenceFollower;
+use super::sink_files::SinkFiles;
+use super::start_gate::EndSignal;
+use super::xdp_programs::XdpPrograms;
+use super::{bind, inherited_sockets, multicast, socket};
 use crate::config::Config;
 use crate::plan::PipelinePlan;
+use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::handover::Caller;
 use udpd_base::ledger::snapshot::SharerSnapshot;
-use udpd_base::ledger::{Echoes, LaneLedger};
+use udpd_base::ledger::{Echoes, LaneLedger, QueueState, Trains};
 use udpd_base::os::holder;
 use udpd_base::os::threads::ThreadHandle;
+use udpd_sandbox::products::Product;
+use udpd_sandbox::warden;
 
 /// A running pipeline.
 #[derive(Debug)]
 pub struct Pipeline {
-    pub(super) chronicle: Arc<Chronicle>,
-    pub(super) books: Arc<Books>,
+    /// The ledger of all pipelines of this process.
+    pub(super) cumulative_ledger: Arc<CumulativeLedger>,
+    pub(super) own_ledger: Arc<PipelineLedger>,
     /// What it was made from.
     pub(super) config: Arc<Config>,
     pub(super) plan: Arc<PipelinePlan>,
-    pub(super) files: Files,
+    pub(super) files: SinkFiles,
     pub(super) lanes: Vec<Lane>,
     pub(super) consumers: Vec<ConsumerThread>,
-    pub(super) followers: Vec<Follower>,
+    pub(super) followers: Vec<SequenceFollower>,
     pub(super) pinned: Vec<Pinned>,
-    pub(super) stop: Arc<Stop>,
+    pub(super) stop: Arc<StopSignal>,
     /// What memory the blocks lie in, by node.
     pub(super) block_backings: Vec<Backing>,
-    /// Those before it that have yet to hand on all they hold.
-    pub(super) before: Vec<Ending>,
+    /// Earlier pipelines that have yet to hand on all they hold.
+    pub(super) draining: Vec<DrainingPipeline>,
     /// Memory was freed that the allocator may keep.
-    pub(super) has_freed: bool,
-    /// The sinks of those before that were given up when it began.
-    pub(super) given_up: BTreeSet<String>,
-    /// What stands at the interfaces whose queues go past the kernel's stack.
-    pub(super) bypasses: Bypasses,
+    pub(super) has_freed_memory: bool,
+    /// The sinks of earlier pipelines that were abandoned when this one began.
+    pub(super) abandoned_sinks: BTreeSet<String>,
+    pub(super) xdp_programs: XdpPrograms,
     /// The sources that the kernel refuses.
-    pub(super) tables: Tables,
+    pub(super) tables: SourceTables,
 }
 
 /// A running consumer.
@@ -65,36 +80,36 @@ pub(super) struct ConsumerThread {
     /// Wakes it.
     pub caller: Caller,
     /// Where it finds what it goes on with.
-    pub relief: Arc<Relief>,
+    pub handoff: Arc<ConsumerHandoff>,
     pub pinned: Pinned,
     /// Disconnected when its sink is closed.
-    pub ended: Ended,
-    /// Set when it has begun: one that follows others waits for their end.
+    pub ended: EndSignal,
+    /// Set when it has begun: it may have to wait for the end of others.
     pub has_begun: Arc<AtomicBool>,
     pub thread: JoinHandle<()>,
 }
 
-/// A thread that was put on some cores.
+/// A thread that was pinned to some cores.
 #[derive(Debug, Clone)]
 pub struct Pinned {
     /// What it is called in the log.
-    pub who: String,
+    pub name: String,
     pub thread: ThreadHandle,
-    /// The cores that it was to be put on.
+    /// The cores that it was to be pinned to.
     pub cores: Vec<usize>,
     /// Whether it was.
-    pub is_put: Arc<AtomicBool>,
+    pub is_pinned: Arc<AtomicBool>,
     /// The lane that it receives for, among all lanes.
     pub lane: Option<usize>,
 }
 
 impl Pinned {
-    /// Its number, for as long as it lives; `None` also while it was put nowhere.
+    /// Its number, for as long as it lives; `None` also while it is pinned nowhere.
     pub fn thread_id(&self) -> Option<i32> {
-        self.thread.thread_id().filter(|_| self.is_put.load(Ordering::Relaxed))
+        self.thread.thread_id().filter(|_| self.is_pinned.load(Ordering::Relaxed))
     }
 
-    /// Puts it on other cores; on all that there are, where none are named.
+    /// Moves it to other cores; to all allowed ones where none are named.
     pub(super) fn move_to(&mut self, cores: Vec<usize>) {
         if cores == self.cores {
             return;
@@ -103,19 +118,19 @@ impl Pinned {
         let allowed = || if cores.is_empty() { steer::allowed_cores() } else { Ok(cores.clone()) };
         match allowed().and_then(|wanted| steer::confine_thread(thread, &wanted)) {
             Ok(()) => {
-                self.is_put.store(!cores.is_empty(), Ordering::Relaxed);
+                self.is_pinned.store(!cores.is_empty(), Ordering::Relaxed);
                 self.cores = cores;
             }
             Err(error) => {
                 let wanted =
                     if cores.is_empty() { "that are free".to_owned() } else { steer::format_core_list(&cores) };
-                log::warn!("{} stays on the cores of before: cannot move it to the cores {wanted}: {error}", self.who);
+                log::warn!("{} stays on the cores of before: cannot move it to the cores {wanted}: {error}", self.name);
             }
         }
     }
 }
 
-/// A running lane and what the operator should know of it.
+/// A running lane.
 #[derive(Debug)]
 pub struct Lane {
     /// What it was made from.
@@ -128,22 +143,38 @@ pub struct Lane {
     pub buffer: Option<GrantedBuffer>,
     pub(super) backing: Backing,
     pub(super) ledger: Arc<LaneLedger>,
-    pub(super) successor: Arc<Successor>,
-    /// Somebody goes on with its socket when this process ends: it is neither deafened nor read to its end then.
-    pub(super) is_kept: Arc<AtomicBool>,
+    pub(super) socket_swap: Arc<SocketSwap>,
+    /// The socket outlives this pipeline, for another process or a replacement: it refuses no arrivals at the end, and
+    /// is not read to its end.
+    pub(super) socket_survives: Arc<AtomicBool>,
     pub(super) waker: Result<Waker, String>,
     pub(super) receiver: JoinHandle<()>,
 }
 
+/// How the XDP queues of one listener fare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct XdpQueues {
+    pub listener: String,
+    pub interface: String,
+    /// The index of the interface that the program is attached to.
+    pub stands_at: Option<u32>,
+    /// The index of the interface that the sockets beside it are bound to.
+    pub bound_to: Option<u32>,
+    /// How many have a lane.
+    pub lanes: usize,
+    /// How many of these have an engine.
+    pub running: usize,
+}
+
 impl Pipeline {
-    /// The sinks of those before whose datagrams were given up when it began.
-    pub fn given_up(&self) -> &BTreeSet<String> {
-        &self.given_up
+    /// The sinks of earlier pipelines whose datagrams were given up when it began.
+    pub fn abandoned_sinks(&self) -> &BTreeSet<String> {
+        &self.abandoned_sinks
     }
 
-    /// The books, for everybody who wants to read them.
-    pub fn books(&self) -> Arc<Chronicle> {
-        Arc::clone(&self.chronicle)
+    /// The ledger of all pipelines of this process.
+    pub fn ledger(&self) -> Arc<CumulativeLedger> {
+        Arc::clone(&self.cumulative_ledger)
     }
 
     /// The plan that it was made from.
@@ -151,13 +182,22 @@ impl Pipeline {
         Arc::clone(&self.plan)
     }
 
-    /// The files of all sinks, for whoever wants them reopened.
-    pub fn files(&self) -> Files {
+    /// The files of all sinks, to have them reopened.
+    pub fn files(&self) -> SinkFiles {
         self.files.clone()
     }
 
     pub fn lanes(&self) -> &[Lane] {
         &self.lanes
+    }
+
+    pub fn lanes_of(&self, listener: usize) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().filter(move |lane| lane.setup.plan.listener == listener)
+    }
+
+    /// The threads that were pinned to cores.
+    pub fn pinned(&self) -> &[Pinned] {
+        &self.pinned
     }
 
     /// Why some memory for datagrams is not in huge pages: of lanes and of nodes, one reason for each that is not.
@@ -170,26 +210,12 @@ impl Pipeline {
         backings.filter_map(reason).collect()
     }
 
-    /// The threads of the consumers of a sink, those of before among them.
+    /// The threads of the consumers of a sink, also those of earlier pipelines.
     pub fn threads_of_sink(&self, sink: &str) -> Vec<i32> {
         let own = self.consumers.iter().filter(|consumer| self.config.sinks[consumer.sink].name == sink);
-        let before = self.before.iter().flat_map(|ending| &ending.consumers).filter(|last| last.sink == sink);
-        let known = own.map(|consumer| &consumer.pinned.thread).chain(before.map(|last| &last.known));
+        let earlier = self.draining.iter().flat_map(|earlier| &earlier.finishing).filter(|own| own.sink == sink);
+        let known = own.map(|consumer| &consumer.pinned.thread).chain(earlier.map(|consumer| &consumer.known));
         known.filter_map(ThreadHandle::thread_id).collect()
-    }
-
-    /// The threads that were put on cores.
-    pub fn pinned(&self) -> &[Pinned] {
-        &self.pinned
-    }
-
-    pub fn lanes_of(&self, listener: usize) -> impl Iterator<Item = &Lane> {
-        self.lanes.iter().filter(move |lane| lane.setup.plan.listener == listener)
-    }
-
-    /// Looks after what stands at interfaces: to be called once a second.
-    pub fn follow_addresses(&self) {
-        self.bypasses.follow();
     }
 
     /// The inodes of the sockets of all lanes, as they are now.
@@ -197,18 +223,18 @@ impl Pipeline {
         self.lanes.iter().filter_map(|lane| holder::inode_of(lane.ledger.socket()?).ok()).collect()
     }
 
-    /// The listeners that relay, by index, with where to and with what of the sample has come before.
+    /// The listeners that relay, by index, with their destinations and with what of the sample had come before.
     pub fn relayed(&self) -> impl Iterator<Item = (usize, Vec<(&str, SocketAddr)>, Echoes)> {
         self.config.listeners.iter().enumerate().filter_map(|(index, listener)| {
             let echoes: Vec<Echoes> = self.lanes_of(index).filter_map(|lane| lane.ledger.echoes()).collect();
             let sum = |count: fn(&Echoes) -> u64| echoes.iter().map(count).sum();
             let sum = Echoes { datagrams: sum(|echoes| echoes.datagrams), repeated: sum(|echoes| echoes.repeated) };
-            let destinations = setup::destinations(&self.config, listener);
+            let destinations = lane_setup::destinations(&self.config, listener);
             (!destinations.is_empty()).then_some((index, destinations, sum))
         })
     }
 
-    /// Who sent more than half of what the lanes of a listener received of late, if there is one.
+    /// The sender of more than half of what the lanes of a listener received of late, if there is one.
     pub fn busiest_sender(&self, listener: usize) -> Option<IpAddr> {
         let mut senders: BTreeMap<IpAddr, u64> = BTreeMap::new();
         for sender in self.lanes_of(listener).flat_map(|lane| lane.ledger.senders()) {
@@ -218,9 +244,89 @@ impl Pipeline {
         senders.into_iter().find(|(_, datagrams)| datagrams * 2 > sum).map(|(sender, _)| sender)
     }
 
-    /// Writes down who else is on the port of a listener; `None` when nobody can see that.
-    pub fn note_sharers(&self, listener: usize, sharers: Option<Vec<SharerSnapshot>>) {
-        *self.books.listeners[listener].sharers.lock().unwrap_or_else(PoisonError::into_inner) = sharers;
+    /// Writes down which other sockets share the port of a listener; `None` when that cannot be seen.
+    pub fn set_port_sharers(&self, listener: usize, sharers: Option<Vec<SharerSnapshot>>) {
+        *self.own_ledger.listeners[listener].sharers.lock().unwrap_or_else(PoisonError::into_inner) = sharers;
+    }
+
+    /// The trains that the lanes of a listener have seen in their samples.
+    pub fn trains_of(&self, listener: usize) -> Trains {
+        self.lanes_of(listener).map(|lane| lane.ledger.trains()).fold(Trains::default(), Trains::add)
+    }
+
+    /// The XDP queues of every listener that has some.
+    pub fn xdp_queues(&self) -> Vec<XdpQueues> {
+        let listeners = self.config.listeners.iter().enumerate().filter(|(_, listener)| listener.is_past_the_stack());
+        let queues = listeners.map(|(index, listener)| {
+            let of_queues = || self.lanes_of(index).filter(|lane| !lane.setup.plan.has_socket());
+            let runs = |lane: &&Lane| lane.ledger.queue().is_some_and(|queue| queue.is_running);
+            XdpQueues {
+                listener: listener.name.clone(),
+                interface: listener.interface.clone().unwrap_or_default(),
+                stands_at: self.xdp_programs.stands_at(&listener.name),
+                bound_to: self.lanes_of(index).find_map(Lane::bound_interface),
+                lanes: of_queues().count(),
+                running: of_queues().filter(runs).count(),
+            }
+        });
+        queues.collect()
+    }
+
+    /// Follows the addresses and the MTU of the interfaces with XDP programs: to be called once a second.
+    pub fn follow_interfaces(&self) {
+        self.xdp_programs.follow();
+    }
+
+    /// Attaches the program of a listener to its interface again, and finds out whether its queues can have sockets:
+    /// all that may be refused for want of a right, before the lanes are made anew for it.
+    pub fn reattach_xdp_program(&self, listener: &str) -> Result<(), Failure> {
+        self.xdp_programs.reattach(listener)?;
+        let refused = |error| Failure::new(ExitCode::Permission, format!("listener {listener}: {error}"));
+        warden::have_made(Product::QueueSocket, &[]).map(drop).map_err(refused)
+    }
+
+    /// Writes down why the XDP queues of a listener have no engine.
+    pub fn set_queue_state(&self, listener: &str, state: QueueState) {
+        let own = self.lanes.iter().filter(|lane| lane.setup.listener.name == listener);
+        own.for_each(|lane| lane.ledger.note_queue_state(state));
+    }
+
+    /// Makes new sockets for all lanes of a listener, as it made the first ones, and lets the receivers go over to
+    /// them. After an error everything is as it was.
+    pub fn replace_sockets(&self, listener: usize) -> Result<(), Failure> {
+        let lanes: Vec<&Lane> = self.lanes_of(listener).filter(|lane| lane.setup.plan.has_socket()).collect();
+        let made = lanes.iter().map(|lane| socket::make(&lane.setup).map(|(socket, _)| Arc::new(socket)));
+        let sockets: Vec<Arc<Socket>> = made.collect::<Result<_, _>>()?;
+        for (socket, section) in sockets.iter().zip(&self.own_ledger.listeners[listener].lanes) {
+            if let Some(Err(error)) = section.arrivals.as_ref().map(|arrivals| arrivals.attach(socket)) {
+                log::warn!(
+                    "cannot count any longer on which cores datagrams arrive: {error}; wrong_cpu stays as it is"
+                );
+            }
+        }
+        let setups: Vec<&LaneSetup> = lanes.iter().map(|lane| &lane.setup).collect();
+        let own: Vec<(&LaneSetup, Arc<Socket>)> = setups.iter().copied().zip(sockets.iter().cloned()).collect();
+        let arrivals = self.own_ledger.listeners[listener].lanes.iter().map(|section| section.arrivals.as_ref());
+        match self.tables.filters(own.iter().zip(arrivals)) {
+            Ok(filters) => filters.attach(),
+            Err(failure) => log::warn!("{failure}; udpd refuses what they refused, until it is restarted"),
+        }
+        // Other sockets at the address are those that are to be replaced, so all may join.
+        bind::bind_all(&setups, &sockets, None, |_| Ok(()))?;
+        for (lane, socket) in lanes.iter().zip(sockets) {
+            let before = lane.ledger.replace_socket(Arc::clone(&socket));
+            lane.socket_swap.offer(socket);
+            if let Some(Err(error)) = before.map(|before| before.interrupt()) {
+                log::error!("{}: cannot wake its receiver: {error}", lane.setup);
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins on the interface with the index `now` what the lanes of a listener had joined on one that is gone.
+    pub fn rejoin(&self, listener: usize, gone: u32, now: u32) -> Result<(), String> {
+        let mut with_sockets = self.lanes_of(listener).filter_map(|lane| Some((lane, lane.socket()?)));
+        with_sockets.try_for_each(|(lane, socket)| multicast::rejoin(&lane.setup, &socket, gone, now))
     }
 }
 
@@ -230,20 +336,20 @@ impl Lane {
         self.ledger.socket()?.bound_interface().ok().filter(|index| *index > 0)
     }
 
-    /// What its socket is called where it is kept.
-    pub fn name_when_kept(&self) -> String {
-        kept::name_of(&self.setup.listener, &self.setup.plan)
+    /// What its socket is called in the descriptor store and in a take-over.
+    pub fn socket_name(&self) -> String {
+        inherited_sockets::socket_name(&self.setup.listener, &self.setup.plan)
     }
 
-    /// What it receives from now; `None` where it takes a queue past the kernel's stack.
+    /// What it receives from now; `None` where it takes an XDP queue.
     pub fn socket(&self) -> Option<Arc<Socket>> {
         self.ledger.socket()
     }
 
-    /// Whether somebody keeps its socket open, who hands it to the next process.
-    pub fn note_kept(&self, is_kept: bool) {
-        self.is_kept.store(is_kept, Ordering::Relaxed);
-        if let (true, Err(why)) = (is_kept, &self.waker) {
+    /// Says whether its socket outlives this process: a service manager or another process has it as well.
+    pub fn set_socket_survives(&self, socket_survives: bool) {
+        self.socket_survives.store(socket_survives, Ordering::Relaxed);
+        if let (true, Err(why)) = (socket_survives, &self.waker) {
             log::warn!(
                 "{}: nothing can wake its receiver but a datagram ({why}); where none comes the end of this process \
                  is late, and arrived and residual are then null",
@@ -252,17 +358,17 @@ impl Lane {
         }
     }
 
+    pub fn socket_survives(&self) -> bool {
+        self.socket_survives.load(Ordering::Relaxed)
+    }
+
     /// Ends a wait of its receiver, unless that is just about to begin.
     pub(super) fn wake(&self) -> Result<(), String> {
         self.waker.as_ref().map_err(String::clone)?.wake().map_err(|error| error.to_string())
     }
 
-    pub fn is_kept(&self) -> bool {
-        self.is_kept.load(Ordering::Relaxed)
-    }
-
     /// Writes down on which cores its receiver may run now.
-    pub fn note_cores(&self, cores: &[usize]) {
+    pub fn set_cores(&self, cores: &[usize]) {
         self.ledger.note_core(only(cores));
     }
 
@@ -276,7 +382,7 @@ impl Lane {
     }
 }
 
-/// The core of a list that has one alone.
+/// The core of a list of one.
 pub(super) fn only(cores: &[usize]) -> Option<usize> {
     match cores {
         [core] => Some(*core),
@@ -302,8 +408,8 @@ mod tests {
         let (first, last) = (all[0], all[all.len() - 1]);
         let id = known.thread_id().expect("it lives");
         steer::confine_thread(id, &[first]).expect("one of its cores");
-        let is_put = Arc::new(AtomicBool::new(true));
-        let mut pinned = Pinned { who: "it".to_owned(), thread: known, cores: vec![first], is_put, lane: None };
+        let is_pinned = Arc::new(AtomicBool::new(true));
+        let mut pinned = Pinned { name: "it".to_owned(), thread: known, cores: vec![first], is_pinned, lane: None };
         let cores = || steer::cores_of_thread(id).expect("it lives");
         pinned.move_to(vec![last]);
         assert_eq!((cores(), pinned.thread_id()), (vec![last], Some(id)));
@@ -313,6 +419,6 @@ mod tests {
         pinned.move_to(Vec::new());
         assert_eq!((cores(), pinned.thread_id()), (all, None));
         drop(stop);
-        assert!(thread.join().expect("it ends"), "nobody sends");
+        assert!(thread.join().expect("it ends"), "the channel is disconnected");
     }
 }

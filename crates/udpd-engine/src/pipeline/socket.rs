@@ -1,6 +1,6 @@
-//! Making the socket of a lane: every option that a socket needs before it is bound, in one place, for the first socket
-//! of a lane and for one that takes its place. What cannot be had is an error where the listener would not be what was
-//! asked for, and a warning where it is only slower; each says the option, the value and the cure.
+//! Makes the socket of a lane, with every option that it needs before it is bound, for the first socket of a lane and
+//! for one that takes its place. What cannot be had is an error where the listener would not be what was asked for, and
+//! a warning where it is only slower; each says the option, the value and the cure.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use mmsg::{Engine, Family, GrantedBuffer, Socket};
 
+use super::lane_setup::LaneSetup;
 use super::multicast;
-use super::setup::LaneSetup;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::text::units::print_duration;
-use udpd_sandbox::warden;
-use udpd_sandbox::warden::Wish;
+use udpd_sandbox::warden::{self, Wish};
 
 /// The most packets that one look at a device's queue takes: as many as a softirq would.
 const BUSY_POLL_BUDGET_MAX: usize = 64;
@@ -45,24 +44,23 @@ pub(super) fn make(setup: &LaneSetup) -> Result<(Socket, GrantedBuffer), Failure
             option("SO_BINDTODEVICE", interface, ExitCode::Unavailable, cure, error)
         })?;
     }
-    glue(setup, &socket)?;
+    enable_gro(setup, &socket)?;
     let buffer = set_up(setup, &socket)?;
     Ok((socket, buffer))
 }
 
-/// Gives a socket that another process has kept the options of this lane, but trains ([`glue`]). It is bound, and goes
-/// on receiving.
+/// Gives an inherited socket the options of this lane, but GRO ([`enable_gro`]). It is bound, and goes on receiving.
 pub(super) fn go_on_with(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
-    // What somebody counted with, who is gone.
+    // The filter of a process that is gone, which counted with it.
     socket
         .accept_arrivals()
         .map_err(|error| cannot_set(setup, "SO_DETACH_FILTER", &0, ExitCode::Failure, "", &error))?;
-    change_what_can_go_back(setup, socket)
+    set_reversible_options(setup, socket)
 }
 
-/// Has the kernel glue datagrams into trains, if the lane takes them. What has come as a train stays one, so nobody who
-/// knows of none may receive from the socket any more.
-pub(super) fn glue(setup: &LaneSetup, socket: &Socket) -> Result<(), Failure> {
+/// Has the kernel join datagrams into trains, if the lane takes them. What has come as a train stays one, so no
+/// receiver without GRO may read from the socket any more.
+pub(super) fn enable_gro(setup: &LaneSetup, socket: &Socket) -> Result<(), Failure> {
     if !setup.plan.shape.control.gro {
         return Ok(());
     }
@@ -70,8 +68,8 @@ pub(super) fn glue(setup: &LaneSetup, socket: &Socket) -> Result<(), Failure> {
     socket.set_gro(true).map_err(|error| cannot_set(setup, "UDP_GRO", &true, ExitCode::Failure, cure, &error))
 }
 
-/// Gives a socket that another lane of this process still receives from as much room as this lane wants, and nothing
-/// that the other could not cope with. The rest is for [`change`].
+/// Gives a socket that another lane or process still receives from as much room as this lane wants, and nothing that
+/// the other could not cope with. The rest is for [`change`].
 pub(super) fn widen(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
     grant(setup, socket, false)
 }
@@ -104,13 +102,13 @@ fn is_better(within_reach: usize, wanted: usize, has: usize, may_lower: bool) ->
     within_reach > has || (within_reach < has && may_lower && !is_cut_down)
 }
 
-/// Gives a socket that was received from the options of this lane, and none that it had besides.
+/// Gives a socket that an earlier pipeline received from the options of this lane, and takes its others away.
 pub(super) fn change(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
-    glue(setup, socket)?;
-    change_what_can_go_back(setup, socket)
+    enable_gro(setup, socket)?;
+    set_reversible_options(setup, socket)
 }
 
-fn change_what_can_go_back(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
+fn set_reversible_options(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
     let control = setup.plan.shape.control;
     let option =
         |name: &str, value: &dyn std::fmt::Debug, error| cannot_set(setup, name, value, ExitCode::Failure, "", &error);
@@ -158,15 +156,15 @@ fn set_up(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> 
     if plan.shape.control.drop_overflow {
         socket.set_drop_overflow(true).map_err(|error| option("SO_RXQ_OVFL", &true, ExitCode::Failure, "", error))?;
     }
-    say_what_is_missing(setup, socket);
+    warn_of_missing(setup, socket);
     multicast::prepare(setup, socket)?;
     grant(setup, socket, true)
 }
 
-/// What the kernel does not give, and the listener can do without: said once, by its first lane.
-fn say_what_is_missing(setup: &LaneSetup, socket: &Socket) {
+/// Warns of what the kernel does not give and the listener can do without: once, by its first lane.
+fn warn_of_missing(setup: &LaneSetup, socket: &Socket) {
     let (name, busy_poll) = (&setup.listener.name, setup.listener.busy_poll);
-    if setup.speaks()
+    if setup.warns()
         && let Err(error) = socket.memory_info()
     {
         log::warn!(
@@ -176,7 +174,7 @@ fn say_what_is_missing(setup: &LaneSetup, socket: &Socket) {
     }
     if !busy_poll.is_zero() {
         set_busy_poll(setup, socket, |what| {
-            if setup.speaks() {
+            if setup.warns() {
                 log::warn!(
                     "listener {name}: busy_poll = \"{}\" works only in part: {what}; grant CAP_NET_ADMIN \
                      (AmbientCapabilities= and CapabilityBoundingSet= in the unit file), or write busy_poll = \"0us\"",
@@ -194,7 +192,7 @@ pub(super) fn spin(setup: &LaneSetup, engine: &mut Engine) {
         return;
     }
     if let Err(error) = engine.set_busy_poll_us(microseconds(busy_poll))
-        && setup.speaks()
+        && setup.warns()
     {
         if setup.plan.xdp.is_some() {
             log::warn!(
@@ -224,8 +222,7 @@ fn set_busy_poll(setup: &LaneSetup, socket: &Socket, say: impl Fn(String)) {
     if let Err(error) = warden::have(socket, Wish::PreferBusyPoll) {
         return say(format!("receivers spin, and interrupts come in between (SO_PREFER_BUSY_POLL: {error})"));
     }
-    // A look that takes less than a batch would have to be made again at once. What the kernel takes anyway needs no
-    // leave.
+    // A poll that takes less than a batch would have to be made again at once. The usual budget needs no right.
     let budget = setup.plan.shape.slots.min(BUSY_POLL_BUDGET_MAX) as u16;
     if budget > BUSY_POLL_BUDGET_FREE
         && let Err(error) = warden::have(socket, Wish::BusyPollBudget(budget))
@@ -241,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_running_buffer_is_never_cut_down_and_lowered_only_by_who_alone_receives_from_it() {
+    fn a_running_buffer_is_never_cut_down_and_lowered_only_by_its_one_receiver() {
         // It was made with a right that is gone since, and what is left reaches 8 MiB, which is a wish of 4.
         let reach = 8 << 20;
         for may_lower in [false, true] {
@@ -250,7 +247,7 @@ mod tests {
             assert!(!is_better(reach, 16 << 20, 8 << 20, may_lower), "nothing to gain");
             assert!(is_better(reach, 16 << 20, 4 << 20, may_lower), "as much as can be had");
         }
-        assert!(!is_better(4 << 20, 2 << 20, 32 << 20, false), "somebody else still needs it");
+        assert!(!is_better(4 << 20, 2 << 20, 32 << 20, false), "the other receiver still needs it");
         assert!(is_better(4 << 20, 2 << 20, 32 << 20, true));
     }
 }

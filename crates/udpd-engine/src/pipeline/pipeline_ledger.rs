@@ -1,14 +1,19 @@
-//! The books of a running pipeline: whose counters they are, and one reading of all of them.
+//! The ledger of one pipeline: the counters of its listeners, lanes, sinks and consumers, and one reading of all of
+//! them.
 //!
-//! Consumers are read before lanes, see `ledger`: so a reading never shows a datagram taken that was not yet offered.
+//! Consumers are read before lanes, see `udpd_base::ledger`: so a reading never shows a datagram taken that was not yet
+//! offered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use mmsg::{Arrivals, CoreCounter};
 
+use super::discarded_sockets::{DiscardReport, DiscardReports};
+use super::latency_sampling::ResidenceTracker;
 use crate::config::Gro;
 use crate::plan::spread::Intake;
 use hostloss::HostLedger;
@@ -20,7 +25,7 @@ use udpd_base::ledger::snapshot::{
 use udpd_base::ledger::tables::{LaneTally, SinkDropped, SinkTally};
 use udpd_base::ledger::{
     ConsumerLedger, CounterSet, CounterTable, DestinationLedger, FileLedger, LaneLedger, LaneReading, Published,
-    ResidenceSnapshot, ResidenceTally, XdpSnapshot,
+    ResidenceSnapshot, ResidenceTally, Tallies, XdpSnapshot,
 };
 use udpd_base::os::holder;
 use udpd_inspect::upstream::UpstreamMonitor;
@@ -30,8 +35,8 @@ pub type Drops = BTreeMap<u64, u32>;
 
 /// What the kernel dropped between two processes at the sockets of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Between {
-    /// `None` where nobody knows.
+pub(super) struct DropsBetweenProcesses {
+    /// `None` where that is not known.
     pub dropped: Option<u64>,
     /// A train counts as one in it.
     pub in_buffers: bool,
@@ -39,7 +44,7 @@ pub(super) struct Between {
 
 /// How far a ledger has counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct LedgerPosition {
     /// The kernel's count at each socket that lanes receive from.
     pub drops: Drops,
     /// What the kernel has dropped in all; `None` where it does not say.
@@ -50,15 +55,15 @@ pub struct Look {
     pub queues: BTreeSet<String>,
 }
 
-/// Everything a reading needs.
+/// The counters of one pipeline, by listener, lane, sink and consumer.
 #[derive(Debug)]
-pub(super) struct Books {
+pub(super) struct PipelineLedger {
     /// When the process started.
     pub started: Instant,
     /// By listener of the configuration.
-    pub listeners: Vec<ListenerBooks>,
+    pub listeners: Vec<ListenerSection>,
     /// By sink of the configuration.
-    pub sinks: Vec<SinkBooks>,
+    pub sinks: Vec<SinkSection>,
     /// What the kernel counts before and at the sockets.
     pub host: Arc<HostLedger>,
 }
@@ -66,55 +71,54 @@ pub(super) struct Books {
 /// How far a consumer has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The datagrams of which the fate is known, or that wait on a disk.
+    /// The datagrams that are delivered or dropped, or that wait on a disk.
     pub decided: u64,
-    /// Whether there are more.
+    /// Whether more wait.
     pub waits: bool,
 }
 
-/// One listener.
+/// The part of one listener.
 #[derive(Debug)]
-pub(super) struct ListenerBooks {
+pub(super) struct ListenerSection {
     pub name: String,
     /// Its addresses, as bound.
     pub address: String,
     /// Whether the kernel counts trains as one.
     pub gro: Gro,
-    /// Where its queues are and how the program sits there, when they go past the kernel's stack.
+    /// The interface and the mode of its XDP program, where it has one.
     pub interface: String,
     pub xdp_mode: &'static str,
     pub sinks: Vec<usize>,
-    pub lanes: Vec<LaneBooks>,
+    pub lanes: Vec<LaneSection>,
     /// What never reached this host, where its datagrams have numbers.
     pub upstream: Option<UpstreamMonitor>,
-    /// What the kernel dropped at sockets of the process before since that looked last; empty where it has none of
-    /// them.
-    pub between: OnceLock<Between>,
-    /// Who else is on its port, as far as somebody has looked.
+    /// What the kernel dropped at sockets of the previous process since that looked last; empty where it has none.
+    pub between: OnceLock<DropsBetweenProcesses>,
+    /// Which other sockets are on its port; `None` where that cannot be seen.
     pub sharers: Mutex<Option<Vec<SharerSnapshot>>>,
 }
 
-/// One lane.
+/// The part of one lane.
 #[derive(Debug)]
-pub(super) struct LaneBooks {
+pub(super) struct LaneSection {
     /// What its socket is bound to.
     pub address: String,
     /// The memory node of its batches.
     pub node: Option<usize>,
     /// What was planned of its arrivals.
     pub intake: Intake,
-    /// The evidence of where they arrive.
+    /// Counts on which core and queue they arrive.
     pub arrivals: Option<CoreCounter>,
     pub receive_buffer_bytes: u64,
     pub engine: &'static str,
-    /// Room for so many frames, where it takes a queue past the kernel's stack.
+    /// Room for so many frames, where it takes an XDP queue.
     pub queue: Option<u64>,
     pub ledger: Arc<LaneLedger>,
 }
 
-/// One sink.
+/// The part of one sink.
 #[derive(Debug)]
-pub(super) struct SinkBooks {
+pub(super) struct SinkSection {
     pub name: String,
     /// It runs on its lanes' receivers and has no channels.
     pub is_inline: bool,
@@ -129,11 +133,11 @@ pub(super) struct SinkBooks {
     pub files: Vec<Arc<FileLedger>>,
     /// Its destinations, once for each consumer.
     pub destinations: Vec<Arc<DestinationLedger>>,
-    /// What it writes and sends counts in the books of a later pipeline, which has the same sink.
+    /// A later pipeline has retained the sink, and its files and destinations count in the ledger of that one.
     pub is_handed_on: AtomicBool,
 }
 
-/// What a reading shows of a sink under each listener that feeds it, and what is of all of them together.
+/// What a reading shows of a sink alike under each listener that feeds it.
 struct WholeSink {
     queue_depth: u64,
     queue_capacity: u64,
@@ -142,10 +146,10 @@ struct WholeSink {
     files: Option<FilesSnapshot>,
 }
 
-impl Books {
-    /// Looks at the kernel's counts of drops, which wrap, and at nothing else: to be called once a second.
-    pub(super) fn observe_kernel(&self) {
-        for lane in self.listeners.iter().flat_map(|listener| &listener.lanes) {
+impl PipelineLedger {
+    /// Reads the kernel's counts of drops, which wrap, and nothing else: to be called once a second.
+    pub(super) fn read_kernel_drops(&self) {
+        for (_, lane) in self.lanes() {
             lane.ledger.kernel();
         }
     }
@@ -158,14 +162,13 @@ impl Books {
     }
 
     /// Reads what the kernel and the cards count: to be called once a second. A driver may take its time.
-    pub(super) fn look_at_host(&self) {
-        let lanes = self.listeners.iter().flat_map(|listener| &listener.lanes);
-        self.host.look(lanes.filter_map(|lane| holder::inode_of(lane.ledger.socket()?).ok()));
+    pub(super) fn read_host_counters(&self) {
+        self.host.look(self.lanes().filter_map(|(_, lane)| holder::inode_of(lane.ledger.socket()?).ok()));
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
         // Once, and not once for each listener: a sink of a thousand listeners has a thousand queues.
-        let whole: Vec<WholeSink> = self.sinks.iter().map(SinkBooks::whole).collect();
+        let whole: Vec<WholeSink> = self.sinks.iter().map(SinkSection::whole).collect();
         let listeners = self.listeners.iter().enumerate();
         let listeners = listeners.map(|(index, listener)| self.listener(index, listener, &whole));
         Snapshot {
@@ -179,7 +182,7 @@ impl Books {
         }
     }
 
-    /// What each consumer of each sink has decided, added to what others have found.
+    /// What each consumer of each sink has decided, added to `found`.
     pub(super) fn add_progress(&self, found: &mut BTreeMap<(String, usize), Progress>) {
         for sink in &self.sinks {
             for (number, (consumer, channel)) in sink.consumers.iter().zip(&sink.channels).enumerate() {
@@ -191,6 +194,77 @@ impl Books {
         }
     }
 
+    /// How far it has counted, each socket and its part of the sum as of one moment.
+    pub(super) fn position(&self) -> LedgerPosition {
+        let mut position = LedgerPosition { kernel_dropped: Some(0), ..LedgerPosition::default() };
+        let mut add = |dropped: Option<u64>| {
+            position.kernel_dropped = position.kernel_dropped.zip(dropped).map(|(sum, one)| sum.saturating_add(one));
+        };
+        for listener in &self.listeners {
+            add(listener.between.get().map_or(Some(0), |between| between.dropped));
+            for lane in &listener.lanes {
+                let own = lane.ledger.look();
+                add(own.dropped);
+                position.dropped += lane.ledger.read().dropped.total() + own.denied;
+                if let Some((socket, drops)) = own.seen {
+                    position.drops.extend(holder::inode_of(socket).ok().map(|inode| (inode, drops)));
+                }
+                if lane.queue.is_some() {
+                    position.queues.insert(listener.name.clone());
+                }
+            }
+        }
+        position.dropped += self.not_taken() + self.sum_of_consumers(|tally| tally.dropped.total());
+        position
+    }
+
+    /// Counts what came to the sockets of a replacement that is given up.
+    pub(super) fn count_in_vain(&self, reports: &DiscardReports) {
+        for report in reports.all().drain(..) {
+            let listener = self.listeners.iter().find(|listener| listener.name == report.listener);
+            let Some(lane) = listener.and_then(|listener| listener.lanes.first()) else { continue };
+            lane.ledger.count_elsewhere(report.drops.map(u64::from), report.unread);
+        }
+    }
+
+    /// How many drops at each socket are in this ledger, as of the last reading; wrapped as the kernel's own count.
+    pub(super) fn counted_drops(&self) -> Drops {
+        let counted = self.lanes().filter_map(|(_, lane)| lane.ledger.counted());
+        counted.filter_map(|(socket, drops)| Some((holder::inode_of(socket).ok()?, drops as u32))).collect()
+    }
+
+    /// How many datagrams have been offered to sinks and are not decided there, once for each sink.
+    pub(super) fn under_way(&self) -> u64 {
+        // In this order, see `udpd_base::ledger`.
+        let found = |tally: &SinkTally| tally.spilled_before + tally.spilled_again;
+        let decided = self.sum_of_consumers(|tally| {
+            (tally.delivered + tally.dropped.total() + tally.spilled).saturating_sub(found(&tally))
+        });
+        let offered: u64 = self.lanes().map(|(_, lane)| lane.ledger.read().offered.iter().sum::<u64>()).sum();
+        offered.saturating_sub(self.not_taken() + decided)
+    }
+
+    /// What lanes could not give to sinks.
+    fn not_taken(&self) -> u64 {
+        let by_sink =
+            self.lanes().flat_map(|(listener, lane)| listener.sinks.iter().map(|&sink| lane.ledger.not_taken(sink)));
+        by_sink.map(|cells| SinkDropped::load(cells).total()).sum()
+    }
+
+    /// The sum of something that all consumers have counted.
+    fn sum_of_consumers(&self, what: impl Fn(SinkTally) -> u64) -> u64 {
+        let by_sink = self.listeners.iter().enumerate();
+        by_sink
+            .flat_map(|(index, listener)| listener.sinks.iter().map(move |&sink| (index, sink)))
+            .flat_map(|(index, sink)| self.sinks[sink].consumers.iter().map(move |consumer| consumer.read(index)))
+            .map(what)
+            .sum()
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = (&ListenerSection, &LaneSection)> {
+        self.listeners.iter().flat_map(|listener| listener.lanes.iter().map(move |lane| (listener, lane)))
+    }
+
     /// How many datagrams consumers have decided, of all sinks together.
     pub(super) fn decided(&self) -> u64 {
         let mut found = BTreeMap::new();
@@ -198,7 +272,7 @@ impl Books {
         found.values().map(|progress| progress.decided).sum()
     }
 
-    /// What waits for this sink is not waited for any more: it has failed. Its consumer has what it has taken.
+    /// Counts what waits for this sink as failed. Its consumer keeps what it has taken.
     pub(super) fn give_up_waiting(&self, sink: &str) {
         let Some(place) = self.sinks.iter().position(|books| books.name == sink) else { return };
         let mut given_up = 0;
@@ -217,14 +291,14 @@ impl Books {
         }
     }
 
-    /// Nothing more comes out of the channels' other ends: consumers take what is there and end.
+    /// Ends all channels: consumers take what is there and end.
     pub(super) fn end_channels(&self) {
         self.sinks.iter().flat_map(|sink| &sink.channels).for_each(Closer::end);
     }
 
     /// The last reading. When every thread has ended as it should nothing can be in flight any more: what seems to be
-    /// is residual. Where a consumer still hangs in its sink, or a thread has died, what is in flight never will be
-    /// delivered as far as these books can promise, and is counted as the sink's failure.
+    /// is residual. Where a consumer still hangs in its sink, or a thread has died, this ledger cannot promise that
+    /// what is in flight will be delivered, and counts it as the sink's failure.
     pub(super) fn final_snapshot(&self, all_ended_well: bool) -> Snapshot {
         let mut snapshot = self.snapshot();
         for listener in &mut snapshot.listeners {
@@ -241,8 +315,8 @@ impl Books {
         snapshot
     }
 
-    fn listener(&self, index: usize, listener: &ListenerBooks, whole: &[WholeSink]) -> ListenerSnapshot {
-        // What a consumer took or a channel did not was offered before.
+    fn listener(&self, index: usize, listener: &ListenerSection, whole: &[WholeSink]) -> ListenerSnapshot {
+        // Sinks first: what a consumer took, or a channel did not take, was offered before.
         let at_sinks: Vec<(SinkTally, SinkDropped)> =
             listener.sinks.iter().map(|&sink| (self.sinks[sink].tally(index), listener.not_taken(sink))).collect();
         let lanes: Vec<LaneSnapshot> =
@@ -291,15 +365,24 @@ impl Books {
     }
 }
 
-impl ListenerBooks {
+impl ListenerSection {
+    /// Counts what waited in its sockets that are closed.
+    pub(super) fn count_unread(&self, closed: &[DiscardReport]) {
+        let Some(lane) = self.lanes.first() else { return };
+        closed.iter().for_each(|report| match report.unread {
+            Some(unread) => lane.ledger.count_unread(unread),
+            None => lane.ledger.note_uncountable(),
+        });
+    }
+
     /// What the lanes could not give to a sink.
     fn not_taken(&self, sink: usize) -> SinkDropped {
         SinkDropped::sum(self.lanes.iter().map(|lane| SinkDropped::load(lane.ledger.not_taken(sink))))
     }
 }
 
-impl LaneBooks {
-    fn read(&self, number: usize, listener: &ListenerBooks) -> LaneSnapshot {
+impl LaneSection {
+    fn read(&self, number: usize, listener: &ListenerSection) -> LaneSnapshot {
         let LaneReading { dropped: kernel_dropped, denied, used_bytes } = self.ledger.kernel();
         let counts = self.ledger.read().with_denied(denied.unwrap_or_default());
         let xdp = self.ledger.queue().zip(self.queue).map(|(queue, chunks)| XdpSnapshot {
@@ -355,7 +438,7 @@ fn by_core(arrivals: &[Arrivals]) -> BTreeMap<usize, u64> {
     cores
 }
 
-/// The same of each queue, without those that no device has recorded.
+/// The same for each queue, without those that no device has recorded.
 fn by_queue(arrivals: &[Arrivals]) -> BTreeMap<u32, BTreeMap<usize, u64>> {
     let mut queues: BTreeMap<u32, BTreeMap<usize, u64>> = BTreeMap::new();
     for (queue, found) in arrivals.iter().filter_map(|found| Some((found.queue?, found))) {
@@ -364,7 +447,7 @@ fn by_queue(arrivals: &[Arrivals]) -> BTreeMap<u32, BTreeMap<usize, u64>> {
     queues
 }
 
-impl SinkBooks {
+impl SinkSection {
     /// Of a sink without consumers yet.
     pub(super) fn new(name: String, block_bytes: usize) -> Self {
         Self {
@@ -379,6 +462,14 @@ impl SinkBooks {
             destinations: Vec::new(),
             is_handed_on: AtomicBool::new(false),
         }
+    }
+
+    /// Adds a consumer that counts for these listeners.
+    pub(super) fn add_consumer(&mut self, listeners: Range<usize>) -> (Arc<ConsumerLedger>, Tallies, ResidenceTracker) {
+        let (ledger, residence) = (Arc::new(ConsumerLedger::new(listeners.clone())), Arc::default());
+        self.consumers.push(Arc::clone(&ledger));
+        self.residence.push(Arc::clone(&residence));
+        (ledger, Tallies::new(listeners), ResidenceTracker::new(residence))
     }
 
     /// What all consumers of this sink have counted for one listener.
@@ -406,9 +497,9 @@ impl SinkBooks {
 
     /// The snapshot of this sink for one listener, and what its own sum leaves over.
     ///
-    /// What waits in the channels is the one term that nobody counts: it is what was offered and neither dropped nor
-    /// taken. A negative number of them is a datagram counted twice, and so is what is left when every thread has
-    /// ended, see [`Books::final_snapshot`].
+    /// What waits in the channels is the one term without a counter: it is what was offered and neither dropped nor
+    /// taken. A negative number is a datagram counted twice, and so is what is left when every thread has ended, see
+    /// [`PipelineLedger::final_snapshot`].
     fn read(
         &self,
         offered: u64,

@@ -1,10 +1,10 @@
-//! `kernel_filter`: the lists of a listener in the kernel, in front of its sockets. A table of each list, which all
-//! lanes of the listener share, and a filter for each socket, which counts for that socket.
+//! `kernel_filter`: the access lists of a listener in the kernel, in front of its sockets. Each list is a table, which
+//! all lanes of the listener share, and each socket has a filter, which counts for that socket.
 //!
-//! The receivers look at every source all the same, so a filter may be missing for a moment or for good: it is
-//! attached when nobody else receives from the socket any more, exchanged by a reload in one step, and taken away
-//! before somebody else goes on with the socket. What it refuses stands in the books of the lane that has the socket,
-//! see `ledger/kernel_side`.
+//! The receivers check every source all the same, so a filter may be missing for a moment or for good. It is attached
+//! when no other process receives from the socket any more, exchanged by a reload in one step, and taken away before
+//! another process goes on with the socket. What it refuses is in the ledger of the lane that has the socket, see
+//! `ledger/kernel_side`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,23 +13,23 @@ use std::sync::Arc;
 use mmsg::{CoreCounter, Family, Socket, SourceFilter, SourceTable};
 use nix::errno::Errno;
 
-use super::setup::LaneSetup;
+use super::lane_setup::LaneSetup;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_inspect::policy::KernelFilter;
 use udpd_sandbox::warden::ByRight;
 
 /// The tables of the listeners that have one, by their index.
 #[derive(Debug, Default)]
-pub(super) struct Tables(BTreeMap<usize, SourceTable>);
+pub(super) struct SourceTables(BTreeMap<usize, SourceTable>);
 
 /// What each socket is to have: a filter, or none any more.
 #[derive(Debug, Default)]
-pub(super) struct Filters(Vec<(String, Arc<Socket>, Option<SourceFilter>)>);
+pub(super) struct SocketFilters(Vec<(String, Arc<Socket>, Option<SourceFilter>)>);
 
 /// A lane with a socket, and what counts its arrivals.
 type Counted<'a> = (&'a (&'a LaneSetup, Arc<Socket>), Option<&'a CoreCounter>);
 
-impl Tables {
+impl SourceTables {
     /// Writes down the lists of all listeners of these lanes.
     pub(super) fn make<'a>(setups: impl Iterator<Item = &'a LaneSetup>) -> Result<Self, Failure> {
         let mut tables = BTreeMap::new();
@@ -47,8 +47,8 @@ impl Tables {
         Ok(Self(tables))
     }
 
-    /// Makes the filters of sockets, which are not attached yet. They count arrivals as well, where somebody does.
-    pub(super) fn filters<'a>(&self, lanes: impl Iterator<Item = Counted<'a>>) -> Result<Filters, Failure> {
+    /// Makes the filters of sockets, which are not attached yet. They count arrivals as well, where the lane does.
+    pub(super) fn filters<'a>(&self, lanes: impl Iterator<Item = Counted<'a>>) -> Result<SocketFilters, Failure> {
         let mut filters = Vec::new();
         let mut refused = None;
         for ((setup, socket), arrivals) in lanes {
@@ -62,12 +62,12 @@ impl Tables {
                     None
                 }
             };
-            // What counts its arrivals has taken the place of the filter of before.
+            // A counter of arrivals has taken the place of the earlier filter.
             if filter.is_some() || arrivals.is_none() {
                 filters.push((setup.to_string(), Arc::clone(socket), filter));
             }
         }
-        Ok(Filters(filters))
+        Ok(SocketFilters(filters))
     }
 }
 
@@ -77,8 +77,8 @@ fn make(table: &SourceTable, socket: &Socket, arrivals: Option<&CoreCounter>) ->
     filter.attach(&Socket::new(Family::V4)?).map(|()| filter)
 }
 
-impl Filters {
-    /// Attaches them, and takes away what sockets have of before that are to have none.
+impl SocketFilters {
+    /// Attaches them, and takes the earlier filters from sockets that are to have none.
     pub(super) fn attach(&self) {
         for (lane, socket, filter) in &self.0 {
             let outcome = match filter {
@@ -93,8 +93,8 @@ impl Filters {
     }
 }
 
-/// Takes the filters of sockets away that somebody goes on with, who has lists of his own, and waits until the last of
-/// their refusals is counted in both places.
+/// Takes the filters of sockets away that another process goes on with, which has lists of its own, and waits until the
+/// last of their refusals is counted in both places.
 pub(super) fn take_away<'a>(lanes: impl Iterator<Item = (&'a LaneSetup, Arc<Socket>)>) {
     let mut are_any = false;
     for (setup, socket) in lanes.filter(|(_, socket)| socket.refused().is_some()) {
@@ -111,7 +111,7 @@ pub(super) fn take_away<'a>(lanes: impl Iterator<Item = (&'a LaneSetup, Arc<Sock
     }
 }
 
-/// What comes of a listener whose lists the kernel does not take: one warning, or no start.
+/// Goes on without a filter where the kernel does not take the lists of a listener: one warning, or no start.
 fn without(setup: &LaneSetup, error: &io::Error) -> Result<(), Failure> {
     let name = &setup.listener.name;
     let (code, cure) = cure(error);

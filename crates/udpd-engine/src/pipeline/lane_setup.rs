@@ -1,5 +1,5 @@
-//! What a lane is made from: its plan and the settings of its listener, which it shares with the other lanes. Whatever
-//! asks for a key of the listener reads it here, so that a new one needs no line on the way.
+//! What a lane is made from: its plan and the settings of its listener, which it shares with the other lanes. All code
+//! of a lane reads the keys of the listener here, so that a new key needs no line on the way.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,18 +18,18 @@ pub struct LaneSetup {
     pub index: usize,
     pub plan: LanePlan,
     pub listener: Arc<ListenerConfig>,
-    /// What takes PROXY headers off, where it is behind proxies.
+    /// Takes PROXY headers off, where it is behind proxies.
     pub unwrapper: Option<Unwrapper>,
-    /// Whose datagrams it takes, when not everybody's.
+    /// The sources whose datagrams it takes, when not all.
     pub access: Option<Arc<AccessList>>,
-    /// Who exceeds its rate limit, where it has one.
+    /// The sources that exceed its rate limit, where it has one.
     pub offences: Option<Arc<Offences>>,
-    /// What its listener knows of what never reached this host, where it has a `sequence`.
+    /// Counts what never reached this host, where its listener has a `sequence`.
     pub upstream: Option<UpstreamMonitor>,
     /// It feeds a sink that sends to addresses.
     pub is_relayed: bool,
-    /// What this machine does not give its listener was said when an earlier configuration came into force.
-    pub is_said: bool,
+    /// The log named what this machine does not give its listener when an earlier configuration came into force.
+    pub has_warned: bool,
 }
 
 /// The addresses that the sinks of a listener send to, by sink. A name is none: it may stand for another one soon.
@@ -60,21 +60,21 @@ impl LaneSetup {
         let setup = |(index, plan): (usize, &LanePlan)| {
             let (listener, unwrapper, access, upstream, is_relayed) = listeners[plan.listener].clone();
             let offences = listener.rate_limit.map(|_| Arc::default());
-            let (plan, is_said) = (plan.clone(), false);
-            Self { index, plan, listener, unwrapper, access, offences, upstream, is_relayed, is_said }
+            let (plan, has_warned) = (plan.clone(), false);
+            Self { index, plan, listener, unwrapper, access, offences, upstream, is_relayed, has_warned }
         };
         plan.lanes.iter().enumerate().map(setup).collect()
     }
 
     /// The same when another configuration was in force before.
     pub(super) fn all_after(before: &Config, config: &Config, plan: &PipelinePlan) -> Vec<Self> {
-        let is_said = |listener: &ListenerConfig| {
+        let has_warned = |listener: &ListenerConfig| {
             let asks_for = |listener: &ListenerConfig| (listener.busy_poll, listener.engine, listener.gro);
             let mut known = before.listeners.iter().filter(|known| known.name == listener.name);
             known.any(|known| asks_for(known) == asks_for(listener))
         };
         let mut all = Self::all(config, plan);
-        all.iter_mut().for_each(|setup| setup.is_said = is_said(&setup.listener));
+        all.iter_mut().for_each(|setup| setup.has_warned = has_warned(&setup.listener));
         all
     }
 
@@ -83,9 +83,9 @@ impl LaneSetup {
         self.plan.number == 0
     }
 
-    /// Whether it says for its listener, once, what this machine does not give.
-    pub(super) fn speaks(&self) -> bool {
-        self.is_first() && !self.is_said
+    /// Whether it warns for its listener, once, of what this machine does not give.
+    pub(super) fn warns(&self) -> bool {
+        self.is_first() && !self.has_warned
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_reload_a_listener_speaks_of_what_it_lacks_only_when_it_asks_for_something_else() {
+    fn after_a_reload_a_listener_warns_of_what_it_lacks_only_when_it_asks_for_something_else() {
         let configuration = |listeners: &[(&str, &str)]| {
             let mut text = String::from("[sink.out]\ntype = \"null\"\n");
             for (number, (name, busy_poll)) in listeners.iter().enumerate() {
@@ -115,10 +115,10 @@ mod tests {
         let before = configuration(&[("same", "50us"), ("other", "50us")]);
         let now = configuration(&[("new", "50us"), ("other", "70us"), ("same", "50us")]);
         let plan = crate::plan::make(&now, &Default::default()).expect("a plan");
-        let speakers = |setups: Vec<LaneSetup>| -> Vec<String> {
-            setups.iter().filter(|setup| setup.speaks()).map(|setup| setup.listener.name.clone()).collect()
+        let warners = |setups: Vec<LaneSetup>| -> Vec<String> {
+            setups.iter().filter(|setup| setup.warns()).map(|setup| setup.listener.name.clone()).collect()
         };
-        assert_eq!(speakers(LaneSetup::all(&now, &plan)), ["new", "other", "same"], "one lane of each");
-        assert_eq!(speakers(LaneSetup::all_after(&before, &now, &plan)), ["new", "other"]);
+        assert_eq!(warners(LaneSetup::all(&now, &plan)), ["new", "other", "same"], "one lane of each");
+        assert_eq!(warners(LaneSetup::all_after(&before, &now, &plan)), ["new", "other"]);
     }
 }

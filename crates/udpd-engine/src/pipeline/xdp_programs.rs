@@ -1,5 +1,5 @@
-//! The way past the kernel's stack: the program at the interface of a listener with `engine = "af_xdp"`, from the start
-//! of its lanes to their end.
+//! The XDP programs of listeners with `engine = "af_xdp"`, each at the interface of its listener, from the start of its
+//! lanes to their end. They lead datagrams past the kernel's stack.
 //!
 //! The program is attached without an address, so that everything passes until every lane is there to receive. Then it
 //! gets the addresses of the listener, and at the end it loses them again: what arrives from that moment on goes to the
@@ -8,7 +8,7 @@
 //! that is named is taken as long as this host has it.
 //!
 //! An interface that is removed takes its program along, and a process that takes over wants the place of ours. What
-//! was loaded stays here all the while, because to attach that again takes no right that the sandbox has taken away.
+//! was loaded stays here all the while, because to attach it again takes no right that the sandbox has taken away.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use nix::net::if_::if_nametoindex;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use steer::ethtool::{Ethtool, Ioctl};
 
-use super::kept::TAKES_A_RESTART;
+use super::inherited_sockets::TAKES_A_RESTART;
 use super::lane::LaneThread;
 use crate::config::{Config, ListenerConfig};
 use crate::plan::memory::Bytes;
@@ -34,137 +34,140 @@ use udpd_sandbox::warden;
 /// The kernel's name for what takes VLAN tags off frames.
 const TAGS_TAKEN_OFF: &str = "rx-vlan-hw-parse";
 
-/// What stands at the interface of one listener.
+/// The program at the interface of one listener.
 #[derive(Debug)]
-struct Bypass {
+struct XdpProgram {
     name: String,
     addresses: Vec<IpAddr>,
-    /// What a wildcard among them does not stand for.
+    /// Addresses of other listeners, which a wildcard among `addresses` does not stand for.
     others: Vec<IpAddr>,
-    /// Those that an interface of this host has had. Others the kernel may take by a route, or hold for another host.
+    /// Those that an interface of this host has had. The kernel may take others by a route, or hold them for another
+    /// host.
     had: Vec<IpAddr>,
-    /// What can be put there.
+    /// The loaded program, which can be attached.
     loaded: Arc<xdp::Loaded>,
-    /// None while another process has the place.
+    /// The attachment; `None` while another process has the interface.
     redirect: Option<Arc<xdp::Redirect>>,
-    /// How many queues the interface had when it was put there.
+    /// How many queues the interface had when it was attached.
     queues: Option<usize>,
-    /// What the program knows, in order; none where nobody can say.
-    known: Option<Vec<IpAddr>>,
-    /// The MTU and the highest one that chunks have room for, where it was said that the first is above the second.
+    /// The addresses in the program, in order; `None` where they are not known.
+    in_program: Option<Vec<IpAddr>>,
+    /// The MTU and the highest one that chunks have room for, where the log says that the first is above the second.
     beyond: Option<(usize, usize)>,
-    /// What could not be done has been said.
-    is_said: bool,
+    /// The log says what could not be done.
+    has_warned: bool,
 }
 
 /// Those of all listeners.
 #[derive(Debug, Default)]
-pub(super) struct Bypasses(Mutex<Vec<Bypass>>);
+pub(super) struct XdpPrograms(Mutex<Vec<XdpProgram>>);
 
-impl Bypasses {
-    /// Attaches the programs and gives every queue its engine. Nothing is handed over yet.
+impl XdpPrograms {
+    /// Attaches the programs and gives every queue its engine. Nothing comes to them yet.
     pub(super) fn make(config: &Config, threads: &mut [LaneThread]) -> Result<Self, Failure> {
         let mut made = Vec::new();
         for (index, listener) in config.listeners.iter().enumerate().filter(|(_, own)| own.is_past_the_stack()) {
             allow_locked_memory();
-            let mut bypass = Bypass::attach(listener)?;
-            bypass.others = xdp_plan::named_by_others(config, listener);
+            let mut program = XdpProgram::attach(listener)?;
+            program.others = xdp_plan::named_by_others(config, listener);
             let own = threads.iter_mut().filter(|thread| thread.setup.plan.listener == index);
-            let redirect = bypass.redirect.clone().expect("just attached");
+            let redirect = program.redirect.clone().expect("just attached");
             own.filter(|thread| !thread.setup.plan.has_socket()).try_for_each(|thread| thread.open(&redirect))?;
-            made.push(bypass);
+            made.push(program);
         }
         Ok(Self(Mutex::new(made)))
     }
 
-    /// Goes over to the listeners of another configuration, and lets go of what none of them wants. The engines of
-    /// before have ended.
-    pub(super) fn go_over(&self, config: &Config) {
-        self.own().retain_mut(|bypass| {
-            let is_its = |listener: &&ListenerConfig| *bypass.loaded.wanted() == wanted(listener);
+    /// Changes to the listeners of another configuration, and drops the programs that none of them wants. The engines
+    /// of the earlier pipeline have ended.
+    pub(super) fn switch_to(&self, config: &Config) {
+        self.own().retain_mut(|program| {
+            let is_its = |listener: &&ListenerConfig| *program.loaded.wanted() == wanted(listener);
             let next = config.listeners.iter().find(is_its);
             let others = |listener| xdp_plan::named_by_others(config, listener);
             let addresses = next.map(|listener| (listener.name.clone(), addresses(listener), others(listener)));
             addresses.is_some_and(|next| {
-                (bypass.name, bypass.addresses, bypass.others) = next;
+                (program.name, program.addresses, program.others) = next;
                 true
             })
         });
     }
 
-    /// Puts the program of a listener at its interface again, where it does not stand there.
-    pub(super) fn attach_again(&self, listener: &str) -> Result<(), Failure> {
+    /// Attaches the program of a listener to its interface again, where it is not attached.
+    pub(super) fn reattach(&self, listener: &str) -> Result<(), Failure> {
         let mut own = self.own();
-        let bypass = own.iter_mut().find(|bypass| bypass.name == listener);
-        bypass.map_or_else(|| Err(no_program(listener)), |bypass| bypass.attach_again().map(drop))
+        let program = own.iter_mut().find(|program| program.name == listener);
+        program.map_or_else(|| Err(no_program(listener)), |program| program.reattach().map(drop))
     }
 
-    /// The number of the interface that the program of a listener stands at.
+    /// The index of the interface that the program of a listener is attached to.
     pub(super) fn stands_at(&self, listener: &str) -> Option<u32> {
         let own = self.own();
-        let redirect = own.iter().find(|bypass| bypass.name == listener)?.redirect.as_ref();
+        let redirect = own.iter().find(|program| program.name == listener)?.redirect.as_ref();
         redirect.map(|redirect| redirect.interface_index())
     }
 
-    /// Gives the queue of a lane its engine again, from a socket for which nobody here has the right any more.
-    pub(super) fn open_again(&self, thread: &mut LaneThread) -> Result<(), Failure> {
+    /// Gives the queue of a lane its engine again, from a socket for which this process has no right any more: the
+    /// helper process makes it.
+    pub(super) fn reopen_engine(&self, thread: &mut LaneThread) -> Result<(), Failure> {
         let setup = thread.setup.clone();
         let redirect = {
             let mut own = self.own();
             let name = &setup.listener.name;
-            let bypass = own.iter_mut().find(|bypass| bypass.name == *name).ok_or_else(|| no_program(name))?;
-            bypass.attach_again()?
+            let program = own.iter_mut().find(|program| program.name == *name).ok_or_else(|| no_program(name))?;
+            program.reattach()?
         };
         let socket = warden::have_made(Product::QueueSocket, &[]);
         redirect.lay_in(socket.map_err(|error| Failure::new(ExitCode::Failure, format!("{setup}: {error}")))?);
         thread.open(&redirect)
     }
 
-    fn own(&self) -> MutexGuard<'_, Vec<Bypass>> {
+    fn own(&self) -> MutexGuard<'_, Vec<XdpProgram>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the engines get what comes to their listeners.
+    /// Lets the engines have what comes to their listeners.
     pub(super) fn begin(&self) {
         self.follow();
-        self.own().iter_mut().for_each(Bypass::say_whether_idle);
+        self.own().iter_mut().for_each(XdpProgram::warn_if_idle);
     }
 
     /// Looks whether the addresses of the interfaces have changed: to be called once a second.
     pub(super) fn follow(&self) {
-        self.own().iter_mut().for_each(Bypass::follow);
+        self.own().iter_mut().for_each(XdpProgram::follow);
     }
 
-    /// From now on everything goes to the ordinary sockets.
+    /// Lets everything pass to the ordinary sockets.
     pub(super) fn let_pass(&self) {
-        self.own().iter_mut().for_each(Bypass::let_pass);
+        self.own().iter_mut().for_each(XdpProgram::let_pass);
     }
 
-    /// Takes the programs off, for whoever wants to put others there. Engines that are still there keep theirs.
+    /// Detaches the programs, so that another process can attach its own. Engines that still run keep theirs.
     pub(super) fn detach(&self) {
-        self.own().iter_mut().for_each(|bypass| bypass.redirect = None);
+        self.own().iter_mut().for_each(|program| program.redirect = None);
     }
 }
 
-impl Bypass {
+impl XdpProgram {
     fn attach(listener: &ListenerConfig) -> Result<Self, Failure> {
         let redirect = xdp::Redirect::attach(&wanted(listener), &[]);
         let redirect = redirect.map_err(|refusal| xdp_plan::refused(&listener.name, &refusal))?;
-        let (name, loaded, known) = (listener.name.clone(), redirect.loaded(), Some(Vec::new()));
+        let (name, loaded, in_program) = (listener.name.clone(), redirect.loaded(), Some(Vec::new()));
         let (redirect, queues) = (Some(Arc::new(redirect)), queues_of(&loaded.wanted().interface));
         let (addresses, others, had) = (addresses(listener), Vec::new(), Vec::new());
         let beyond = None;
-        let mut bypass = Self { name, addresses, others, had, loaded, redirect, queues, known, beyond, is_said: false };
-        bypass.say_what_comes_with_it();
-        bypass.addresses_now().map_err(|error| {
+        let mut program =
+            Self { name, addresses, others, had, loaded, redirect, queues, in_program, beyond, has_warned: false };
+        program.log_side_effects();
+        program.addresses_now().map_err(|error| {
             let message = format!("listener {}: cannot read the addresses of interfaces: {error}", listener.name);
             Failure::new(ExitCode::Failure, message)
         })?;
-        Ok(bypass)
+        Ok(program)
     }
 
-    /// What stands at the interface as it is now, put there if it does not.
-    fn attach_again(&mut self) -> Result<Arc<xdp::Redirect>, Failure> {
+    /// The attachment to the interface as it is now, made if there is none.
+    fn reattach(&mut self) -> Result<Arc<xdp::Redirect>, Failure> {
         let (index, queues) = (if_nametoindex(self.interface()).ok(), queues_of(self.interface()));
         let refused = |refusal| xdp_plan::refused(&self.name, &refusal);
         if let Some(redirect) = self.redirect.clone().filter(|own| Some(own.interface_index()) == index) {
@@ -174,13 +177,13 @@ impl Bypass {
             }
             return Ok(redirect);
         }
-        // What stood at an interface that is gone stands nowhere.
+        // An attachment to an interface that is gone is none.
         self.redirect = None;
         let redirect = xdp::Redirect::attach_again(Arc::clone(&self.loaded), &[]);
         let redirect = Arc::new(redirect.map_err(|refusal| xdp_plan::refused(&self.name, &refusal))?);
-        (self.redirect, self.known, self.queues) = (Some(Arc::clone(&redirect)), Some(Vec::new()), queues);
+        (self.redirect, self.in_program, self.queues) = (Some(Arc::clone(&redirect)), Some(Vec::new()), queues);
         log::info!("listener {}: the XDP program is at {} again", self.name, self.interface());
-        self.say_what_is_unseen();
+        self.warn_of_unseen_tags();
         Ok(redirect)
     }
 
@@ -211,11 +214,11 @@ impl Bypass {
     fn follow(&mut self) {
         let Some(redirect) = self.redirect.clone() else { return };
         if redirect.look_at_card() {
-            self.known = None;
+            self.in_program = None;
         }
         self.follow_mtu(redirect.mtu_beyond_chunks());
         let outcome = self.addresses_now().and_then(|wanted| {
-            if self.known.as_ref() != Some(&wanted) {
+            if self.in_program.as_ref() != Some(&wanted) {
                 redirect.set_addresses(&wanted)?;
                 log::info!(
                     "listener {}: the XDP program of {} looks for {}",
@@ -223,23 +226,23 @@ impl Bypass {
                     self.interface(),
                     list(&wanted)
                 );
-                self.known = Some(wanted);
+                self.in_program = Some(wanted);
             }
             Ok(())
         });
         match outcome {
-            Ok(()) => self.is_said = false,
-            Err(error) => self.say("tell the XDP program which addresses the interface has now", &error),
+            Ok(()) => self.has_warned = false,
+            Err(error) => self.warn_once("tell the XDP program which addresses the interface has now", &error),
         }
     }
 
-    /// What is longer than a chunk comes to the sockets.
+    /// Logs where frames are longer than a chunk, which then come to the sockets.
     fn follow_mtu(&mut self, beyond: Option<(usize, usize)>) {
         let before = std::mem::replace(&mut self.beyond, beyond);
         match beyond {
             Some((mtu, fits)) if before != beyond => log::warn!(
-                "listener {}: the MTU of {} is {mtu}, and a chunk has room for the frames of {fits}: the sockets receive \
-                 what is longer; lower the MTU, or write a longer max_length, which helps up to some 3,800",
+                "listener {}: the MTU of {} is {mtu}, and a chunk has room for the frames of {fits}: the sockets \
+                 receive what is longer; lower the MTU, or write a longer max_length, which helps up to some 3,800",
                 self.name,
                 self.interface()
             ),
@@ -250,13 +253,13 @@ impl Bypass {
         }
     }
 
-    /// What the operator of this interface may have to know.
-    fn say_what_comes_with_it(&self) {
+    /// Logs what the operator of this interface may have to know.
+    fn log_side_effects(&self) {
         let (asker, interface) = (Ioctl::new().ok(), self.interface());
         let tags = asker.as_ref().and_then(|asker| asker.feature(interface, TAGS_TAKEN_OFF).ok());
-        // Where that cannot be asked it may be on.
+        // Where that is not known it may be on.
         if tags.is_none_or(|feature| feature.is_on) {
-            self.say_what_is_unseen();
+            self.warn_of_unseen_tags();
         }
         let driver = asker.and_then(|asker| asker.driver(interface).ok());
         if self.loaded.wanted().mode == xdp::Mode::Native && driver.is_some_and(|driver| driver == "veth") {
@@ -269,17 +272,18 @@ impl Bypass {
         }
     }
 
-    /// A tag that was taken off a frame before the program has to be asked for, which is not possible everywhere.
-    fn say_what_is_unseen(&self) {
+    /// A tag that was taken off a frame before the program has to be read from metadata, which is not possible
+    /// everywhere.
+    fn warn_of_unseen_tags(&self) {
         let Some(why) = self.redirect.as_ref().and_then(|redirect| redirect.unseen_tags()) else { return };
         let cure = match self.loaded.wanted().mode {
             xdp::Mode::Generic => "give it CAP_PERFMON",
             _ => "restart udpd if the interface was another one before",
         };
         log::warn!(
-            "listener {}: a VLAN tag that {} takes off a frame is not seen ({why}), so frames of VLANs to its addresses \
-             are received like those of none; on a host with VLANs {cure}, or have the tags left on: ethtool -K \
-             {} rxvlan off (on a virtual cable txvlan off at the other end)",
+            "listener {}: a VLAN tag that {} takes off a frame is not seen ({why}), so frames of VLANs to its \
+             addresses are received like those of none; on a host with VLANs {cure}, or have the tags left on: ethtool \
+             -K {} rxvlan off (on a virtual cable txvlan off at the other end)",
             self.name,
             self.interface(),
             self.interface()
@@ -287,7 +291,7 @@ impl Bypass {
     }
 
     /// A wildcard may stand for nothing, such as on the port of a bridge, which has the addresses.
-    fn say_whether_idle(&mut self) {
+    fn warn_if_idle(&mut self) {
         if self.addresses_now().is_ok_and(|now| now.is_empty()) {
             log::warn!(
                 "listener {}: {} has no address that its wildcard could stand for, so nothing comes past the stack and \
@@ -301,16 +305,16 @@ impl Bypass {
     fn let_pass(&mut self) {
         let Some(redirect) = &self.redirect else { return };
         match redirect.set_addresses(&[]) {
-            Ok(()) => self.known = Some(Vec::new()),
+            Ok(()) => self.in_program = Some(Vec::new()),
             Err(error) => {
-                self.known = None;
-                self.say("take the addresses out of the XDP program", &error);
+                self.in_program = None;
+                self.warn_once("take the addresses out of the XDP program", &error);
             }
         }
     }
 
-    fn say(&mut self, what: &str, error: &io::Error) {
-        if !std::mem::replace(&mut self.is_said, true) {
+    fn warn_once(&mut self, what: &str, error: &io::Error) {
+        if !std::mem::replace(&mut self.has_warned, true) {
             log::warn!(
                 "listener {}: cannot {what}: {error}; the kernel may want Linux 6.0 for that, or sandbox = \"off\"",
                 self.name
@@ -324,7 +328,7 @@ fn no_program(listener: &str) -> Failure {
     Failure::new(ExitCode::Permission, message)
 }
 
-/// What a listener wants at its interface.
+/// The program that a listener wants at its interface.
 pub(super) fn wanted(listener: &ListenerConfig) -> xdp::Wanted {
     let interface = listener.interface.as_deref().unwrap_or_default();
     xdp::Wanted::new(interface, listener.addresses[0].port()).mode(listener.xdp_mode)
@@ -359,7 +363,7 @@ fn list(addresses: &[IpAddr]) -> String {
 /// Refuses a plan whose queues may not have their memory locked by this thread. At the start there may have been a
 /// right that stood for the limit.
 pub(super) fn refuse_locked_memory(plan: &PipelinePlan, before: &PipelinePlan) -> Result<(), Failure> {
-    // The kernel lets go of what was locked before a moment later.
+    // The kernel unlocks the memory of the earlier queues a moment later.
     let lanes = plan.lanes.iter().chain(&before.lanes).filter(|lane| !lane.has_socket());
     let needed: usize = lanes.map(LanePlan::batches_bytes).sum();
     let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
@@ -374,12 +378,12 @@ pub(super) fn refuse_locked_memory(plan: &PipelinePlan, before: &PipelinePlan) -
     Err(Failure::new(ExitCode::Permission, message))
 }
 
-/// The kernel pins all memory of a lane. As much of it as may be had without a right is asked for.
+/// Raises the limit on locked memory as far as may be: the kernel locks all memory of a lane.
 fn allow_locked_memory() {
     // A reload makes engines without the right that may stand for the limit now.
     let all = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     if let (Err(_), Ok((_, hard))) = (all, getrlimit(Resource::RLIMIT_MEMLOCK)) {
-        // What is refused the engine meets, and says.
+        // Where this fails the engine is refused, and says so.
         let _ = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
     }
 }

@@ -1,4 +1,4 @@
-//! The blocks of the pool: made on each memory node by a thread that runs there, and dealt out to the queues.
+//! The blocks of the pool: made on each memory node by a thread that runs there, and shared out among the queues.
 //!
 //! Lanes make their own batches, see [`lane`](super::lane). Blocks belong to no lane, so on each node a thread that
 //! ends with this touches them first, pinned to a core of that node; what the kernel hands out is then near.
@@ -14,16 +14,16 @@ use udpd_base::handover::blocks::{Allowance, Blocks, Stock};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{ThreadRegistry, blocking};
 
-/// All blocks, by whom they belong to.
+/// All blocks, by the queue that they belong to.
 #[derive(Debug)]
-pub(super) struct Stocks {
+pub(super) struct BlockPools {
     /// By sink, consumer and node.
     queues: Vec<Vec<Vec<Blocks>>>,
     /// What memory they lie in, by node.
     pub backings: Vec<Backing>,
 }
 
-impl Stocks {
+impl BlockPools {
     /// Makes what the plan says.
     pub(super) fn make(plan: &PoolPlan, registry: &ThreadRegistry) -> Result<Self, Failure> {
         // The watchdog may look on by now, and to touch all the memory is one long wait for the kernel.
