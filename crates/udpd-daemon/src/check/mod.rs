@@ -25,7 +25,7 @@ use udpd_engine::plan;
 use udpd_engine::plan::buffers::Buffers;
 use udpd_engine::plan::memory::{Bytes, MemoryPlan};
 use udpd_engine::plan::pool::{PoolPlan, Stall};
-use udpd_engine::plan::{LanePlan, PipelinePlan, words};
+use udpd_engine::plan::{LanePlan, PipelinePlan, remarks};
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -204,9 +204,9 @@ fn json_of<'a>(config: &'a Config, plan: &'a PipelinePlan, user: String) -> Plan
         pool_bytes: memory.pool_bytes(),
         memory,
         receive_buffers: Buffers::of(plan),
-        attached: [words::attachments(config, plan), words::kernel_filters(config)].concat(),
+        attached: [remarks::attachments(config, plan), remarks::kernel_filters(config)].concat(),
         rights: None,
-        warnings: words::warnings(config, plan),
+        warnings: remarks::warnings(config, plan),
     }
 }
 

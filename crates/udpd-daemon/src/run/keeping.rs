@@ -33,7 +33,7 @@ use udpd_base::os::threads::DaemonEvent;
 use udpd_endpoint::control::Seats;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
-use udpd_engine::plan::{PipelinePlan, published, words};
+use udpd_engine::plan::{PipelinePlan, neighbours, remarks};
 use udpd_sandbox::warden;
 
 /// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status
@@ -297,9 +297,9 @@ impl Housekeeping<'_> {
                 self.upkeep.end();
                 self.upkeep = self.upkeep.after(&self.config, &config, &self.pipeline);
                 self.watches = Watches::new(&config, &plan, &self.pipeline);
-                *self.seats.lock().unwrap_or_else(PoisonError::into_inner) = published::of(&config, &plan);
+                *self.seats.lock().unwrap_or_else(PoisonError::into_inner) = neighbours::own_seats(&config, &plan);
                 self.store.keep(&self.pipeline);
-                words::say(&config, &plan);
+                remarks::log(&config, &plan);
                 let (listeners, lanes) = (config.listeners.len(), self.pipeline.lanes().len());
                 let done = format!("in force: {listeners} listeners, {lanes} lanes, {} sinks", config.sinks.len());
                 done + &say_of_before(&self.pipeline)

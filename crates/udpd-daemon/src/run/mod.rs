@@ -59,7 +59,7 @@ use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::plan;
 use udpd_engine::plan::limits::MemoryLimits;
-use udpd_engine::plan::{PipelinePlan, descriptors, published, words};
+use udpd_engine::plan::{PipelinePlan, descriptors, neighbours, remarks};
 use udpd_sandbox::Mode;
 
 /// How long the last log lines may take.
@@ -133,7 +133,7 @@ fn serve(
     threads::blocking(|| pipeline.ledger().read_host_counters());
     // Its first look comes before anybody can ask what it has seen.
     let upkeep = Upkeep::new(config, &pipeline);
-    let seats = Arc::new(Mutex::new(published::of(config, &plan)));
+    let seats = Arc::new(Mutex::new(neighbours::own_seats(config, &plan)));
     let departure = Departure::new(registry);
     let windows = windows.serve(&pipeline, &seats, (&reloads, &departure), registry);
     let windows = match windows.and_then(|windows| inside.complete(registry).map(|()| windows)) {
@@ -268,7 +268,7 @@ fn say_readiness(pipeline: &Pipeline, config: &Config, plan: &PipelinePlan, stor
     pipeline.lanes().iter().for_each(say_lane);
     say_pages(pipeline);
     will::say_owner_of_groups(pipeline);
-    words::say(config, plan);
+    remarks::log(config, plan);
     let receiving = match pipeline.lanes().len() {
         1 => "1 lane receives".to_owned(),
         lanes => format!("{lanes} lanes receive"),

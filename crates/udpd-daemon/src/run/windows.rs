@@ -17,7 +17,7 @@ use udpd_endpoint::control::{ControlServer, ControlSocket, Seats};
 use udpd_endpoint::metrics::{MetricsHandle, MetricsServer, TokenFile};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
-use udpd_engine::plan::published;
+use udpd_engine::plan::neighbours;
 
 /// How long a window is tried for that a process before this one had.
 const FREEING_LIMIT: Duration = Duration::from_secs(2);
@@ -68,7 +68,8 @@ impl BoundWindows {
         let seats = Arc::clone(seats);
         let planned = move || seats.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (reload, take_over) = (reloads.asker(), departure.asker());
-        let seats = move || published::now(planned(), |listener, lane| for_seats.core_of(listener, lane));
+        let seats =
+            move || neighbours::with_current_cores(planned(), |listener, lane| for_seats.core_of(listener, lane));
         let reopen = move || files.reopen();
         let control = self
             .control

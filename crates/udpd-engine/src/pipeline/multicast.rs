@@ -141,14 +141,14 @@ fn failure(setup: &LaneSetup, what: &str, error: &io::Error) -> Failure {
 mod tests {
     use super::*;
     use crate::config::{Config, EngineKind, HostView};
-    use crate::plan::engine::Choice;
+    use crate::plan::engine::EngineChoice;
     use crate::plan::{Interfaces, PipelinePlan, PlacementInput};
 
     /// What each lane of a listener with these keys joins, in the order of the lanes.
     fn joined(keys: &str) -> Vec<Vec<String>> {
         let text = format!("[[listener]]\nname = \"a\"\nsinks = [\"s\"]\n{keys}\n[sink.s]\ntype = \"null\"\n");
         let config = Config::parse(&text, "test", &HostView::default()).unwrap_or_else(|problems| panic!("{problems}"));
-        let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
+        let engines = [EngineChoice { kind: EngineKind::Recvmmsg, why: String::new() }];
         let (topology, interfaces) = (steer::Topology::default(), Interfaces::default());
         let ground = PlacementInput { topology: &topology, allowed: &[], interfaces: &interfaces };
         let plan = PipelinePlan::new(&config, &ground, &engines, 0).expect("a plan");

@@ -1,20 +1,20 @@
-//! The buffer advisor: what the receive buffers of a plan need, what the kernel grants of it, and whether
-//! `net.ipv4.udp_mem` covers the sum of all of them. Where it does not, a socket with room drops all the same.
+//! What the receive buffers of a plan need, what the kernel grants of it, and whether `net.ipv4.udp_mem` covers the sum.
+//! Where it does not, even a socket with room drops datagrams.
 
 use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
 
+use super::PipelinePlan;
 use super::memory::Bytes;
-use super::whole::PipelinePlan;
 
 /// The receive buffers of all lanes, in bytes as the kernel accounts them: twice what is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Buffers {
     /// All of them together.
     pub needed_bytes: usize,
-    /// What of it a process without CAP_NET_ADMIN gets; null where the kernel does not tell its limit.
+    /// What a process without CAP_NET_ADMIN gets of it; null where the kernel does not tell its limit.
     pub granted_bytes: Option<usize>,
     /// What all UDP sockets of the host may have together; null where the kernel does not tell.
     pub udp_mem_bytes: Option<usize>,
@@ -31,7 +31,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Those of a plan on the running kernel.
+    /// The buffers of a plan on the running kernel.
     pub fn of(plan: &PipelinePlan) -> Self {
         let asked: Vec<usize> = plan.lanes.iter().map(|lane| lane.receive_buffer_bytes).collect();
         Self::under(&asked, Path::new("/proc/sys/net"), mmsg::page_bytes())
@@ -55,7 +55,7 @@ impl Buffers {
         }
     }
 
-    /// What an unprivileged process does not get, which the start finds out by itself.
+    /// A warning where an unprivileged process gets less. The start of the daemon notices that by itself.
     pub fn clamped(&self) -> Option<String> {
         let limit = self.limit.filter(|limit| self.largest > *limit)?;
         Some(format!(
@@ -66,7 +66,7 @@ impl Buffers {
         ))
     }
 
-    /// What no start finds out.
+    /// A warning where `udp_mem` does not cover the sum, which no start notices.
     pub fn uncovered(&self) -> Option<String> {
         let limit = self.udp_mem_bytes.filter(|limit| self.needed_bytes > *limit)?;
         let pages = self.needed_bytes.div_ceil(self.page_bytes).div_ceil(4) * 5;

@@ -1,16 +1,15 @@
-//! Whether the process may open as many sockets and files as the plan has. The usual soft limit is 1,024, for programs
-//! that use `select`; the hard one is far higher, and whoever needs more may raise the one to the other. So that is
-//! done when a plan needs it, and what does not fit even then is refused with the sum, before the first listener has
-//! opened anything.
+//! Whether the process may open as many sockets and files as the plan needs. The usual soft limit is 1,024, for programs
+//! that use `select`; the hard limit is far higher, and a process may raise the soft one to it. udpd does so when a plan
+//! needs it. What does not fit even then is refused with the sum, before the first listener has opened anything.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::whole::PipelinePlan;
+use super::PipelinePlan;
 use crate::config::{Config, EngineKind};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::sink::settings::SinkTarget;
 
-/// What the process has open besides: output, log, windows, some clients of each, and what a client library opens.
+/// What else the process opens: output, log, endpoints and some clients of each, and what a client library opens.
 const OTHERS: u64 = 96;
 
 /// What a plan opens, in sockets and files.
@@ -75,12 +74,12 @@ impl Descriptors {
     }
 }
 
-/// Sees to it that the plan can open what it has.
+/// Raises the limit as far as the plan needs, or refuses the plan.
 pub fn provide(config: &Config, plan: &PipelinePlan) -> Result<(), Failure> {
     provide_for(&Descriptors::of(config, plan))
 }
 
-/// The same beside a plan that is in force.
+/// The same beside a plan that is running.
 pub fn provide_beside(config: &Config, plan: &PipelinePlan, before: (&Config, &PipelinePlan)) -> Result<(), Failure> {
     let (own, other) = (Descriptors::of(config, plan), Descriptors::of(before.0, before.1));
     provide_for(&Descriptors {
@@ -90,19 +89,19 @@ pub fn provide_beside(config: &Config, plan: &PipelinePlan, before: (&Config, &P
     })
 }
 
-/// Sees to it that so many sockets of another process can come here.
+/// The same for so many sockets that another process hands over.
 pub fn provide_for_sockets(sockets: usize) -> Result<(), Failure> {
     provide_for(&Descriptors { lanes: sockets as u64, files: 0, connections: 0 })
 }
 
-/// The same for a plan that goes on with so many sockets of another process, of which it may close some.
+/// The same for a plan that adopts sockets of another process, some of which it may close.
 pub fn provide_with_sockets(config: &Config, plan: &PipelinePlan, sockets: usize) -> Result<(), Failure> {
     let own = Descriptors::of(config, plan);
     provide_for(&Descriptors { lanes: own.lanes + sockets as u64, ..own })
 }
 
 fn provide_for(descriptors: &Descriptors) -> Result<(), Failure> {
-    // Where the limit cannot be read nobody knows better than the call that meets it.
+    // Where the limit cannot be read, the call that exceeds it fails with its own message.
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return Ok(()) };
     let Some(raised) = descriptors.judge(soft, hard)? else { return Ok(()) };
     setrlimit(Resource::RLIMIT_NOFILE, raised, hard).map_err(|error| {

@@ -1,8 +1,8 @@
-//! Which engine the lanes of a listener receive with, and why: decided once at the start, and said.
+//! Which engine the lanes of a listener receive with, and why: decided once at the start, and logged.
 //!
 //! `engine = "auto"` takes what measured better, which is recvmmsg: see docs/tuning.md. What is written in the
-//! configuration is used or refused, never swapped; whether the kernel permits a ring is asked by making one and
-//! letting it go again.
+//! configuration is used or refused, never replaced. To learn whether the kernel permits a ring, udpd makes one and drops
+//! it again.
 
 use std::io;
 use std::sync::Arc;
@@ -12,21 +12,27 @@ use mmsg::{Engine, RecvBatch, Refusal, Socket, Uring};
 use crate::config::{EngineKind, ListenerConfig};
 use udpd_base::exit::{ExitCode, Failure};
 
-/// Payloads of up to so many bytes are copied out of the ring instead of changing hands: its blocks then stay the same
-/// few and in the cache. `cargo run --release -p mmsg --example drain` measures both; longer ones cost more copied when
-/// memory is cold.
+/// Payloads of up to so many bytes are copied out of the ring instead of handing over its block, so that the ring reuses a
+/// few blocks that stay in the cache. `cargo run --release -p mmsg --example drain` measures both; longer payloads cost
+/// more when they are copied from cold memory.
 pub const COPY_UP_TO: usize = 256;
 
 /// A decision and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct EngineChoice {
     pub kind: EngineKind,
-    /// Why, in the words of the start-up line.
+    /// Why, as the start-up line says it.
     pub why: String,
 }
 
-impl Choice {
-    /// The batches that the engine keeps to itself, of so many slots each; those of AF_XDP are planned for a lane.
+impl EngineChoice {
+    /// What the lanes of addresses have where AF_XDP takes the receive queues.
+    pub(super) fn beside_af_xdp() -> Self {
+        let why = "for what the program of af_xdp lets pass, and for everything while a queue has no engine";
+        Self { kind: EngineKind::Recvmmsg, why: why.to_owned() }
+    }
+
+    /// How many batches of so many slots the engine keeps to itself. Those of AF_XDP are in the plan of the lane.
     pub fn own_batches(&self, slots: usize) -> usize {
         match self.kind {
             EngineKind::Recvmmsg | EngineKind::AfXdp => 0,
@@ -35,15 +41,9 @@ impl Choice {
     }
 }
 
-/// What the lanes of addresses have where the receive queues go past the kernel's stack.
-pub(super) fn of_what_is_let_pass() -> Choice {
-    let why = "for what the program of af_xdp lets pass, and for everything while a queue has no engine";
-    Choice { kind: EngineKind::Recvmmsg, why: why.to_owned() }
-}
-
-/// Decides for a listener. `supported` asks the kernel, and is asked only where the answer matters.
-pub fn choose(listener: &ListenerConfig, supported: impl Fn() -> Result<(), Refusal>) -> Result<Choice, Failure> {
-    let chosen = |kind, why: &str| Choice { kind, why: why.to_owned() };
+/// Decides for a listener. `supported` asks the kernel, and is called only where the answer matters.
+pub fn choose(listener: &ListenerConfig, supported: impl Fn() -> Result<(), Refusal>) -> Result<EngineChoice, Failure> {
+    let chosen = |kind, why: &str| EngineChoice { kind, why: why.to_owned() };
     match listener.engine {
         None => Ok(chosen(EngineKind::Recvmmsg, "auto; io_uring measured no better, see udpd bench")),
         Some(EngineKind::AfXdp) => Ok(chosen(EngineKind::AfXdp, "the configuration says so")),
@@ -57,7 +57,7 @@ pub fn choose(listener: &ListenerConfig, supported: impl Fn() -> Result<(), Refu
 
 /// Makes the engine of a lane, on the thread that will use it. It takes its own batches from the end of `batches`.
 pub fn make(
-    choice: &Choice,
+    choice: &EngineChoice,
     listener: &str,
     socket: &Arc<Socket>,
     batches: &mut Vec<RecvBatch>,
@@ -67,7 +67,7 @@ pub fn make(
     }
     let slots = batches.first().map_or(1, RecvBatch::slots);
     let own = batches.split_off(batches.len().saturating_sub(choice.own_batches(slots)));
-    // The kernel had permitted it a moment ago: where this fails a limit has been reached.
+    // The kernel permitted a ring a moment ago, so if this fails, a limit has been reached.
     Engine::uring(Arc::clone(socket), own, COPY_UP_TO).map_err(|error| not_made(listener, &error))
 }
 

@@ -1,33 +1,32 @@
-//! What a process of this plan can hold at most: datagrams that it has received and that are at no sink's destination
-//! yet. A process that is killed loses no more than that, and the next one can say so.
+//! The most datagrams that a process of this plan can hold: received, and not yet at the destination of a sink. A process
+//! that is killed loses no more than that, and the next one can say so.
 //!
-//! Counted is room, not what is in it: nobody counts at the moment of a kill. So the numbers are large and true.
+//! The capacity is counted, not its use, because nothing can be counted at the moment of a kill. So it is an upper bound.
 
 use serde::{Deserialize, Serialize};
 
 use mmsg::{BatchShape, MAX_SEGMENTS, PackedBatch};
 
 use super::lane::LanePlan;
-use super::sink::SinkPlan;
-use super::whole::{PipelinePlan, sink_bytes};
+use super::{PipelinePlan, SinkPlan, sink_bytes};
 use crate::config::{Config, SinkConfig};
 
 /// The shortest record of a datagram: the end of a line that is empty otherwise.
 const RECORD_BYTES_MIN: usize = 1;
 
-/// The most that there is.
+/// An upper bound of what a process holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     pub datagrams: u64,
-    /// Of memory for datagrams and for records of them, which is more than their payload.
+    /// Memory for datagrams and for records of them, which is more than their payload.
     pub bytes: u64,
 }
 
 impl PipelinePlan {
-    /// What it can hold at most, in batches, in blocks and in sinks.
+    /// The most that it can hold in batches, in blocks and in sinks.
     pub fn held_at_most(&self, config: &Config) -> Held {
         let in_batches: usize = self.lanes.iter().map(|lane| lane.batches() * datagrams_of(&lane.shape)).sum();
-        // The shortest that any lane could pack, as if all that waits were of it.
+        // As if all that waits were the shortest datagrams that any lane can pack.
         let shortest = self.lanes.iter().map(shortest_packed).min();
         let blocks = self.pool.blocks_bytes() / self.pool.block_bytes.max(1);
         let in_blocks = shortest.map_or(0, |bytes| blocks * (self.pool.block_bytes / bytes));
@@ -36,7 +35,7 @@ impl PipelinePlan {
         Held { datagrams: datagrams as u64, bytes: (memory.pool_bytes() + memory.sink_bytes) as u64 }
     }
 
-    /// What all sinks hold as records, each of at least some bytes, or in places that they count.
+    /// The most datagrams in all sinks: the number that a sink states, or else its memory in shortest records.
     fn in_sinks(&self, config: &Config) -> usize {
         let of_sink = |(sink, plan): (&SinkConfig, &SinkPlan)| {
             let by_bytes = || sink_bytes(&config.listeners, sink, plan) / RECORD_BYTES_MIN;
@@ -62,7 +61,7 @@ fn shortest_packed(lane: &LanePlan) -> usize {
 mod tests {
     use super::*;
     use crate::config::{EngineKind, HostView};
-    use crate::plan::engine::Choice;
+    use crate::plan::engine::EngineChoice;
     use crate::plan::{Interfaces, PlacementInput};
 
     /// What a plan with these keys of its listener and of its sink can hold.
@@ -72,7 +71,7 @@ mod tests {
              [\"s\"]\nbatch_size = 32\nmax_length = \"512B\"\n{listener}\n[sink.s]\n{sink}\n"
         );
         let config = Config::parse(&text, "test", &HostView::default()).unwrap_or_else(|problems| panic!("{problems}"));
-        let engines = [Choice { kind, why: String::new() }];
+        let engines = [EngineChoice { kind, why: String::new() }];
         let (topology, interfaces) = (steer::Topology::default(), Interfaces::default());
         let ground = PlacementInput { topology: &topology, allowed: &[], interfaces: &interfaces };
         let plan = PipelinePlan::new(&config, &ground, &engines, 0).expect("a plan");

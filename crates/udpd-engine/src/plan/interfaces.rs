@@ -124,12 +124,12 @@ impl Interfaces {
     }
 
     fn plan(&mut self, kernel: &Kernel, names: &[String], neighbours: &Neighbours) {
-        let mut whole = Whole::new(&kernel.steering(&self.request), names);
+        let mut whole = InterfacePlans::new(&kernel.steering(&self.request), names);
         // Where a neighbour steers the same card its interrupts stay where it has them: they cannot suit two plans.
         let seated = merge(&whole.host, &whole.plan, neighbours);
         if !seated.is_empty() {
             self.request = beside(self.request.clone(), seated);
-            whole = Whole::new(&kernel.steering(&self.request), names);
+            whole = InterfacePlans::new(&kernel.steering(&self.request), names);
         }
         for (name, error) in &whole.left_out {
             let error = advice::of_error(error, false);
@@ -207,7 +207,7 @@ pub fn receivers(
 
 /// A plan for several interfaces of which some may be left out.
 #[derive(Debug)]
-pub struct Whole {
+pub struct InterfacePlans {
     pub host: Host,
     /// For the same interfaces in the same order.
     pub plan: Plan,
@@ -215,7 +215,7 @@ pub struct Whole {
     pub left_out: Vec<(String, ApplyError)>,
 }
 
-impl Whole {
+impl InterfacePlans {
     /// Plans for all of them together, without those that it cannot be done for.
     pub fn new(steering: &Steering<'_>, names: &[String]) -> Self {
         let mut left_out = Vec::new();
@@ -250,14 +250,14 @@ impl Whole {
 /// The plan of `udpd steer`: what a command is to compare the host with, or to make of it. Those of `[steer]` come
 /// first and in their order, so an interface that is named on the command line has the same part of the plan as
 /// without; behind them come those that are named and not in `[steer]`, which take cores that are left.
-pub fn of_command(steering: &Steering<'_>, wish: &SteerConfig, named: &[String]) -> Whole {
+pub fn of_command(steering: &Steering<'_>, wish: &SteerConfig, named: &[String]) -> InterfacePlans {
     let mut names: Vec<String> = Vec::new();
     for name in wish.interfaces.iter().chain(named) {
         if !names.contains(name) {
             names.push(name.clone());
         }
     }
-    Whole::new(steering, &names)
+    InterfacePlans::new(steering, &names)
 }
 
 /// The request beside running receivers with these seats, whose own cores are then no others'.

@@ -1,23 +1,23 @@
-//! One lane as it will be built: its core, its socket, its batches, and what each of them follows from.
+//! One lane as it will be built: its core, its socket and its batches, and how they are computed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use mmsg::{BatchShape, Control, PackedBatch};
 
-use super::engine::Choice;
+use super::engine::EngineChoice;
 use super::spread::Intake;
 use crate::config::{Absorb, Config, Gro, ListenerConfig, ReceiveBuffer, Timestamps};
 use udpd_inspect::upstream::Sequence;
 
-/// The most that is asked for one socket: beyond it kernels have had their sums wrong.
+/// The largest receive buffer: beyond it kernels have computed sizes wrongly.
 const RECEIVE_BUFFER_MAX: u64 = 1 << 30;
 
-/// The most slots of a batch whose slots hold a whole train.
+/// The most slots of a batch with GRO, where each slot holds a whole train.
 const GRO_SLOTS_MAX: usize = 16;
 
-/// What the kernel charges a socket's buffer for one datagram: the payload, its headers and its bookkeeping, rounded
-/// the way its allocator rounds. Measured on loopback with Linux 6.18; drivers that hand up whole pages charge more.
+/// What the kernel charges a receive buffer for one datagram: payload, headers and bookkeeping, rounded as its allocator
+/// rounds. Measured on loopback with Linux 6.18; drivers that pass whole pages charge more.
 pub fn charge_bytes(payload: usize) -> u64 {
     match payload {
         0..=64 => 832,
@@ -38,14 +38,14 @@ pub struct LanePlan {
     pub member: usize,
     /// What its socket is bound to.
     pub address: SocketAddr,
-    /// Its socket is not alone on that address, or need not be: sockets of the same user can be bound beside it.
+    /// Whether other sockets may be bound to that address too (SO_REUSEPORT).
     pub shares: bool,
     pub core: Option<usize>,
     /// The memory node of that core.
     pub node: Option<usize>,
     /// The cores that its receiver may run on, where the scheduler picks one of them.
     pub cores: Vec<usize>,
-    /// The receive queues of its interface that it takes, where the number of those is known.
+    /// The receive queues of its interface that it takes, where they are known.
     pub queues: Vec<usize>,
     /// Which datagrams it gets, and where they should arrive.
     pub intake: Intake,
@@ -53,8 +53,7 @@ pub struct LanePlan {
     pub receive_buffer_bytes: usize,
     /// Datagrams per second that this lane must take.
     pub rate: u64,
-    /// Its part of the rate of the whole listener, which is what its queues are made for: of several addresses one is
-    /// as busy as all.
+    /// Its share of the listener's rate, for which its queues are sized: the rate is divided among the addresses.
     pub queue_rate: u64,
     /// The payload of each of these, by `absorb`.
     pub payload_bytes: usize,
@@ -66,28 +65,28 @@ pub struct LanePlan {
     pub node_place: usize,
     /// The stall that its queues reserve memory for.
     pub asked_stall: Duration,
-    pub engine: Choice,
-    /// What it has instead of a socket, where it takes a receive queue past the kernel's stack.
+    pub engine: EngineChoice,
+    /// What it has instead of a socket, where it takes a receive queue with AF_XDP.
     pub xdp: Option<XdpPlan>,
     /// The memory of its rate limit.
     pub policy_bytes: usize,
-    /// The memory for what it notes of sequence numbers, and the first lane's also for all that its listener knows.
+    /// The memory for its notes of sequence numbers; of the first lane also for the streams of its listener.
     pub upstream_bytes: usize,
 }
 
-/// What a lane has instead of a socket that takes a receive queue past the kernel's stack.
+/// What a lane with AF_XDP has instead of a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdpPlan {
     /// The receive queue.
     pub queue: u32,
-    /// The batches whose memory frames wait in.
+    /// The batches in whose memory frames wait.
     pub batches: usize,
-    /// The configuration asks for them by `absorb`.
+    /// Whether `absorb` asks for them.
     pub is_asked: bool,
 }
 
 impl LanePlan {
-    /// All of its batches, with those that the engine keeps to itself.
+    /// All of its batches, also those that the engine keeps to itself.
     pub fn batches(&self) -> usize {
         let reserve = self.xdp.as_ref().map_or(0, |xdp| xdp.batches);
         self.batches + self.engine.own_batches(self.shape.slots) + reserve
@@ -98,17 +97,17 @@ impl LanePlan {
         self.number == 0 || self.xdp.as_ref().is_some_and(|xdp| xdp.queue == 0)
     }
 
-    /// Whether it has a socket of its own, which is bound and kept.
+    /// Whether it has a socket.
     pub fn has_socket(&self) -> bool {
         self.xdp.is_none()
     }
 
-    /// The memory that frames wait in, where it has no socket for that.
+    /// The memory in which frames wait with AF_XDP.
     pub fn ring_bytes(&self) -> usize {
         self.xdp.as_ref().map_or(0, |xdp| xdp.batches * self.shape.bytes())
     }
 
-    /// The memory that the kernel locks for it: all of its batches, where it has no socket.
+    /// The memory that the kernel locks for it: with AF_XDP all of its batches.
     pub fn locked_bytes(&self) -> usize {
         self.xdp.as_ref().map_or(0, |_| self.batches_bytes())
     }
@@ -123,7 +122,7 @@ impl LanePlan {
         PackedBatch::bytes_expected(&self.shape.control, self.address.is_ipv6(), self.payload_bytes)
     }
 
-    /// What the longest datagram takes that can come.
+    /// What the longest datagram takes in a block.
     pub(super) fn longest_packed_bytes(&self) -> usize {
         PackedBatch::bytes_max(&self.shape)
     }
@@ -158,7 +157,7 @@ pub(super) fn receive_buffer(listener: &ListenerConfig, lane_rate: u64) -> usize
     }
 }
 
-/// What `sequence` takes at a lane; the first has the table of its listener, too.
+/// The memory of `sequence` at a lane; the first lane's includes the table of its listener.
 pub(super) fn upstream_bytes(listener: &ListenerConfig, is_first: bool) -> usize {
     let bytes = |sequence: Sequence| sequence.lane_bytes() + if is_first { sequence.table_bytes() } else { 0 };
     listener.sequence.map_or(0, bytes)
@@ -173,7 +172,7 @@ pub(super) fn shape(config: &Config, listener: &ListenerConfig) -> BatchShape {
         Timestamps::Auto => is_recorded,
         Timestamps::Off => false,
     };
-    // What the kernel has cut from one train has one time.
+    // All datagrams that the kernel cut from one train have the same time, which decides `gro = "auto"`.
     let control = Control::new()
         .packet_info(is_recorded || sinks.clone().any(|sink| sink.records_destination()))
         .timestamps(is_stamped || listener.gro == Gro::Auto && !listener.is_past_the_stack())

@@ -1,46 +1,46 @@
 //! Whether there is as much memory as the plan takes. All of it is touched at the start, so too much is not an error of
-//! some call later on but the kernel's SIGKILL, of this process or of another, without a word. So it is compared first
-//! with what the control groups allow, up to the root, with what the machine has, and with what this process may map
-//! and lock.
-//!
-//! Everything is read below one root, which is `/` on a live machine. What cannot be read limits nothing.
-
-mod cure;
-mod group;
-mod process;
-#[cfg(test)]
-mod testing;
+//! some later call: the kernel kills this process or another without a message. So the plan is first compared with what
+//! the control groups allow, with what the machine has, and with what this process may map and lock. What does not fit is
+//! refused with the sum and the keys that lower it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use mmsg::Uring;
 
-use self::cure::cure;
-pub use self::process::{AddressSpace, Pinned};
+use super::PipelinePlan;
+use super::kernel_limits::{AddressSpace, LockableMemory, group_limit, locked_limit};
 use super::memory::Bytes;
-use super::whole::PipelinePlan;
-use crate::config::{Config, EngineKind};
+use crate::config::{Absorb, Config, EngineKind, ListenerConfig};
 use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::text::units::{print_duration, print_size};
 
-/// Of a limit, what is left to the kernel before a warning: it counts receive buffers and files under way as well.
+/// How full a limit may be without a warning: the kernel counts receive buffers and file pages as well.
 const NEAR_PERCENT: u64 = 90;
 
-/// What a process may take.
+/// The pool of a machine that has enough.
+const POOL_BYTES: usize = 48 << 20;
+
+/// The least, and the share of a small machine's memory.
+const POOL_BYTES_MIN: usize = 4 << 20;
+const POOL_PART: u64 = 16;
+
+/// What this process may take of memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryLimits {
     /// The least that a control group allows, and where that is written.
     pub group: Option<(u64, PathBuf)>,
-    /// What the machine has, and with swap.
+    /// What the machine has, without swap.
     pub memory_bytes: Option<u64>,
+    /// The same with swap.
     pub total_bytes: Option<u64>,
-    /// What is left of it, swap included.
+    /// What is available of it now, with swap.
     pub available_bytes: Option<u64>,
     pub address_space: Option<AddressSpace>,
     /// What the rings of this process may take, where that is limited.
     pub locked_bytes: Option<u64>,
     /// What AF_XDP may lock.
-    pub pinned: Pinned,
+    pub pinned: LockableMemory,
 }
 
 impl MemoryLimits {
@@ -52,18 +52,27 @@ impl MemoryLimits {
         };
         let swap = |name: &str| field(name).unwrap_or(0);
         Self {
-            group: group::least(root),
+            group: group_limit(root),
             memory_bytes: field("MemTotal"),
             total_bytes: field("MemTotal").map(|bytes| bytes.saturating_add(swap("SwapTotal"))),
             available_bytes: field("MemAvailable").map(|bytes| bytes.saturating_add(swap("SwapFree"))),
             address_space: AddressSpace::read(root),
-            locked_bytes: process::locked_limit(root),
-            pinned: Pinned::read(root),
+            locked_bytes: locked_limit(root),
+            pinned: LockableMemory::read(root),
         }
     }
 
-    /// Refuses a plan that can never fit. Returns what has to be said of one that just does, or does not at this
-    /// moment.
+    /// The memory for datagrams where the configuration does not say: a sixteenth of what this process may have, within
+    /// bounds.
+    pub(super) fn automatic_pool_bytes(&self) -> usize {
+        let group = self.group.as_ref().map(|(bytes, _)| *bytes);
+        let address_space = self.address_space.as_ref().map(|space| space.limit_bytes);
+        let least = [group, address_space, self.memory_bytes].into_iter().flatten().min();
+        let part = least.map_or(POOL_BYTES, |bytes| usize::try_from(bytes / POOL_PART).unwrap_or(usize::MAX));
+        part.clamp(POOL_BYTES_MIN, POOL_BYTES)
+    }
+
+    /// Refuses a plan that can never fit. Returns warnings about one that just fits, or does not fit at this moment.
     pub fn judge(&self, config: &Config, plan: &PipelinePlan) -> Result<Vec<String>, Failure> {
         let needed = needed(plan);
         let mut remarks = Vec::new();
@@ -98,8 +107,8 @@ impl MemoryLimits {
         Ok(remarks)
     }
 
-    /// Engines that are made anew stand beside those of before, and the right that may stand for the limit at the start
-    /// is gone by then.
+    /// Checks the memory that AF_XDP locks. A reload makes new engines beside the old ones, and by then the capability
+    /// that may have exempted the start is gone.
     fn judge_pinned(&self, plan: &PipelinePlan) -> Result<Option<String>, Failure> {
         let needed = plan.locked_bytes() as u64;
         let Some(limit) = self.pinned.bytes.filter(|limit| 2 * needed > *limit) else { return Ok(None) };
@@ -120,7 +129,7 @@ impl MemoryLimits {
         )))
     }
 
-    /// All that is mapped counts here, so the stacks of threads do, and what malloc reserves.
+    /// Checks the address space, where all mappings count: also the stacks of threads and what malloc reserves.
     fn judge_address_space(&self, config: &Config, plan: &PipelinePlan) -> Result<Option<String>, Failure> {
         let Some(space) = &self.address_space else { return Ok(None) };
         let threads = plan.memory().threads;
@@ -156,7 +165,7 @@ impl MemoryLimits {
     fn judge_rings(&self, config: &Config, plan: &PipelinePlan) -> Result<(), Failure> {
         let rings = || plan.lanes.iter().filter(|lane| lane.engine.kind == EngineKind::IoUring);
         let of_lane = |slots: usize| Uring::locked_bytes(slots) as u64;
-        // Whether the kernel permits a ring has been asked with one that may not be gone yet.
+        // udpd has tried with a ring whether the kernel permits them, and that one may still exist.
         let needed = of_lane(0) + rings().map(|lane| of_lane(lane.shape.slots)).sum::<u64>();
         let exceeded = self.locked_bytes.filter(|limit| needed > *limit);
         let (Some(limit), Some(largest)) = (exceeded, rings().max_by_key(|lane| lane.shape.slots)) else {
@@ -189,12 +198,12 @@ impl MemoryLimits {
         }
     }
 
-    /// Refuses what does not fit beside a plan that is in force.
+    /// Refuses a plan that does not fit beside the one that is running.
     pub fn refuse_beside(&self, plan: &PipelinePlan, before: &PipelinePlan) -> Result<(), Failure> {
         self.refuse_both(plan, needed(before), "restart udpd instead: the service manager keeps the sockets")
     }
 
-    /// Refuses what does not fit beside a process that is held to the same limits and has so much.
+    /// Refuses a plan that does not fit beside another process under the same limits, which has so much memory.
     pub fn refuse_beside_process(&self, plan: &PipelinePlan, has_bytes: u64) -> Result<(), Failure> {
         let cure =
             "lower [daemon] pool_bytes, or raise the limit (MemoryMax= in the unit file, --memory of a container)";
@@ -237,11 +246,91 @@ fn text(bytes: u64) -> Bytes {
     Bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
+/// The keys to lower where a plan takes too much memory: those that its largest part follows from, with their values.
+fn cure(config: &Config, plan: &PipelinePlan) -> String {
+    let memory = plan.memory();
+    let shared_bytes = memory.waiting_bytes.saturating_sub(memory.asked_bytes);
+    let parts = [memory.asked_bytes, memory.batches_bytes, memory.sink_bytes, shared_bytes];
+    match parts.iter().position(|part| Some(part) == parts.iter().max()) {
+        Some(0) => cure_for_asked(config),
+        Some(1) => cure_for_batches(config, plan),
+        Some(2) => "lower consumers of the sinks".to_owned(),
+        _ => format!("lower pool_bytes under [daemon] ({})", size(config.daemon.pool_bytes)),
+    }
+}
+
+/// For what `queue_bytes` and `absorb` ask for.
+fn cure_for_asked(config: &Config) -> String {
+    let queues = config.sinks.iter().filter(|sink| sink.queue_bytes.is_some());
+    let queues: Vec<String> = queues.map(|sink| format!("{} of sink {}", size(sink.queue_bytes), sink.name)).collect();
+    let bursts = config.listeners.iter().filter(|listener| listener.absorb.is_written);
+    let burst = |listener: &ListenerConfig| {
+        let Absorb { rate, stall, .. } = listener.absorb;
+        format!("{rate}/s for {} of listener {}", print_duration(stall), listener.name)
+    };
+    let bursts: Vec<String> = bursts.map(burst).collect();
+    let named = [("queue_bytes", queues), ("absorb", bursts)];
+    let named = named.iter().filter(|(_, values)| !values.is_empty());
+    let named: Vec<String> = named.map(|(key, values)| format!("{key} ({})", shortened(values))).collect();
+    format!("lower {}", named.join(" or "))
+}
+
+/// The first few of a list.
+fn shortened(values: &[String]) -> String {
+    const SHOWN_MAX: usize = 4;
+    match values.len() {
+        0..=SHOWN_MAX => values.join(", "),
+        count => format!("{}, and {} more", values[..SHOWN_MAX].join(", "), count - SHOWN_MAX),
+    }
+}
+
+/// For the batches of the listener whose lanes take the most.
+fn cure_for_batches(config: &Config, plan: &PipelinePlan) -> String {
+    let lanes = |listener: usize| plan.lanes.iter().filter(move |lane| lane.listener == listener);
+    let bytes_of = |listener: usize| lanes(listener).map(|lane| lane.batches_bytes()).sum::<usize>();
+    let Some(largest) = (0..config.listeners.len()).max_by_key(|&listener| bytes_of(listener)) else {
+        return "name fewer listeners".to_owned();
+    };
+    let listener = &config.listeners[largest];
+    let slots = match listener.gro.is_on() {
+        true => "write gro = \"off\", whose batches take 64 KiB for each message".to_owned(),
+        false => format!("lower max_length ({} bytes)", listener.max_length_bytes),
+    };
+    format!(
+        "of the batches {} are for listener {}: {slots}, lower batch_size ({}) or lanes ({})",
+        Bytes(bytes_of(largest)),
+        listener.name,
+        listener.batch_size,
+        lanes(largest).count()
+    )
+}
+
+fn size(bytes: Option<usize>) -> String {
+    bytes.map_or("auto".to_owned(), |bytes| print_size(bytes as u64))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::testing::planned;
     use super::*;
+    use crate::config::HostView;
+    use crate::plan::engine::EngineChoice;
+    use crate::plan::{Interfaces, PlacementInput};
     use hostloss::testing::root;
+    use steer::Topology;
+
+    /// One listener and one sink, with these keys more, on a machine of one core that has enough.
+    fn planned(listener: &str, sink: &str) -> (Config, PipelinePlan) {
+        let text = format!(
+            "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:5140\"\nsinks = [\"x\"]\n{listener}\n\
+             [sink.x]\ntype = \"null\"\n{sink}\n"
+        );
+        let config = Config::parse(&text, "test", &HostView::default()).expect("a valid configuration");
+        let engines = [EngineChoice { kind: EngineKind::Recvmmsg, why: String::new() }];
+        let (topology, interfaces) = (Topology::flat(&[0]), Interfaces::default());
+        let ground = PlacementInput { topology: &topology, allowed: &[0], interfaces: &interfaces };
+        let plan = PipelinePlan::new(&config, &ground, &engines, 48 << 20);
+        (config, plan.expect("a plan"))
+    }
 
     #[test]
     fn what_cannot_be_read_limits_nothing() {
@@ -364,5 +453,62 @@ mod tests {
             assert!(failure.message.contains(words), "{words}: {failure}");
         }
         assert!(limits(28 << 10).judge(&config, &plan).is_ok());
+    }
+
+    fn cured(listener: &str, sink: &str) -> String {
+        let (config, plan) = planned(listener, sink);
+        cure(&config, &plan)
+    }
+
+    #[test]
+    fn the_keys_behind_the_largest_part_are_named_with_their_values() {
+        assert_eq!(cured("", ""), "lower pool_bytes under [daemon] (auto)");
+        assert_eq!(cured("", "queue_bytes = \"64MiB\""), "lower queue_bytes (64MiB of sink x)");
+        assert_eq!(
+            cured("absorb = { rate = 100000, stall = \"2s\" }", ""),
+            "lower absorb (100000/s for 2s of listener in)"
+        );
+        assert_eq!(
+            cured("absorb.stall = \"1s\"", "queue_bytes = \"64MiB\""),
+            "lower queue_bytes (64MiB of sink x) or absorb (200000/s for 1s of listener in)"
+        );
+        assert_eq!(
+            cured("max_length = 65535\nbatch_size = 1024", ""),
+            "of the batches 256.6 MiB are for listener in: lower max_length (65535 bytes), lower batch_size (1024) or \
+             lanes (1)"
+        );
+        assert!(cured("gro = \"on\"\nbatch_size = 1024\nlanes = 64", "").contains("write gro = \"off\""));
+    }
+
+    const MEBIBYTE: u64 = 1 << 20;
+
+    fn pool_on(memory: u64, group: Option<u64>, address_space: Option<u64>) -> usize {
+        let space = |limit_bytes| AddressSpace { limit_bytes, mapped_bytes: 0, threads_running: 1, arenas_max: None };
+        let limits = MemoryLimits {
+            memory_bytes: Some(memory * MEBIBYTE),
+            group: group.map(|bytes| (bytes * MEBIBYTE, "memory.max".into())),
+            address_space: address_space.map(|bytes| space(bytes * MEBIBYTE)),
+            ..MemoryLimits::default()
+        };
+        limits.automatic_pool_bytes() >> 20
+    }
+
+    #[test]
+    fn a_small_machine_gets_a_sixteenth_and_a_large_one_what_suffices() {
+        let given = [16, 64, 128, 512, 767, 768, 4096, 1 << 20].map(|memory| pool_on(memory, None, None));
+        assert_eq!(given, [4, 4, 8, 32, 47, 48, 48, 48]);
+    }
+
+    #[test]
+    fn the_least_of_machine_group_and_address_space_counts() {
+        assert_eq!(pool_on(65_536, Some(256), None), 16);
+        assert_eq!(pool_on(256, Some(65_536), None), 16);
+        assert_eq!(pool_on(65_536, Some(512), Some(256)), 16);
+        assert_eq!(pool_on(65_536, Some(16), None), 4, "whether that fits is for the limits to say");
+    }
+
+    #[test]
+    fn a_machine_that_tells_nothing_is_taken_for_a_large_one() {
+        assert_eq!(MemoryLimits::default().automatic_pool_bytes(), 48 << 20);
     }
 }

@@ -1,18 +1,18 @@
-//! The cores of the machine as far as it tells, and what is assumed where it does not: a container without /sys, or a
-//! filter that forbids to ask for the affinity, costs placement and must not cost the start.
+//! The cores of the machine, and what is assumed where they cannot be read: a container without /sys, or a filter that
+//! forbids sched_getaffinity, costs placement and must not prevent the start.
 
 use std::io;
 use std::path::Path;
 
 use steer::Topology;
 
-/// What a plan is made for.
+/// The cores that a plan is made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineCores {
     pub topology: Topology,
     /// The cores that udpd may use.
     pub allowed: Vec<usize>,
-    /// What had to be assumed, why, and what that costs: one line each.
+    /// What is assumed, why, and what that costs: one line each.
     pub assumed: Vec<String>,
 }
 

@@ -1,14 +1,14 @@
-//! The memory of a plan, as one sum: what is taken at the start and never grows, and what the kernel may take on top.
+//! The memory of a plan as one sum: what is taken at the start and never grows, and what the kernel may take on top.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What the process takes besides the plan: its own pages, log and windows. Measured: 1.2 MiB; the rest is for the
-/// kernel's share, tables of pages above all, which a control group counts too.
+/// What the process takes besides the plan: its own pages, log and endpoints. Measured: 1.2 MiB. The rest is for the
+/// kernel's share, above all page tables, which a control group counts too.
 const OWN_BYTES: usize = 4 << 20;
 
-/// What each thread takes, with its books. Measured: 34 KiB for a lane; the kernel's stack comes to it.
+/// What each thread takes, with its counters. Measured: 34 KiB for a lane, and the kernel's stack is added.
 const THREAD_BYTES: usize = 64 << 10;
 
 /// The parts, in bytes.
@@ -18,22 +18,22 @@ pub struct MemoryPlan {
     pub batches_bytes: usize,
     /// The blocks for what waits.
     pub waiting_bytes: usize,
-    /// Of those, what `absorb` and `queue_bytes` ask for.
+    /// The part of them that `absorb` and `queue_bytes` ask for.
     pub asked_bytes: usize,
-    /// What is kept of where each block and batch is.
+    /// The administration of blocks and of the places in queues.
     #[serde(skip)]
     pub places_bytes: usize,
     /// The tables of all rate limits.
     pub policy_bytes: usize,
     /// The tables of `allow`, `deny` and their files.
     pub list_bytes: usize,
-    /// What is known of streams by their sequence numbers.
+    /// The streams of `sequence`, and the notes about them.
     pub upstream_bytes: usize,
     /// What the sinks may take at most.
     pub sink_bytes: usize,
     /// What the thread that compresses files may take at most.
     pub compression_bytes: usize,
-    /// What all receive buffers together may take when the kernel grants them; it is the kernel's memory.
+    /// The most memory of all receive buffers, which is the kernel's.
     pub receive_buffer_bytes: usize,
     #[serde(skip)]
     pub threads: usize,

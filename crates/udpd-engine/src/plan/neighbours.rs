@@ -1,17 +1,72 @@
-//! The seats of other daemons on this host, and what they mean for a plan that is made here. A command takes them as
-//! they are; a second daemon goes round them.
+//! The seats of lanes, as running daemons tell them to each other and to commands: what this daemon tells, and what the
+//! seats of others mean for a plan made here. A command takes them as they are; a second daemon plans around them.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process;
 
 use steer::model::Host;
 use steer::plan::{InterfacePlan, Plan, QueueSeat};
 
-use udpd_endpoint::control::{InterfaceSeats, Neighbours, Seat};
+use super::{Interfaces, LanePlan, PipelinePlan};
+use crate::config::Config;
+use udpd_endpoint::control::{InterfaceSeats, LaneSeat, Neighbours, Seat, Seats};
 
-/// Every core that a neighbour has for itself.
+/// The seats that the daemon of this plan tells commands and other daemons.
+pub fn own_seats(config: &Config, plan: &PipelinePlan) -> Seats {
+    let interface_of = |lane: &LanePlan| config.listeners[lane.listener].interface.as_deref();
+    let lanes = |name: Option<&str>| {
+        let own = plan.lanes.iter().filter(|lane| interface_of(lane) == name);
+        own.map(|lane| lane_seat(config, lane)).collect()
+    };
+    let Interfaces { steered, around, indexes, .. } = &plan.interfaces;
+    let steered = steered.iter().map(|part| InterfaceSeats {
+        name: part.name.clone(),
+        index: indexes.get(&part.name).copied(),
+        is_steered: true,
+        queues: part.seats.len(),
+        seats: part.all_seats().iter().map(seat).collect(),
+        lanes: lanes(Some(&part.name)),
+    });
+    let others = around.keys().map(|name| InterfaceSeats {
+        name: name.clone(),
+        index: indexes.get(name).copied(),
+        lanes: lanes(Some(name)),
+        ..InterfaceSeats::default()
+    });
+    Seats {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: process::id(),
+        network_namespace: network_namespace(),
+        interfaces: steered.chain(others).collect(),
+        lanes: lanes(None),
+    }
+}
+
+/// The same with the cores on which the receivers run now: `core_of` tells them by listener and lane.
+pub fn with_current_cores(mut seats: Seats, core_of: impl Fn(&str, usize) -> Option<Option<usize>>) -> Seats {
+    for seat in seats.lanes_mut() {
+        if let Some(core) = core_of(&seat.listener, seat.lane) {
+            seat.cpu = core;
+        }
+    }
+    seats
+}
+
+fn lane_seat(config: &Config, lane: &LanePlan) -> LaneSeat {
+    LaneSeat {
+        listener: config.listeners[lane.listener].name.clone(),
+        lane: lane.number,
+        queues: lane.queues.clone(),
+        cpu: lane.core,
+        node: lane.node,
+        arrival_cpus: lane.intake.expected_cores().to_vec(),
+    }
+}
+
+/// Every core that a neighbour uses.
 pub fn cores(neighbours: &Neighbours) -> Vec<usize> {
     let mut cores: Vec<usize> = neighbours.daemons.iter().flat_map(|daemon| daemon.seats.cores()).collect();
     cores.sort_unstable();
@@ -30,7 +85,7 @@ pub fn seated(
     let here = neighbours.daemons.iter().filter(|daemon| daemon.seats.network_namespace == own);
     let parts: Vec<&InterfaceSeats> =
         here.flat_map(|daemon| &daemon.seats.interfaces).filter(|part| part.is_steered).collect();
-    // A name may have gone over to another card; a number never does.
+    // A name may have moved to another card; an index never does.
     let is_it = |part: &InterfaceSeats, name: &str| match (part.index, index_of(name)) {
         (Some(theirs), Some(index)) => theirs == index,
         _ => part.name == name,
@@ -42,8 +97,8 @@ pub fn seated(
     names.iter().filter_map(seats).collect()
 }
 
-/// The seats of a plan with the interrupts where neighbours have them, for the interfaces that neighbours steer too:
-/// the receivers are ours, and the interrupts cannot be in two places.
+/// For the interfaces that neighbours steer too: the seats of our plan with the interrupts where the neighbours put them.
+/// The receivers are our own, but an interrupt cannot be in two places.
 pub(super) fn merge(host: &Host, plan: &Plan, neighbours: &Neighbours) -> BTreeMap<String, Vec<QueueSeat>> {
     let names: Vec<String> = plan.interfaces.iter().map(|part| part.name.clone()).collect();
     let found = |name: &str| host.interfaces.iter().find(|interface| interface.name == name);
@@ -69,7 +124,7 @@ fn with_interrupt_of(own: QueueSeat, theirs: &[QueueSeat]) -> QueueSeat {
 }
 
 /// The network namespace of this process, by the inode that stands for it.
-pub(super) fn network_namespace() -> Option<u64> {
+fn network_namespace() -> Option<u64> {
     fs::metadata("/proc/self/ns/net").ok().map(|file| file.ino())
 }
 
@@ -79,7 +134,7 @@ pub fn index_of(name: &str) -> Option<u32> {
 }
 
 /// A seat as it is told.
-pub(super) fn seat(seat: &QueueSeat) -> Seat {
+fn seat(seat: &QueueSeat) -> Seat {
     Seat {
         queue: seat.queue,
         receiver: seat.receiver,

@@ -14,9 +14,9 @@
 
 use std::time::Duration;
 
+use super::SinkPlan;
 use super::lane::LanePlan;
 use super::memory::Bytes;
-use super::sink::SinkPlan;
 use crate::config::{Config, SinkConfig};
 use udpd_base::exit::{ExitCode, Failure};
 

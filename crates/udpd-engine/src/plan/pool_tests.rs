@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{EngineKind, HostView};
-use crate::plan::engine::Choice;
+use crate::plan::engine::EngineChoice;
 use crate::plan::{Interfaces, PipelinePlan, PlacementInput};
 use steer::Topology;
 
@@ -14,7 +14,7 @@ fn plan_on(nodes: usize, text: &str) -> Result<(Config, PipelinePlan), Failure> 
     let config = Config::parse(text, "test", &HostView::default()).expect("a valid configuration");
     let node_of_core = [(0, 0), (1, nodes - 1)].into();
     let topology = Topology { online: vec![0, 1], node_of_core, ..Topology::default() };
-    let engine = Choice { kind: EngineKind::Recvmmsg, why: String::new() };
+    let engine = EngineChoice { kind: EngineKind::Recvmmsg, why: String::new() };
     let engines = vec![engine; config.listeners.len()];
     let ground = PlacementInput { topology: &topology, allowed: &[0, 1], interfaces: &Interfaces::default() };
     let plan = PipelinePlan::new(&config, &ground, &engines, AUTOMATIC)?;

@@ -12,7 +12,7 @@ use steer::plan::{InterfacePlan, QueueSeat};
 use steer::{Seat, Topology, place};
 
 use super::interfaces::{Interfaces, Surroundings};
-use super::spread::{self, Arrivals, Intake, Members};
+use super::spread::{self, ArrivalPlan, Intake, Members};
 use crate::config::feeders::LaneFeeds;
 use crate::config::{Config, ListenerConfig, Spread};
 
@@ -40,9 +40,9 @@ impl PlacementInput<'_> {
 
 /// Where everything sits.
 #[derive(Debug)]
-pub(super) struct Seating {
+pub(super) struct Placements {
     /// By listener: one place for each of its lanes.
-    pub lanes: Vec<Vec<Place>>,
+    pub lanes: Vec<Vec<LanePlacement>>,
     /// The cores that consumers may run on.
     pub consumer_cores: Vec<usize>,
     /// True when receivers share cores: there are more of them than cores, or several listeners or addresses on one
@@ -52,7 +52,7 @@ pub(super) struct Seating {
 
 /// Where one lane sits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct LanePlacement {
     pub seat: Option<Seat>,
     /// The cores that its thread may run on, where the scheduler picks one.
     pub cores: Vec<usize>,
@@ -63,7 +63,7 @@ pub(super) struct Place {
 }
 
 /// Seats every lane.
-pub(super) fn seat(config: &Config, feeders: &LaneFeeds<'_>, ground: &PlacementInput<'_>) -> Seating {
+pub(super) fn seat(config: &Config, feeders: &LaneFeeds<'_>, ground: &PlacementInput<'_>) -> Placements {
     let (listeners, interfaces) = (&config.listeners, ground.interfaces);
     let mut seating = Seater::new(ground);
     let mut lanes = vec![Vec::new(); listeners.len()];
@@ -95,15 +95,16 @@ pub(super) fn seat(config: &Config, feeders: &LaneFeeds<'_>, ground: &PlacementI
         let past_the_stack = feeders.lanes_past_the_stack(index);
         if past_the_stack > 0 {
             let seats = seating.near(past_the_stack, around).into_iter().enumerate();
-            let places = seats.map(|(queue, seat)| Place { seat, queues: vec![queue], ..Place::default() });
+            let places =
+                seats.map(|(queue, seat)| LanePlacement { seat, queues: vec![queue], ..LanePlacement::default() });
             lanes[index] = beside_queues(places.collect(), listener.addresses.len());
             continue;
         }
         let count = feeders.lanes_on_address(index);
-        let place = |(lane, seat): (usize, Option<Seat>)| Place {
+        let place = |(lane, seat): (usize, Option<Seat>)| LanePlacement {
             seat,
             queues: (0..queues).filter(|queue| queue % count == lane % count).collect(),
-            ..Place::default()
+            ..LanePlacement::default()
         };
         lanes[index] = seating.near(feeders.lanes(index), around).into_iter().enumerate().map(place).collect();
     }
@@ -111,28 +112,28 @@ pub(super) fn seat(config: &Config, feeders: &LaneFeeds<'_>, ground: &PlacementI
     let counts: Vec<usize> = (0..listeners.len()).filter(is_left).collect();
     let mut seats = seating.near(counts.iter().map(|&index| feeders.lanes(index)).sum(), None).into_iter();
     for index in counts {
-        let place = |seat| Place { seat, ..Place::default() };
+        let place = |seat| LanePlacement { seat, ..LanePlacement::default() };
         lanes[index] = seats.by_ref().take(feeders.lanes(index)).map(place).collect();
     }
     let consumer_cores = seating.consumer_cores();
-    Seating { lanes, consumer_cores, shared: seating.shared }
+    Placements { lanes, consumer_cores, shared: seating.shared }
 }
 
 /// The places of a listener whose queues go past the kernel's stack. What is let pass is little as a rule, so the
 /// lanes of its addresses have no cores of their own: they sit on those of the queues.
-fn beside_queues(of_queues: Vec<Place>, addresses: usize) -> Vec<Place> {
-    let beside = |place: &Place| Place { queues: Vec::new(), arrivals: Vec::new(), ..place.clone() };
-    let of_addresses: Vec<Place> = of_queues.iter().cycle().take(addresses).map(beside).collect();
+fn beside_queues(of_queues: Vec<LanePlacement>, addresses: usize) -> Vec<LanePlacement> {
+    let beside = |place: &LanePlacement| LanePlacement { queues: Vec::new(), arrivals: Vec::new(), ..place.clone() };
+    let of_addresses: Vec<LanePlacement> = of_queues.iter().cycle().take(addresses).map(beside).collect();
     of_addresses.into_iter().chain(of_queues).collect()
 }
 
 /// The places of lanes that each take one receive queue past the kernel's stack, by the plan of their interface: the
 /// seat of that queue, also where the queue is kept for somebody. A queue that came after the plan has none.
-fn of_queues(part: &InterfacePlan, count: usize) -> Vec<Place> {
+fn of_queues(part: &InterfacePlan, count: usize) -> Vec<LanePlacement> {
     let of_queue = |queue: usize| {
         let seat = part.seats.iter().find(|seat| seat.queue == queue);
         let seat = seat.or_else(|| part.seats.get(queue % part.seats.len().max(1)));
-        seat.map_or_else(Place::default, |seat| Place {
+        seat.map_or_else(LanePlacement::default, |seat| LanePlacement {
             seat: Some(Seat { core: seat.receiver_core, node: seat.node }),
             cores: seat.receiver_cores.clone(),
             queues: vec![queue],
@@ -144,15 +145,15 @@ fn of_queues(part: &InterfacePlan, count: usize) -> Vec<Place> {
 
 /// The places of `count` lanes of one address on the receive queues that are kept for their listener: the first on the
 /// first of them and so on, in turn. None where no card keeps any.
-fn own_places(listener: &ListenerConfig, interfaces: &Interfaces, place: usize, count: usize) -> Vec<Place> {
+fn own_places(listener: &ListenerConfig, interfaces: &Interfaces, place: usize, count: usize) -> Vec<LanePlacement> {
     let is_meant = |part: &&InterfacePlan| listener.interface.as_ref().is_none_or(|name| *name == part.name);
     let is_kept = |part: &InterfacePlan, seat: &QueueSeat| {
         part.dedicated.iter().any(|kept| (kept.dedication, kept.queue) == (place, seat.queue))
     };
     let parts = interfaces.steered.iter().filter(is_meant);
     let seats = parts.flat_map(|part| part.seats.iter().filter(move |seat| is_kept(part, seat)));
-    let places: Vec<Place> = seats
-        .map(|seat| Place {
+    let places: Vec<LanePlacement> = seats
+        .map(|seat| LanePlacement {
             seat: Some(Seat { core: seat.receiver_core, node: seat.node }),
             cores: seat.receiver_cores.clone(),
             queues: vec![seat.queue],
@@ -180,7 +181,7 @@ fn shared(part: &InterfacePlan) -> InterfacePlan {
 }
 
 /// The places of `count` lanes of one address, by the plan of their interface.
-fn of_plan(part: &InterfacePlan, spread: Spread, count: usize) -> Vec<Place> {
+fn of_plan(part: &InterfacePlan, spread: Spread, count: usize) -> Vec<LanePlacement> {
     let seats = part.all_seats();
     let of_lane = |lane: usize| {
         // A running receiver may have been told otherwise; then the seats take turns.
@@ -199,7 +200,7 @@ fn of_plan(part: &InterfacePlan, spread: Spread, count: usize) -> Vec<Place> {
                 true
             }
         });
-        Some(Place {
+        Some(LanePlacement {
             seat: Some(Seat { core: own.receiver_core, node: own.node }),
             cores: own.receiver_cores.clone(),
             queues: taken.iter().map(|seat| seat.queue).collect(),
@@ -216,15 +217,15 @@ pub(super) fn cores_of_queues(part: &InterfacePlan) -> BTreeMap<u32, Vec<usize>>
 }
 
 /// What each of the lanes of one address gets.
-pub(super) fn intakes(listener: &ListenerConfig, places: &[Place], ground: &PlacementInput<'_>) -> Vec<Intake> {
+pub(super) fn intakes(listener: &ListenerConfig, places: &[LanePlacement], ground: &PlacementInput<'_>) -> Vec<Intake> {
     let interfaces = ground.interfaces;
     let part = listener.interface.as_deref().and_then(|name| interfaces.plan_of(name));
     let of_members: Vec<Vec<usize>> = places.iter().map(|place| place.arrivals.clone()).collect();
     let of_queues = &part.map(cores_of_queues).unwrap_or_default();
     let arrivals = match (&listener.interface, part) {
-        (None, _) => Arrivals::Anywhere,
-        (Some(_), None) => Arrivals::Unplanned,
-        (Some(_), Some(_)) => Arrivals::Planned { of_members: &of_members, of_queues },
+        (None, _) => ArrivalPlan::Anywhere,
+        (Some(_), None) => ArrivalPlan::Unplanned,
+        (Some(_), Some(_)) => ArrivalPlan::Planned { of_members: &of_members, of_queues },
     };
     let found = listener.interface.as_ref().and_then(|name| interfaces.queues.get(name)).copied();
     let queues = part.map(|part| part.seats.len()).or(found);
@@ -254,11 +255,11 @@ impl<'a> Seater<'a> {
     }
 
     /// Notes the lanes of a plan, which each of so many addresses has.
-    fn take(&mut self, group: &[Place], addresses: usize) {
+    fn take(&mut self, group: &[LanePlacement], addresses: usize) {
         let earlier = self.receivers.clone();
         for (number, place) in group.iter().enumerate() {
             // Where the scheduler picks the core nobody shares one for good.
-            let is_same = |other: &Place| other.seat == place.seat && other.cores.len() < 2;
+            let is_same = |other: &LanePlacement| other.seat == place.seat && other.cores.len() < 2;
             self.shared |= group[..number].iter().any(is_same);
             // Every address and every listener of a steered interface has its lanes on the same seats.
             let is_others = || place.seat.is_some_and(|seat| earlier.contains(&seat));

@@ -2,10 +2,10 @@
 
 use steer::plan::{DedicatedQueue, Dedication, QueueSeat, SpareSeat};
 
-use super::super::words;
 use super::*;
 use crate::config::HostView;
 use crate::plan::interfaces::receivers;
+use crate::plan::remarks;
 
 /// A plan for one interface: for each queue its interrupt and its receiver, and the cores of receivers beyond them.
 fn part(name: &str, queues: &[(usize, usize)], spare: &[usize]) -> InterfacePlan {
@@ -88,8 +88,8 @@ fn seat_on(topology: &Topology, interfaces: &Interfaces, listeners: &[&str]) -> 
 fn seat_config(topology: &Topology, interfaces: &Interfaces, config: &Config) -> Seated {
     let ground = PlacementInput { topology, allowed: &topology.online, interfaces };
     let seating = seat(config, &ground.feeders(config), &ground);
-    let cores = |places: &Vec<Place>| places.iter().map(|place| place.seat.expect("a seat").core).collect();
-    let expected = |(listener, places): (&ListenerConfig, &Vec<Place>)| {
+    let cores = |places: &Vec<LanePlacement>| places.iter().map(|place| place.seat.expect("a seat").core).collect();
+    let expected = |(listener, places): (&ListenerConfig, &Vec<LanePlacement>)| {
         intakes(listener, places, &ground).into_iter().map(|intake| intake.expected).collect()
     };
     Seated {
@@ -258,7 +258,7 @@ fn what_is_said_of_lanes_tells_kept_queues_from_cores() {
     let said = |eth0: &InterfacePlan, allowed: &[usize]| {
         let interfaces = steered(vec![eth0.clone()]);
         let ground = PlacementInput { topology: &topology, allowed, interfaces: &interfaces };
-        [words::lanes_of_cores(&config, &ground), words::queues_not_kept(&config, &ground)].concat()
+        [remarks::lanes_of_cores(&config, &ground), remarks::queues_not_kept(&config, &ground)].concat()
     };
     let not_kept = "interface eth0 keeps no receive queue: listener l0 has one lane for what arrives on all queues; \
                     write lanes = 4 for it, or take it out of [steer] dedicated_queues";

@@ -68,7 +68,7 @@ impl Intake {
 
 /// Who says where the datagrams of the lanes arrive.
 #[derive(Debug, Clone, Copy)]
-pub enum Arrivals<'a> {
+pub enum ArrivalPlan<'a> {
     /// Nobody, for no interface feeds them in particular: a table of cores names all there are.
     Anywhere,
     /// Nobody: their interface is not steered.
@@ -91,7 +91,7 @@ pub struct Members<'a> {
     pub queues: Option<usize>,
     /// Which of them each member takes; the others, such as those that are kept for somebody else, take turns.
     pub own_queues: &'a [Vec<usize>],
-    pub arrivals: Arrivals<'a>,
+    pub arrivals: ArrivalPlan<'a>,
 }
 
 /// What each of the members gets.
@@ -103,7 +103,7 @@ pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Ve
         Spread::Cpu => {
             let own = |seat: &Option<Seat>| seat.iter().map(|seat| seat.core).collect::<Vec<_>>();
             let wanted = members.seats.iter().enumerate().map(|(number, seat)| match members.arrivals {
-                Arrivals::Planned { of_members, .. } if !of_members[number].is_empty() => of_members[number].clone(),
+                ArrivalPlan::Planned { of_members, .. } if !of_members[number].is_empty() => of_members[number].clone(),
                 _ => own(seat),
             });
             let wanted: Vec<Vec<usize>> = wanted.collect();
@@ -127,11 +127,11 @@ pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Ve
 }
 
 /// Where the datagrams of each lane should arrive, once it is known which of them it gets.
-fn expect(lanes: &mut [Intake], spread: Spread, arrivals: Arrivals<'_>) {
+fn expect(lanes: &mut [Intake], spread: Spread, arrivals: ArrivalPlan<'_>) {
     match arrivals {
-        Arrivals::Unplanned => {}
-        Arrivals::Anywhere => lanes.iter_mut().for_each(|lane| lane.expected.clone_from(&lane.cores)),
-        Arrivals::Planned { of_members, of_queues } => {
+        ArrivalPlan::Unplanned => {}
+        ArrivalPlan::Anywhere => lanes.iter_mut().for_each(|lane| lane.expected.clone_from(&lane.cores)),
+        ArrivalPlan::Planned { of_members, of_queues } => {
             for (lane, cores) in lanes.iter_mut().zip(of_members) {
                 // What arrives on a core goes to the lane that the table names, whichever lane was meant.
                 let own = cores.iter().copied().filter(|core| spread != Spread::Cpu || lane.cores.contains(core));
@@ -208,16 +208,16 @@ mod tests {
     }
 
     fn lanes(spread: Spread, seats: &[usize], queues: Option<usize>) -> Vec<Intake> {
-        lanes_fed(spread, seats, queues, Arrivals::Anywhere)
+        lanes_fed(spread, seats, queues, ArrivalPlan::Anywhere)
     }
 
     fn lanes_of_plan(spread: Spread, seats: &[usize], of_members: &[Vec<usize>]) -> Vec<Intake> {
         let planned = (0..).zip(of_members).map(|(queue, cores)| (queue, cores.clone()));
         let of_queues = &planned.collect();
-        lanes_fed(spread, seats, Some(4), Arrivals::Planned { of_members, of_queues })
+        lanes_fed(spread, seats, Some(4), ArrivalPlan::Planned { of_members, of_queues })
     }
 
-    fn lanes_fed(spread: Spread, seats: &[usize], queues: Option<usize>, arrivals: Arrivals<'_>) -> Vec<Intake> {
+    fn lanes_fed(spread: Spread, seats: &[usize], queues: Option<usize>, arrivals: ArrivalPlan<'_>) -> Vec<Intake> {
         let topology = two_nodes();
         let seat = |&core: &usize| Some(Seat { core, node: topology.node_of_core.get(&core).copied() });
         let seats: Vec<Option<Seat>> = seats.iter().map(seat).collect();
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn nothing_is_expected_where_nobody_steers_the_interface() {
         for spread in [Spread::Cpu, Spread::Queue] {
-            let lanes = lanes_fed(spread, &[7, 6], Some(2), Arrivals::Unplanned);
+            let lanes = lanes_fed(spread, &[7, 6], Some(2), ArrivalPlan::Unplanned);
             assert!(lanes.iter().all(|lane| lane.expected_cores().is_empty()), "{lanes:?}");
             assert!(lanes.iter().all(|lane| !lane.cores.is_empty() || !lane.queues.is_empty()), "and all are fed");
         }

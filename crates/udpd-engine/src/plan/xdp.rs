@@ -1,42 +1,42 @@
-//! Lanes that take a receive queue past the kernel's stack: how much may wait for each, and what a refusal means.
+//! Lanes that take a receive queue with AF_XDP: how many frames may wait for each, and what a refusal means.
 //!
-//! Frames that have arrived and are not received yet lie in the engine's own batches, which is all the room there is.
-//! `absorb` says how many that are. Where it is not written, the room ends with what the plan has for datagrams, and
-//! with half of the memory that this process may lock: a reload makes new engines beside the old ones.
+//! Frames that have arrived and are not received yet lie in the engine's own batches and nowhere else. `absorb` says how
+//! many there may be. Where it is not written, the memory for them is limited by that for datagrams, and by half of what
+//! this process may lock: a reload makes new engines beside the old ones.
 
 use std::net::{IpAddr, SocketAddr};
 
 use mmsg::xdp::{Mode, Obstacle, Refusal};
 
+use super::kernel_limits::LockableMemory;
 use super::lane::{LanePlan, XdpPlan};
-use super::limits::Pinned;
 use crate::config::{Absorb, Config, ListenerConfig};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::text::units::print_seconds;
 
-/// The least room for frames of a queue unless `absorb` is written, because one queue may get everything: 1 ms of four
-/// million a second.
+/// The fewest frames of a queue unless `absorb` is written: 1 ms of four million a second, because one queue may get
+/// everything.
 const FRAMES: u64 = 4096;
 
 /// The fewest batches for frames that wait.
 const BATCHES_MIN: usize = 2;
 
-/// Of a pool whose size is written, the part that all queues together may have for frames unless `absorb` is written.
-/// Beside a pool that udpd sizes itself they may have so many times as much.
+/// Unless `absorb` is written, all queues together have this part of a pool whose size is written, or this many times a
+/// pool that udpd sizes itself.
 const PART_OF_WRITTEN: usize = 3;
 const TIMES_AUTOMATIC: usize = 3;
 
 /// The most that are asked for: some seconds of four million a second.
 const FRAMES_MAX: u64 = 1 << 24;
 
-/// What all queues may take for frames that wait, where `absorb` is not written.
+/// The memory of all queues for frames that wait, where `absorb` is not written.
 pub(super) fn automatic_room(pool_bytes: Option<usize>, automatic_bytes: usize) -> usize {
     pool_bytes.map_or(automatic_bytes.saturating_mul(TIMES_AUTOMATIC), |bytes| bytes / PART_OF_WRITTEN)
 }
 
-/// Makes a plan one of a lane that takes a receive queue at this rate. `room_bytes` is the queue's part of the room
-/// that is not asked for.
-pub(super) fn past_the_stack(plan: LanePlan, queue: usize, rate: u64, absorb: &Absorb, room_bytes: usize) -> LanePlan {
+/// Turns the plan of a lane into one that takes a receive queue at this rate. `room_bytes` is the queue's part of the
+/// memory where `absorb` is not written.
+pub(super) fn of_queue(plan: LanePlan, queue: usize, rate: u64, absorb: &Absorb, room_bytes: usize) -> LanePlan {
     let frames = ((rate as f64 * absorb.stall.as_secs_f64()).ceil() as u64).min(FRAMES_MAX);
     let batches = |frames: u64| (frames as usize).div_ceil(plan.shape.slots);
     let batches = match absorb.is_written {
@@ -58,9 +58,9 @@ pub(super) fn past_the_stack(plan: LanePlan, queue: usize, rate: u64, absorb: &A
     }
 }
 
-/// Gives back room that nothing asked for, until all queues fit twice into the memory that may be locked. A start that
-/// the limit does not count for keeps the least room all the same: then a reload is refused, which is said.
-pub(super) fn fit(lanes: &mut [LanePlan], pinned: &Pinned) {
+/// Reduces memory that `absorb` does not ask for, until all queues fit twice into what may be locked. A process that the
+/// limit does not bind at its start has at least `FRAMES`: then a reload is refused, of which there is a warning.
+pub(super) fn fit(lanes: &mut [LanePlan], pinned: &LockableMemory) {
     let Some(limit) = pinned.bytes else { return };
     let least = |lane: &LanePlan| match pinned.is_exempt {
         true => (FRAMES as usize).div_ceil(lane.shape.slots),
@@ -82,7 +82,7 @@ pub(super) fn fit(lanes: &mut [LanePlan], pinned: &Pinned) {
     }
 }
 
-/// Listeners whose queues have less room than `absorb` would take: a line each.
+/// Listeners whose queues have room for less than `absorb`: a line each.
 pub(super) fn short_of_absorb(config: &Config, lanes: &[LanePlan]) -> Vec<String> {
     let mut lines = Vec::new();
     for (index, listener) in config.listeners.iter().enumerate().filter(|(_, listener)| !listener.absorb.is_written) {
@@ -102,14 +102,14 @@ pub(super) fn short_of_absorb(config: &Config, lanes: &[LanePlan]) -> Vec<String
     lines
 }
 
-/// The address that is shown of a lane that takes whatever the listener takes: the widest.
+/// The address that is shown for the lane of a queue: one of IPv6 if the listener has any.
 pub(super) fn address_shown(listener: &ListenerConfig) -> SocketAddr {
     let v6 = listener.addresses.iter().find(|address| address.is_ipv6());
     *v6.unwrap_or(&listener.addresses[0])
 }
 
-/// What a wildcard address does not stand for: the kernel gives what comes to an address to the listener that names it,
-/// and a program at the interface would take that away.
+/// The addresses that other listeners name at the port of this one. A program at the interface must leave them to those,
+/// as the kernel does for a socket on a wildcard address.
 pub fn named_by_others(config: &Config, listener: &ListenerConfig) -> Vec<IpAddr> {
     let competes = |other: &&ListenerConfig| {
         // Two of one interface with one port are refused.
@@ -121,7 +121,7 @@ pub fn named_by_others(config: &Config, listener: &ListenerConfig) -> Vec<IpAddr
     named.map(SocketAddr::ip).collect()
 }
 
-/// How the program sits at the interface, as it is written.
+/// The mode of the program as the configuration writes it.
 pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Generic => "generic",
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
     use crate::config::EngineKind;
-    use crate::plan::engine::Choice;
+    use crate::plan::engine::EngineChoice;
     use crate::plan::limits::MemoryLimits;
     use crate::plan::{Interfaces, PipelinePlan, PlacementInput};
 
@@ -174,13 +174,13 @@ mod tests {
         let topology = steer::Topology::flat(&[0, 1]);
         let interfaces = Interfaces { queues: [("eth0".to_owned(), 2)].into(), ..Interfaces::default() };
         let ground = PlacementInput { topology: &topology, allowed: &[0, 1], interfaces: &interfaces };
-        let engines = [Choice { kind: EngineKind::AfXdp, why: String::new() }];
+        let engines = [EngineChoice { kind: EngineKind::AfXdp, why: String::new() }];
         let plan = PipelinePlan::new(&config, &ground, &engines, 48 << 20).expect("a plan");
         (config, plan)
     }
 
-    fn locking(bytes: u64, is_exempt: bool) -> Pinned {
-        Pinned { bytes: Some(bytes), is_exempt }
+    fn locking(bytes: u64, is_exempt: bool) -> LockableMemory {
+        LockableMemory { bytes: Some(bytes), is_exempt }
     }
 
     fn shortest(plan: &PipelinePlan) -> Duration {

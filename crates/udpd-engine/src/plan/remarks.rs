@@ -1,16 +1,16 @@
-//! What has to be said of a plan: to the reader of `udpd check`, and in the first lines of the log.
+//! Warnings and notes about a plan, for `udpd check` and for the first lines of the log.
 
 use steer::plan::InterfacePlan;
 
+use super::PipelinePlan;
 use super::buffers::Buffers;
 use super::memory::Bytes;
 use super::seating::PlacementInput;
-use super::whole::PipelinePlan;
 use super::xdp;
 use crate::config::{Config, Lanes, ListenerConfig, Spread};
 use udpd_inspect::policy::KernelFilter;
 
-/// What will degrade on this machine, each with its cure.
+/// What will not work fully on this machine, each with its cure.
 pub fn warnings(config: &Config, plan: &PipelinePlan) -> Vec<String> {
     let mut warnings = known_at_start(config, plan);
     warnings.extend(Buffers::of(plan).clamped());
@@ -23,7 +23,7 @@ pub fn warnings(config: &Config, plan: &PipelinePlan) -> Vec<String> {
     warnings
 }
 
-/// The part of it that nobody finds out later, when sockets and sinks are opened.
+/// The part of it that would not show later, when sockets and sinks are opened.
 fn known_at_start(config: &Config, plan: &PipelinePlan) -> Vec<String> {
     let mut known: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     known.extend(plan.remarks.iter().cloned());
@@ -39,7 +39,7 @@ fn known_at_start(config: &Config, plan: &PipelinePlan) -> Vec<String> {
     known
 }
 
-/// What the number of cores and of receive queues makes of the lanes of an interface.
+/// Lanes of interfaces whose number of receive queues does not suit the cores or the spread.
 pub(super) fn lanes_of_cores(config: &Config, ground: &PlacementInput<'_>) -> Vec<String> {
     let feeders = ground.feeders(config);
     let cores = ground.usable().len();
@@ -81,8 +81,7 @@ pub(super) fn lanes_of_cores(config: &Config, ground: &PlacementInput<'_>) -> Ve
     lines
 }
 
-/// The listeners that get no receive queue of their own from a card that cannot keep one, and so fewer lanes than it
-/// has queues.
+/// Listeners whose dedicated receive queue a card cannot keep, so that they have fewer lanes than it has queues.
 pub(super) fn queues_not_kept(config: &Config, ground: &PlacementInput<'_>) -> Vec<String> {
     let feeders = ground.feeders(config);
     let mut lines = Vec::new();
@@ -105,7 +104,7 @@ pub(super) fn queues_not_kept(config: &Config, ground: &PlacementInput<'_>) -> V
     lines
 }
 
-/// Interfaces change their number of queues, so fewer of them than lanes is not an error.
+/// An interface may change its number of queues, so fewer queues than lanes are a warning and no error.
 fn idle_queue_lanes<'a>(config: &'a Config, plan: &'a PipelinePlan) -> impl Iterator<Item = String> + use<'a> {
     plan.idle_lanes(config, Spread::Queue).map(|lane| {
         let listener = &config.listeners[lane.listener];
@@ -119,7 +118,7 @@ fn idle_queue_lanes<'a>(config: &'a Config, plan: &'a PipelinePlan) -> impl Iter
     })
 }
 
-/// What will be put in front of sockets: a line for each listener.
+/// The source filters that udpd will attach to sockets: a line for each listener.
 pub fn kernel_filters(config: &Config) -> Vec<String> {
     let line = |listener: &ListenerConfig| {
         let list = listener.access.list.as_ref().filter(|_| listener.access.kernel_filter != KernelFilter::Off)?;
@@ -132,7 +131,7 @@ pub fn kernel_filters(config: &Config) -> Vec<String> {
     config.listeners.iter().filter_map(line).collect()
 }
 
-/// What will be put at interfaces, and who has no say in it any more: a line for each listener.
+/// The XDP programs that udpd will attach to interfaces, and what they bypass: a line for each listener.
 pub fn attachments(config: &Config, plan: &PipelinePlan) -> Vec<String> {
     let listeners = config.listeners.iter().enumerate();
     let line = |(index, listener): (usize, &ListenerConfig)| {
@@ -153,8 +152,8 @@ pub fn attachments(config: &Config, plan: &PipelinePlan) -> Vec<String> {
     listeners.filter_map(line).collect()
 }
 
-/// The start-up lines: memory, and what degrades.
-pub fn say(config: &Config, plan: &PipelinePlan) {
+/// Logs the start-up lines: warnings, and the memory.
+pub fn log(config: &Config, plan: &PipelinePlan) {
     known_at_start(config, plan).iter().for_each(|line| log::warn!("{line}"));
     log::info!("memory: {}, fixed from now on", plan.memory());
 }
