@@ -83,7 +83,8 @@ fn at_the_limit_on_the_size_of_files_a_log_is_finished_or_its_datagrams_are_coun
     let rotated = "rotate = { bytes = '1GiB', every = '0s' }";
     for (rotate, is_all_delivered) in [("rotate = { bytes = 0, every = '0s' }", false), (rotated, true)] {
         let daemon = one_file(rotate).start_by(&limited);
-        let sent = daemon.load(1_000).bytes(329).rate(20_000 / SCALE).send().sent;
+        // So slowly that the next file is there long before it is full.
+        let sent = daemon.load(1_000).bytes(329).rate(2_000).send().sent;
         daemon.until_settled(sent);
         let ended = daemon.end(sent);
         let delivered = delivered(&ended.ledger);

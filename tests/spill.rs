@@ -182,7 +182,7 @@ fn a_full_spill_is_what_when_full_says_and_every_datagram_is_in_the_ledger() {
         let setup = to_unix(address, &format!("when_full = '{policy}'\n{STREAM}")).replace("64MiB", "4MiB");
         let daemon = setup.start();
         let report = load(address, 8_000).bytes(1_000).send();
-        let ledger = daemon.stats_when("all are decided", |ledger| count(sink(ledger), "in_flight") == 0);
+        let ledger = daemon.until_settled(report.sent);
         let (spilled, lost) = (count(sink(&ledger), "spilled"), dropped(sink(&ledger), "spill_full"));
         assert_eq!(spilled + lost, report.sent, "{ledger:#}");
         assert!(spilled > 2_000 && lost > 2_000, "{ledger:#}");
