@@ -21,7 +21,7 @@ use udpd_tools::steer;
 use udpd_tools::steer::{SteerAction, SteerTask};
 use udpd_tools::{explain, man, replay, stats, top};
 
-/// Where the configuration is when nobody says otherwise.
+/// Where the configuration is when no option says otherwise.
 const CONFIG_PATH: &str = "/etc/udpd/udpd.toml";
 
 /// The front door for UDP on a Linux host.
@@ -249,7 +249,7 @@ enum Bench {
 /// What `udpd steer` does.
 #[derive(Debug, Subcommand)]
 enum SteerCommand {
-    /// Compare the host with the plan; needs no privileges; exit 1 when something differs, 4 when nobody can say
+    /// Compare the host with the plan; needs no privileges; exit 1 when something differs, 4 when it cannot be known
     #[command(after_help = "Example: udpd steer status eth0")]
     Status(SteerArguments),
     /// Show the plan and what it would change; needs no privileges, changes nothing
@@ -289,7 +289,7 @@ struct PlanArguments {
 struct ApplyArguments {
     #[command(flatten)]
     steer: SteerArguments,
-    /// Stay, and set again what a card forgets or somebody undoes, until SIGTERM or SIGINT
+    /// Stay, and set again what a card forgets or another program undoes, until SIGTERM or SIGINT
     #[arg(long, conflicts_with = "json")]
     watch: bool,
 }

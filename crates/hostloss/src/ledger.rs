@@ -1,8 +1,8 @@
 //! The host ledger of a daemon: what was counted since it started, added up reading by reading, so that no counter of
 //! the kernel that wraps in between loses anything.
 //!
-//! The main thread looks once a second. Whoever asks gets a copy of the sums; nobody waits for a driver but the one
-//! that looks. Where nobody ever looks, as in a bench, no card is asked anything.
+//! The main thread looks once a second. A reader gets a copy of the sums; no thread waits for a driver but the one
+//! that looks. Where there is never a look, as in a bench, no card is asked anything.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -52,7 +52,7 @@ impl HostLedger {
         }
     }
 
-    /// Whether anybody has looked.
+    /// Whether there was a look.
     pub fn has_begun(&self) -> bool {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner).before.is_some()
     }

@@ -1,4 +1,4 @@
-//! The sum of the layers: what this host lost, each packet once, and what nobody here can see.
+//! The sum of the layers: what this host lost, each packet once, and what cannot be seen here.
 //!
 //! A counter that is contained in another is in the sum by that one, as long as that one is known. Everything below UDP
 //! counts all protocols, so it is an upper bound for UDP; what UDP and its sockets count is exact.
@@ -38,7 +38,7 @@ impl Losses {
     }
 
     /// Every loss of a table that nothing else of the table contains. Of a table without any value there is nothing to
-    /// say here: the kernel has no such thing, or whoever read it says why not.
+    /// say here: the kernel has no such thing, or its reader says why not.
     fn add_table<T: KernelTable>(&mut self, table: &T, place: &str) {
         if is_empty(table) {
             return;

@@ -100,7 +100,7 @@ impl Open {
         Ok(Self { statistics, ioctl, known: BTreeMap::new(), left_out: 0, links: Vec::new() })
     }
 
-    /// An interface that nobody has heard of, while there is room for it.
+    /// An interface that was not known, while there is room for it.
     fn has_unknown(&self) -> bool {
         self.known.len() < INTERFACES_MAX && self.links.iter().any(|(index, _)| !self.known.contains_key(index))
     }

@@ -45,7 +45,7 @@ pub struct HostReader {
     udp_sockets: Option<UdpSockets>,
     /// How many sockets there were at the last look.
     sockets_seen: usize,
-    /// Why nobody could tell then what those on other ports dropped.
+    /// Why it could not be told then what those on other ports dropped.
     elsewhere_untold: Option<String>,
     /// How often it has read, and whether it leaves out of most readings what is costly.
     readings: u32,

@@ -129,12 +129,12 @@ fn what_is_lost_on_purpose_is_found_exactly_and_summed_once() {
         let send = |count, to| {
             (0..count).for_each(|_| assert_eq!(sender.send_to(&[7; 100], to).expect("loopback takes it"), 100));
         };
-        // More than the buffer holds; nobody reads meanwhile.
+        // More than the buffer holds, and no program reads meanwhile.
         send(3000, "127.0.0.1:5140");
         let mut buffer = [0; 200];
         let queued = std::iter::from_fn(|| listener.recv(&mut buffer).ok()).count() as u64;
         assert!(queued > 0 && queued < 3000, "{queued} fit");
-        // Nobody listens there.
+        // No socket has that port.
         send(7, "127.0.0.1:9");
         let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Udp).expect("root");
         for _ in 0..5 {

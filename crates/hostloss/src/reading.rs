@@ -33,7 +33,7 @@ pub struct HostReading {
     pub udp6: Udp,
     pub memory: UdpMemory,
     /// Those on the ports that the reader was asked for, of all processes, in the order of their inodes; null when
-    /// nobody can see them.
+    /// they cannot be seen.
     pub sockets: Option<Vec<SocketReading>>,
     /// Inode and drops of those on other ports that have dropped something, in the order of their inodes: what
     /// `socket_drops` is made from.
@@ -241,7 +241,7 @@ impl InterfaceReading {
         *self = meanwhile.clone();
         link.count_on(&meanwhile.link);
         self.link = link;
-        // Queues that are gone, or that nobody could tell of this time, keep theirs.
+        // Queues that are gone, or that could not be read this time, keep theirs.
         for (number, queue) in &self.queues {
             queues.entry(*number).or_default().count_on(queue);
         }

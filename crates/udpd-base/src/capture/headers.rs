@@ -17,7 +17,7 @@ const HOPS: u8 = 64;
 const DO_NOT_FRAGMENT: u8 = 0x40;
 
 /// Who sent a datagram: the one place that is asked. The kernel says it of every UDP datagram, and a listener behind
-/// proxies takes their word; should nobody ever say it, the unspecified address says so without inventing a sender.
+/// proxies takes their word; where no header says it, the unspecified address says so without inventing a sender.
 #[inline]
 pub fn source(datagram: &mmsg::Datagram<'_>) -> SocketAddr {
     datagram.source().unwrap_or(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)))

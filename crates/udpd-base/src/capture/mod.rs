@@ -1,4 +1,4 @@
-//! Reading captures: the UDP datagrams in a pcapng or pcap file, whoever wrote it.
+//! Reading captures: the UDP datagrams in a pcapng or pcap file, whichever program wrote it.
 //!
 //! A capture comes from anywhere, so nothing in it is believed: lengths are bounded before memory is taken for them,
 //! and what is not a whole UDP datagram is skipped and counted by its reason. Only damage to the frame of the file

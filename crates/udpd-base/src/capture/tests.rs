@@ -1,4 +1,4 @@
-//! Captures as udpd writes them, as others do, and as nobody should.
+//! Captures as udpd writes them, as others do, and damaged ones.
 
 use std::io;
 use std::net::SocketAddr;

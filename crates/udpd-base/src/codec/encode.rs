@@ -24,7 +24,7 @@ enum AnyEncoder<W: Write> {
 }
 
 impl<W: Write> CompressingWriter<W> {
-    /// Of a file that was changed last at `changed` and is so long. Whoever reads the compressed one finds both, and a
+    /// Of a file that was last changed at `changed` and that long. The reader of the compressed one finds both, and a
     /// sum by which to know it is whole.
     pub fn new(recipe: Recipe, writer: W, length: u64, changed: SystemTime) -> io::Result<Self> {
         Ok(Self(match recipe.method {

@@ -11,7 +11,8 @@
 //!
 //! Most of a payload is ASCII, and is copied in blocks. Where something else comes, a few bytes are looked at one by
 //! one: each is written by a table, without a question of what it is, and then it is tried with blocks again. So a
-//! payload that is not text at all, which nobody should write as lines and any sender may send, costs little more.
+//! payload that is not text at all, which should not be written as lines but which any sender may send, costs little
+//! more.
 
 /// The most bytes that one payload byte can become, and the newline at the end.
 pub const EXPANSION_MAX: usize = 4;

@@ -1,4 +1,4 @@
-//! The format `pcapng`: a capture file, as if somebody had listened on the wire. Wireshark and tshark open it.
+//! The format `pcapng`: a capture file, as if captured on the wire. Wireshark and tshark open it.
 //!
 //! Each lane is an interface, named `LISTENER/laneN`. A socket hands over payloads without their headers, so IP and UDP
 //! headers are built again from the addresses; times are the kernel's, in nanoseconds, unless the description of the

@@ -1,4 +1,4 @@
-//! What stands in front of a line, where somebody wants it there: when the datagram came, who sent it, or both.
+//! What stands in front of a line, where `prefix` asks for it: when the datagram came, who sent it, or both.
 //!
 //! Each part is followed by one space and has none in it, and the parts stand in the order in which `prefix` names
 //! them: `2026-11-21T06:42:21.000000001Z 192.0.2.7:40000 the line`. So a line with a prefix is as reversible as one

@@ -135,10 +135,10 @@ impl fmt::Debug for LaneBatch {
 /// A load on its way: a reference that is counted, never copied.
 pub type Parcel = Arc<LaneBatch>;
 
-/// The whole of a parcel that nobody else refers to.
+/// The whole of a parcel to which there is no other reference.
 ///
 /// # Panics
-/// When somebody does, which a pool rules out and which would be a bug here.
+/// When there is another one, which a pool rules out and which would be a bug here.
 pub(super) fn whole(parcel: &mut Parcel) -> &mut LaneBatch {
     Arc::get_mut(parcel).expect("a parcel from the pool has no other reference")
 }

@@ -11,11 +11,11 @@ use std::thread::Thread;
 /// Wakes one sleeping consumer.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerWaker {
-    /// The consumer sleeps until somebody rings, or is about to.
+    /// The consumer sleeps until it is woken, or is about to sleep.
     pub(super) asleep: AtomicBool,
     /// The consumer sleeps for a fixed time and would not hear.
     pub(super) napping: AtomicBool,
-    /// Somebody wants the consumer to look at something else than its queues.
+    /// The consumer is to look at something else than its queues.
     pub(super) called: AtomicBool,
     /// There is no consumer any more. A queue alone would not tell: its other end is held for eviction and for
     /// watching.

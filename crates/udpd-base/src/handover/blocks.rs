@@ -1,4 +1,4 @@
-//! Blocks for what waits: whom they belong to, who may borrow how many, and where they go back to.
+//! Blocks for what waits: who owns them, who may borrow how many, and where they go back to.
 //!
 //! The blocks of a memory node lie in one stock of one length. Some of them belong to one queue: what its sink was
 //! promised, and a few in any case. The others are shared by all queues of the node, and each of those may borrow up to
@@ -17,7 +17,7 @@ use mmsg::PackedBatch;
 
 use super::batch::{LaneBatch, LaneLoad, LoadOrigin, Parcel, packed};
 
-/// Empty blocks, for whoever takes them first.
+/// Empty blocks; the first taker gets them.
 #[derive(Debug, Clone)]
 pub struct Stock {
     free: Receiver<Parcel>,
@@ -52,7 +52,7 @@ impl Stock {
         Self::new(blocks, LoadOrigin::Queue)
     }
 
-    /// Those of a node that belong to nobody.
+    /// Those of a node that have no owner.
     pub fn shared(blocks: impl ExactSizeIterator<Item = PackedBatch>) -> Self {
         Self::new(blocks, LoadOrigin::Node)
     }
@@ -149,7 +149,7 @@ impl Blocks {
         None
     }
 
-    /// Gives a block back that nobody else refers to.
+    /// Gives a block back to which there is no other reference.
     pub(super) fn put(&self, block: Parcel) {
         if block.origin == LoadOrigin::Queue {
             self.own.put(block);

@@ -71,7 +71,7 @@ struct SourceQueue {
 pub enum Waited {
     /// With a batch.
     Batch(Parcel),
-    /// The deadline has passed, or somebody has called.
+    /// The deadline has passed, or [`Caller::call`] was called.
     Deadline,
     /// There is no feed any more, or the channel was ended, and nothing is left.
     Ended,
@@ -151,7 +151,7 @@ impl Drop for ConsumerInbox {
 }
 
 impl ConsumerInbox {
-    /// One for the same consumer, which takes nothing from it before [`ConsumerInbox::go_on_with`]. Whoever calls that
+    /// One for the same consumer, which takes nothing from it before [`ConsumerInbox::go_on_with`]. A call of that
     /// consumer is heard as before.
     pub fn heir(consumer: &Caller) -> Self {
         let mut heir = Self::default();
@@ -218,7 +218,7 @@ impl ConsumerInbox {
         self.bell.napping.store(false, Ordering::Relaxed);
     }
 
-    /// Whether somebody has ended it.
+    /// Whether it was ended.
     pub fn is_ended(&self) -> bool {
         self.bell.ended.load(Ordering::Relaxed)
     }

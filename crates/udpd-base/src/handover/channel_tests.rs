@@ -1,4 +1,4 @@
-//! The channel with real threads: nothing is lost, nothing overtakes, nobody sleeps through a ring.
+//! The channel with real threads: nothing is lost, nothing overtakes, no consumer sleeps through a wake-up.
 
 use super::*;
 use crate::handover::batch::packed;
@@ -48,7 +48,7 @@ fn an_open_block_is_taken_in_its_turn_whatever_is_queued_before_and_after() {
         feed.leave(begun(&mut pool, &blocks).expect("a block"));
         // A receiver takes an open block out and queues it before it queues anything else.
         if after > 0 {
-            feed.send(feed.take_open().expect("nobody has taken it"));
+            feed.send(feed.take_open().expect("it is not taken"));
         }
         (0..after).for_each(|_| feed.send(pool.take().expect("a batch")));
         assert_eq!(numbers(&mut inbox), (1..=before + 1 + after).collect::<Vec<u64>>());
@@ -172,7 +172,7 @@ fn a_sleeping_consumer_hears_every_call_and_one_before_its_sleep_too() {
     });
     for _ in 0..10_000 / SCALE {
         assert!(matches!(inbox.wait(None), Waited::Deadline));
-        heard.send(()).expect("somebody calls");
+        heard.send(()).expect("the other thread calls");
     }
     assert!(matches!(inbox.wait(None), Waited::Deadline));
     drop(heard);

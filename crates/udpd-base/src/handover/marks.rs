@@ -1,9 +1,9 @@
 //! Which queues of a consumer may have something: a bit for each, in words of 64.
 //!
 //! A consumer may be fed by a thousand lanes of which one is busy. Looking into every queue each time would cost it
-//! more than what it does with the datagrams. So whoever leaves something sets the mark of his queue, and the consumer
-//! looks where marks are. The first few queues have none and are always looked into: for a handful that is cheaper, and
-//! the usual consumer has one.
+//! more than what it does with the datagrams. So a receiver that leaves something sets the mark of its queue, and the
+//! consumer looks where marks are. The first few queues have none and are always looked into: for a handful that is
+//! cheaper, and the usual consumer has one.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 //! A lane is born with all the batches that it will ever receive into. Each is only ever in one of few places: empty
 //! here, with the receiver, or under way. It travels as a counted reference, because a listener may feed several sinks:
 //! each consumer sends its reference home when it is done, and a batch is empty again once the lane holds the only one.
-//! So nothing is allocated or locked for a batch on its way, and safe code alone proves that nobody reads what is being
-//! filled.
+//! So nothing is allocated or locked for a batch on its way, and safe code alone proves that no thread reads what is
+//! being filled.
 //!
 //! Empty batches are taken last in, first out: the one that came home most recently is still in the cache.
 
@@ -50,7 +50,7 @@ impl Pool {
         (Self { empty, born, home: Arc::clone(&home), owner, next_number: 0 }, home)
     }
 
-    /// An empty batch that nobody else refers to, or `None` while all are under way.
+    /// An empty batch to which there is no other reference, or `None` while all are under way.
     pub fn take(&mut self) -> Option<Parcel> {
         self.come_home();
         let mut parcel = self.empty.pop()?;

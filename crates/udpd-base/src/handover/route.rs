@@ -99,7 +99,7 @@ impl SinkRoute {
     /// Hands the datagrams of a batch over: the batch itself, or their copies. `is_full` says that the batch has no
     /// slot left, so that lending it wastes nothing. With `quietly` the consumer is woken by [`SinkRoute::ring`], which
     /// the caller owes before it sleeps; a consumer that would get too much at once is woken all the same. Each number
-    /// of datagrams that nobody will consume goes to `dropped`.
+    /// of datagrams that no consumer will take goes to `dropped`.
     pub fn hand(
         &mut self,
         parcel: &Parcel,
@@ -235,7 +235,7 @@ impl SinkRoute {
         Ok(block)
     }
 
-    /// Memory of its own for all that is in hand, once: whoever waits for the end of its receiver waits for no sink. It
+    /// Memory of its own for all that is in hand, once: a wait for the end of its receiver is no wait for a sink. It
     /// does not come back to any stock. `None` where its queue has no place for it.
     fn spare(&self, parcel: &Parcel) -> Option<Parcel> {
         let bytes = parcel.datagrams.datagrams().map(|datagram| PackedBatch::bytes_for(&datagram)).sum::<usize>();

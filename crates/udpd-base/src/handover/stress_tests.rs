@@ -140,7 +140,7 @@ impl Lane {
             batch.receive_more(&self.socket, Wait::Block).expect("received");
         }
         let is_full = batch.is_full();
-        // A batch that is not full is followed by a rest, so nobody may be left asleep behind it.
+        // A batch that is not full is followed by a rest, so no consumer may be left asleep behind it.
         for (route, dropped) in self.routes.iter_mut().zip(&mut self.dropped) {
             route.hand(&parcel, is_full, is_full, &mut self.pool, patience, &mut |count, _| *dropped += count);
         }
@@ -172,7 +172,7 @@ fn consume(mut inbox: ConsumerInbox, homes: &Homes, seed: u64) -> [Got; LANES] {
             Some(parcel) => parcel,
             None => match inbox.wait(None) {
                 Waited::Batch(parcel) => parcel,
-                Waited::Deadline => unreachable!("nobody calls"),
+                Waited::Deadline => unreachable!("no thread calls"),
                 Waited::Ended => break,
             },
         };
@@ -228,7 +228,7 @@ fn whatever_the_threads_do_each_datagram_comes_out_once_and_in_order_or_is_count
             dropped_in_all += dropped;
         }
     }
-    assert!(dropped_in_all > 0, "nobody was ever behind: this shows nothing");
+    assert!(dropped_in_all > 0, "no consumer was ever behind: this shows nothing");
     assert_all_is_home(ended.iter_mut().map(|(pool, ..)| pool), &blocks);
 }
 

@@ -116,7 +116,7 @@ macro_rules! cells {
         const _: () = {
             use $crate::ledger::{Cells, CounterSet};
 
-            /// Where they are published. Nobody can name it but as `Cells` of the table.
+            /// Where they are published. It can be named only as `Cells` of the table.
             #[allow(unreachable_pub)]
             #[derive(Debug, Default)]
             pub struct OfTable {

@@ -40,14 +40,14 @@ impl FileLedger {
         self.counts.doubtful_bytes.fetch_add(written.saturating_sub(settled), Ordering::Relaxed);
     }
 
-    /// A file that holds the last of the first `written` bytes was removed by somebody else, and `after` bytes may have
-    /// been written to it after that. Nobody can read it any more, and nobody forces it to the disk.
+    /// A file that holds the last of the first `written` bytes was removed by another program, and `after` bytes may
+    /// have been written to it after that. It cannot be read any more, and is never forced to the disk.
     pub fn note_removed_by_others(&self, written: u64, after: u64) {
         self.settled_bytes.fetch_max(written, Ordering::Relaxed);
         self.counts.doubtful_bytes.fetch_add(after, Ordering::Relaxed);
     }
 
-    /// So many bytes were written to files that somebody has removed, and nobody can read them any more.
+    /// So many bytes were written to files that another program has removed, and cannot be read any more.
     pub fn note_removed_bytes(&self, bytes: u64) {
         self.counts.doubtful_bytes.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -75,7 +75,7 @@ impl KernelSide {
         self.denied.total
     }
 
-    /// Looks for the last time; somebody else counts on. Whether it was seen how far it had counted.
+    /// Looks for the last time, because another ledger counts on. Returns whether the kernel's count could be read.
     pub(super) fn leave(&mut self) -> bool {
         self.handed_on = self.observe();
         self.handed_on.is_some()

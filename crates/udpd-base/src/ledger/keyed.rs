@@ -1,5 +1,5 @@
 //! A hash for short keys that others choose: a multiplication for every eight bytes and one at the end, with two random
-//! numbers that nobody outside knows, drawn for each table. The library's SipHash took three of every four instructions
+//! numbers that are unknown outside, drawn for each table. The library's SipHash took three of every four instructions
 //! of counting senders (benches/runs/2026-11-22-xeon-2-cores/sampling.md).
 //!
 //! It is for tables that are bounded, in which a forged collision costs comparisons and nothing more.

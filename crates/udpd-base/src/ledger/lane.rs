@@ -23,7 +23,7 @@ pub struct LaneLedger {
     /// What the end found in the socket and took out only to count it.
     left_over: Cells<LaneTally>,
     not_taken: Box<[Cells<SinkDropped>]>,
-    /// Some datagrams of this lane are gone and nobody can say how many.
+    /// Some datagrams of this lane are gone, and their number cannot be known.
     is_uncountable: AtomicBool,
     /// The one core where its receiver runs, or [`NO_CORE`].
     core: AtomicUsize,
@@ -80,7 +80,7 @@ impl LaneLedger {
     }
 
     /// Datagrams of this lane that a sink of the configuration, by its index, never took: its channel was full, or
-    /// nobody was at its other end. Whoever makes room in a shared channel counts here, for the lane it came from.
+    /// its other end was closed. The route that makes room in a shared channel counts here, for the lane it came from.
     pub fn not_taken(&self, sink: usize) -> &Cells<SinkDropped> {
         &self.not_taken[sink]
     }
@@ -101,7 +101,7 @@ impl LaneLedger {
         Some(self.core.load(Ordering::Relaxed)).filter(|&core| core != NO_CORE)
     }
 
-    /// From now on nobody can say how many datagrams have arrived here.
+    /// From now on the number of datagrams that arrived here cannot be known.
     pub fn note_uncountable(&self) {
         self.is_uncountable.store(true, Ordering::Relaxed);
     }
@@ -142,7 +142,7 @@ impl LaneLedger {
         }
     }
 
-    /// What the engine counts itself, unless somebody reads at this moment.
+    /// What the engine counts itself, unless another thread reads at this moment.
     pub fn note_queue(&self, tally: xdp::Tally) {
         if let Ok(mut source) = self.source.try_lock()
             && let LaneSource::Queue(queue) = &mut *source
@@ -233,7 +233,7 @@ impl LaneLedger {
         }
     }
 
-    /// Counts the senders of a batch that stands for `weight` batches; not at all in the moment that somebody reads.
+    /// Counts the senders of a batch that stands for `weight` batches; not at all while another thread reads.
     pub fn count_senders(&self, batch: &RecvBatch, weight: u64, now: Instant) {
         if let Ok(mut senders) = self.senders.try_lock() {
             senders.count(batch.datagrams().filter_map(|datagram| datagram.source()), weight, now);
@@ -246,7 +246,7 @@ impl LaneLedger {
     }
 
     /// Counts whether the first datagram of a batch has come before, where that is sought; not at all in the moment
-    /// that somebody reads.
+    /// that another thread reads.
     pub fn count_echo(&self, batch: &RecvBatch) {
         if let Some(Ok(mut echoes)) = self.echoes.get().map(Mutex::try_lock)
             && let Some(first) = batch.datagrams().next()
@@ -280,7 +280,7 @@ impl LaneLedger {
         senders
     }
 
-    /// Leaves the counting at its socket to somebody else, who goes on with it.
+    /// Leaves the counting at its socket to another ledger, which goes on with it.
     pub fn leave(&self) {
         let mut source = self.source();
         let LaneSource::Socket(own) = &mut *source else { return };
@@ -363,7 +363,7 @@ mod tests {
         let lane = LaneLedger::new(socket, 0);
         let sender = sender.expect("a free port");
         (0..3).for_each(|_| assert_eq!(sender.send_to(b"x", to).expect("loopback takes it"), 1));
-        // Nobody has looked since.
+        // There was no look since.
         lane.close();
         assert_eq!((lane.kernel().dropped, lane.socket().is_none()), (Some(3), true));
         drop(std::net::UdpSocket::bind(to).expect("its port is free"));
@@ -388,7 +388,7 @@ mod tests {
         let lane = LaneLedger::new(Arc::clone(&first), 0);
         drop_at(&first, 3);
         drop_at(&second, 2);
-        // Nobody has looked since the first drop.
+        // There was no look since the first drop.
         let before = lane.replace_socket(second).expect("it has a socket");
         assert!(Arc::ptr_eq(&before, &first));
         let drops = || lane.kernel().dropped.expect("the kernel tells");

@@ -1,4 +1,4 @@
-//! The ledger: what happened to every datagram, counted by the thread that saw it happen and summed by whoever asks.
+//! The ledger: what happened to every datagram, counted by the thread that saw it happen and summed by the reader.
 //!
 //! A lane's receiver counts what it read, dropped and offered; a consumer counts what it took, handed on, dropped and
 //! still holds; the kernel counts what did not fit the socket. No thread computes its term from another's, so the sums

@@ -1,4 +1,4 @@
-//! Counters that one thread writes and anybody may read as a whole.
+//! Counters that one thread writes and any thread may read as a whole.
 //!
 //! The writer keeps its counts in plain integers and publishes them once per batch with ordinary stores: no locked
 //! instruction on the way of a datagram. A version number around the stores lets a reader notice that it read in the

@@ -56,7 +56,7 @@ impl QueueState {
 #[derive(Debug)]
 pub(super) struct QueueSide {
     counter: Option<Counter>,
-    /// As of the last look; `None`: nobody knows.
+    /// As of the last look; `None` where it is not known.
     lost: Option<u64>,
     is_zero_copy: Option<bool>,
     /// Why there is no engine.
@@ -76,7 +76,7 @@ impl QueueSide {
         self.counter = Some(counter);
     }
 
-    /// Frames that were handed over and never received; `None` where nobody knows.
+    /// Frames that were handed over and never received; `None` where that is not known.
     pub(super) fn lost(&mut self) -> Option<u64> {
         if let Some(counter) = &self.counter {
             self.lost = counter.lost().ok().flatten();

@@ -25,7 +25,7 @@ const DECADES: usize = 9;
 /// The end of the first bucket, in tenths of a nanosecond.
 const FIRST_END: u64 = 1_000;
 
-/// The ends that Prometheus gets: every other would be a time series more for each sink, and nobody draws them all.
+/// The ends that Prometheus gets: every other would be a time series more for each sink, and no chart draws them all.
 const EXPORTED: [u64; 3] = [10, 20, 50];
 
 /// What a consumer has measured. It is the only writer.

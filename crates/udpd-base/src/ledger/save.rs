@@ -1,10 +1,10 @@
 //! The last reading of the ledger, written to `stats_on_exit`.
 //!
-//! A reader never sees half of it, so it is written beside the path first and then put in its place. Whoever may write
-//! into that directory could have prepared the name beside it: a symbolic link would be followed and its target
-//! overwritten, a pipe would be waited for until somebody reads it. Hence a name that nobody can foresee, for a file
-//! that must be new. What stands at the path itself is replaced only if it is a regular file, such as the ledger of the
-//! run before: a device or a pipe was made by somebody else for something else.
+//! A reader never sees half of it, so it is written beside the path first and then put in its place. A user who may
+//! write into that directory could have prepared the name beside it: a symbolic link would be followed and its target
+//! overwritten, a pipe would block until it has a reader. Hence a name that cannot be foreseen, for a file that must be
+//! new. What stands at the path itself is replaced only if it is a regular file, such as the ledger of the run before:
+//! a device or a pipe was made by another program for another purpose.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
         assert!(beside.is_symlink());
         fs::remove_file(&beside).unwrap();
-        // Opening a pipe that nobody reads would wait for ever.
+        // Opening a pipe without a reader would wait for ever.
         mkfifo(&beside, Mode::S_IRWXU).unwrap();
         write_new(&path).unwrap();
         assert!(fs::symlink_metadata(&beside).unwrap().file_type().is_fifo());

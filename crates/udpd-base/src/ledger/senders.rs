@@ -1,13 +1,13 @@
 //! Who sends most to a lane: a table of constant size, after the Space-Saving algorithm of Metwally, Agrawal and El
 //! Abbadi.
 //!
-//! A sender that has no place takes that of whoever counts least, and its count too, which from then on is its
-//! possible error. So a sender with more than one part in 128 of the datagrams is always in the table, however many
-//! others there are and whatever addresses somebody forges, and no count is too low.
+//! A sender that has no slot takes that of the sender with the least count, and its count too, which from then on is
+//! its possible error. So a sender with more than one part in 128 of the datagrams is always in the table, however many
+//! others there are and whatever addresses are forged, and no count is too low.
 //!
 //! Only the batches that are sampled are counted, so it costs next to nothing a datagram, and every count is halved
 //! each ten seconds: who is asked for is who sends most now. The receiver tries the lock once a sampled batch and lets
-//! that batch go uncounted while somebody reads, so nobody ever makes it wait.
+//! that batch go uncounted while another thread reads, so it never waits.
 
 use std::hash::BuildHasher;
 use std::net::{IpAddr, SocketAddr};
@@ -39,7 +39,7 @@ struct SenderSlot {
     /// The port of all its datagrams since it has the place; `None` when they came from several.
     port: Option<u16>,
     count: u64,
-    /// How much of the count may be somebody else's.
+    /// How much of the count may belong to others.
     error: u64,
     /// The next place whose address has the same hash.
     next: u8,
@@ -74,7 +74,7 @@ pub struct SenderSnapshot {
 }
 
 impl Senders {
-    /// Nobody yet. Nothing is allocated from here on.
+    /// No sender yet. Nothing is allocated from here on.
     pub fn new(now: Instant) -> Self {
         Self::with_hasher(Keyed::new(), now)
     }

@@ -2,7 +2,7 @@
 //!
 //! arrived = received + kernel_dropped; received = offered (to each sink) + dropped; offered = delivered + dropped +
 //! in_flight. Every term is counted on its own by the thread that saw it happen, so `residual`, what is left of those
-//! sums, is a check and not a definition. What nobody can know is null, and so is then the residual. Keys are only ever
+//! sums, is a check and not a definition. What cannot be known is null, and so is then the residual. Keys are only ever
 //! added.
 
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub struct BeforeSnapshot {
     /// False when it was killed, or has crashed.
     pub ended: bool,
     /// What it may have received and not delivered: all that it had room for; 0 when it has ended by itself, because
-    /// its own ledger says what became of everything. Null where its sockets are gone with it: nobody knows how much
+    /// its own ledger says what became of everything. Null where its sockets are gone with it: it is not known how much
     /// waited in them.
     pub lost_datagrams_at_most: Option<u64>,
     /// The memory that these were in.
@@ -65,7 +65,7 @@ pub struct BeforeSnapshot {
     pub in_flight: Option<u64>,
     /// What the kernel had dropped at its sockets when it looked last, and between it and the one before it. What came
     /// after that is in `kernel_dropped_between`. 0 when it has ended by itself: its own ledger has them. Null when
-    /// nobody knows.
+    /// that is not known.
     #[serde(default)]
     pub kernel_dropped: Option<u64>,
     /// What it had dropped itself by then, at its listeners and sinks, in the same way.
@@ -79,12 +79,12 @@ pub struct ListenerSnapshot {
     pub name: String,
     /// Its addresses, joined by ", ".
     pub address: String,
-    /// Datagrams that reached its sockets: received + kernel_dropped. Null when nobody can know.
+    /// Datagrams that reached its sockets: received + kernel_dropped. Null when that cannot be known.
     pub arrived: Option<u64>,
     /// What the kernel dropped at its sockets, see `kernel_dropped_unit`. Null when the kernel does not say.
     pub kernel_dropped: Option<u64>,
     /// What it dropped there after the process before had looked last and before this one began; in no other count.
-    /// Null where none of the sockets is of that process, or nobody knows.
+    /// Null where none of the sockets is of that process, or that is not known.
     #[serde(default)]
     pub kernel_dropped_between: Option<u64>,
     /// "datagrams", or "buffers" with GRO, where a dropped train counts as one.
@@ -97,8 +97,8 @@ pub struct ListenerSnapshot {
     /// What never reached this host, by the numbers in its datagrams; null without `sequence`.
     #[serde(default)]
     pub upstream: Option<UpstreamSnapshot>,
-    /// Other processes with sockets on its port, of which the kernel lets only some users' be there. Null when nobody
-    /// can see them.
+    /// Other processes with sockets on its port, of which the kernel lets only some users' be there. Null when they
+    /// cannot be seen.
     #[serde(default)]
     pub shared_with: Option<Vec<SharerSnapshot>>,
     /// The sum of its lanes' `wrong_cpu`; null when that of every lane is.
@@ -115,20 +115,20 @@ pub struct ListenerSnapshot {
 }
 
 /// What the numbers in the datagrams of a listener say, in `unit`. Between datagrams that came: what was lost before a
-/// stream's first or after its last nobody can know.
+/// stream's first or after its last cannot be known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpstreamSnapshot {
     /// "datagrams", "flows" (NetFlow 5) or "records" (IPFIX).
     pub unit: String,
     /// What was sent and never reached this host; null where only bounds are known.
     pub missing: Option<u64>,
-    /// Missing even if all that this host lost, and whose numbers nobody saw, was among it.
+    /// Missing even if all that this host lost, and whose numbers were not seen, was among it.
     pub missing_at_least: u64,
     /// Missing if nothing of that was.
     pub missing_at_most: u64,
     #[serde(flatten)]
     pub counts: UpstreamTally,
-    /// Datagrams that were received and whose numbers nobody had time to follow.
+    /// Datagrams that were received and whose numbers there was no time to follow.
     pub unseen: u64,
     /// Datagrams without such a number: of another protocol, or too short.
     pub unnumbered: u64,
@@ -216,14 +216,14 @@ pub struct LaneSnapshot {
     /// The address its socket is bound to.
     pub address: String,
     /// The one core that its receiver may run on now; null when that is not one alone: it was not pinned, its core is
-    /// off, or somebody moved it.
+    /// off, or it was moved.
     pub cpu: Option<usize>,
     /// The memory node of the core that it was planned for, when the machine tells: there lie its batches.
     pub node: Option<usize>,
     /// The RX queue that feeds it, when a plan says so.
     pub queue: Option<usize>,
     pub engine: String,
-    /// received + kernel_dropped; null when nobody can know.
+    /// received + kernel_dropped; null when that cannot be known.
     pub arrived: Option<u64>,
     /// From SO_MEMINFO, without `denied_in_kernel`; null when the kernel does not say.
     pub kernel_dropped: Option<u64>,
@@ -237,7 +237,7 @@ pub struct LaneSnapshot {
     /// refused at the end of the daemon is not counted any more.
     #[serde(default)]
     pub wrong_cpu: Option<u64>,
-    /// The cores on which its datagrams should arrive; empty when nobody says.
+    /// The cores on which its datagrams should arrive; empty when that is not known.
     #[serde(default)]
     pub planned_cpus: Vec<usize>,
     /// How many arrived on each core, where that is counted.

@@ -29,7 +29,7 @@ impl ListenerSnapshot {
             either(self.kernel_dropped_between, before.kernel_dropped_between, |own, other| own + other);
         self.residual = both(self.residual, before.residual, |own, other| own + other);
         self.wrong_cpu = either(self.wrong_cpu, before.wrong_cpu, |own, other| own + other);
-        // By the place of a sink, which may be another now, nobody reads what was offered: each sink tells it.
+        // What was offered is not read by the place of a sink, which may be another now: each sink tells it.
         self.counts.add(&before.counts);
         self.upstream = either(self.upstream.take(), before.upstream, UpstreamSnapshot::with);
         for lane in before.lanes {
@@ -134,7 +134,7 @@ impl UpstreamSnapshot {
     }
 }
 
-/// The sum of what both know; what one of them does not know nobody does.
+/// The sum of what both know; unknown where one of them is unknown.
 fn both<T>(own: Option<T>, other: Option<T>, add: impl FnOnce(T, T) -> T) -> Option<T> {
     own.zip(other).map(|(own, other)| add(own, other))
 }

@@ -76,7 +76,7 @@ counters! {
 }
 
 impl ListenerDropped {
-    /// Dropped because of headers that name senders, before anybody looked at what they carry.
+    /// Dropped because of headers that name senders, before what they carry was looked at.
     pub fn of_proxies(&self) -> u64 {
         self.proxy_missing + self.proxy_malformed + self.proxy_untrusted
     }
@@ -190,10 +190,10 @@ counters! {
             unit = "streams", metric = "udpd_upstream_forgotten_streams_total";
         streams: "Streams that udpd remembers.", unit = "streams", metric = "udpd_upstream_streams";
     } beside {
-        /// Numbers that count as missing, whoever lost them.
+        /// Numbers that count as missing, wherever they were lost.
         #[serde(skip)]
         gone: u64,
-        /// Numbers that are missing, or belong to a datagram of which nobody knows how many it covers.
+        /// Numbers that are missing, or belong to a datagram of which it is not known how many it covers.
         #[serde(skip)]
         uncertain: u64,
         /// Of those that are gone, what this host has dropped.

@@ -111,7 +111,7 @@ fn without_control_characters(text: &str) -> String {
     clean
 }
 
-/// Whether systemd connected stderr to the journal, and nobody has redirected it since.
+/// Whether systemd connected stderr to the journal, and it was not redirected since.
 fn stderr_is_the_journal() -> bool {
     let Ok(announced) = std::env::var("JOURNAL_STREAM") else { return false };
     let stderr: io::Result<_> = io::stderr().as_fd().try_clone_to_owned();

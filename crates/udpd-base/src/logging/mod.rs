@@ -1,6 +1,6 @@
 //! Logging that cannot stop a receiver: the backend of the `log` crate.
 //!
-//! A daemon that writes its log itself hangs as soon as nobody reads its stderr. Here a log call formats one line,
+//! A daemon that writes its log itself hangs as soon as its stderr has no reader. Here a log call formats one line,
 //! offers it to a bounded queue and returns, whatever the state of stderr; a thread of its own does the writing and
 //! may hang as long as it likes. A line that finds the queue full, or that cannot be written, is counted, and once
 //! writing works again the log says how many are missing. So the log is either complete or says that it is not.
@@ -52,7 +52,7 @@ pub fn start(
     Ok(logger)
 }
 
-/// The end of the log, in the hands of whoever ends the process.
+/// Ends the log; held by the code that ends the process.
 #[derive(Debug)]
 #[must_use = "lines still queued when the process ends are lost unless the logger is finished"]
 pub struct Logger {

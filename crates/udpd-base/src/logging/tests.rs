@@ -53,7 +53,7 @@ fn a_stopped_reader_stops_nobody_and_later_learns_how_many_lines_it_missed() {
     let (reader, writer) = pipe().unwrap();
     let lost = counter();
     let (backend, logger) = spawn(LevelFilter::Info, Style::Text, writer, lost, &ThreadRegistry::new().0).unwrap();
-    // Nobody reads yet, so these calls and the finish would hang here if they waited for the pipe.
+    // The pipe has no reader yet, so these calls and the finish would hang here if they waited for the pipe.
     let sent = 3 * QUEUE_LINES;
     for number in 0..sent {
         say(&backend, Level::Info, &format!("line {number} {}", "x".repeat(100)));
@@ -92,7 +92,7 @@ fn a_closed_pipe_costs_lines_and_nothing_else() {
     let lost = counter();
     let (backend, logger) = spawn(LevelFilter::Info, Style::Text, writer, lost, &ThreadRegistry::new().0).unwrap();
     for _ in 0..3 {
-        say(&backend, Level::Info, "is anybody there?");
+        say(&backend, Level::Info, "is there a reader?");
     }
     logger.finish(LONG_ENOUGH);
     assert_eq!(lost.load(Ordering::Relaxed), 3);

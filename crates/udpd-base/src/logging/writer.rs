@@ -1,4 +1,4 @@
-//! The thread that writes the log, and the only one that may wait for whoever reads it.
+//! The thread that writes the log, and the only one that may wait for the log's reader.
 //!
 //! A line is given to the output whole, in one call. When a failure cuts a line short, its rest is written before
 //! anything else, so a reader that comes back never sees two halves joined.
@@ -45,7 +45,7 @@ impl<W: Write> LogWriter<W> {
         Self { output, lines, style, lines_lost, lines_lost_told: 0, unfinished: Vec::new(), failing: false }
     }
 
-    /// Writes until the log is finished or nobody is left who could log.
+    /// Writes until the log is finished or no thread is left that could log.
     pub(super) fn run(mut self) {
         let mut finished = None;
         while finished.is_none()

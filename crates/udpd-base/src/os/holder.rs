@@ -2,7 +2,8 @@
 //!
 //! "Address already in use" is of little help without a name. /proc/net/udp and udp6 list every UDP socket of this
 //! network namespace with its inode; which process that is can be read from /proc/PID/fd, as far as we may look. This
-//! process is never the answer: a socket that was handed to it when it was started belongs to whoever did that.
+//! process is never the answer: a socket that was handed to it when it was started belongs to the program that started
+//! it.
 
 use std::fmt;
 use std::fs;
@@ -34,7 +35,7 @@ impl fmt::Display for Holder {
         match (self.pid, &self.command) {
             (Some(pid), Some(command)) => write!(formatter, "{command} (pid {pid})"),
             (Some(pid), None) => write!(formatter, "pid {pid}"),
-            (None, _) if self.own => formatter.write_str("whoever started this udpd and handed it the socket"),
+            (None, _) if self.own => formatter.write_str("the program that started this udpd and handed it the socket"),
             (None, _) => write!(formatter, "a process of uid {}, which root can name (ss -lunp)", self.uid),
         }
     }

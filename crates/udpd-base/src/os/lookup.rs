@@ -1,7 +1,7 @@
 //! Where a command is to send: an address, or the name of a host, which is looked up once, when the command starts.
 //!
 //! A file holds addresses only, see `address`. Who types a name on a command line waits for the answer and sees it; and
-//! what the name means later is nobody's question while the command runs.
+//! what the name means later does not matter while the command runs.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -13,7 +13,7 @@ use crate::text::address;
 use crate::text::advice::ValueAdvice;
 use crate::text::peer::host_name;
 
-/// Somebody to send to.
+/// Where to send to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookupTarget {
     pub address: SocketAddr,

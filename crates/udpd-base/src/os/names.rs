@@ -2,7 +2,7 @@
 //!
 //! The C library is asked, so a name means here what it means to every other program of the host. It does not tell how
 //! long an answer holds, so the period is the operator's. An answer that could not be had changes nothing: the one
-//! before stays, because a resolver that is gone says nothing of the host. Nobody waits for a thread that waits for a
+//! before stays, because a resolver that is gone says nothing of the host. No thread waits for the one that waits for a
 //! resolver: it ends when it next looks up, and at the latest with the process.
 
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ use crate::text::units::print_duration;
 /// How soon a question that had no answer is asked again, at the latest.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What a name means, as far as anybody knows.
+/// What a name means, as far as it is known.
 #[derive(Debug, Default)]
 struct LookupResult {
     /// In the resolver's order; none before the first answer.
@@ -45,14 +45,14 @@ pub struct FollowedName {
     _life: Sender<Infallible>,
 }
 
-/// What is to be looked up, how often, and for whom.
+/// What is to be looked up, how often, and for which sink.
 #[derive(Debug, Clone)]
 pub struct LookupRequest {
     pub name: String,
     pub port: u16,
     pub every: Duration,
-    /// What the log calls whoever wants to know.
-    pub whom: String,
+    /// What the log calls the asker.
+    pub asker: String,
 }
 
 impl FollowedName {
@@ -69,7 +69,7 @@ impl FollowedName {
         Ok(Self { board, _life: life })
     }
 
-    /// One that nobody looks up.
+    /// One that is never looked up.
     #[cfg(any(test, feature = "testing"))]
     pub fn known(addresses: Vec<SocketAddr>) -> Self {
         let name = Self { board: Arc::default(), _life: bounded(0).0 };
@@ -83,7 +83,7 @@ impl FollowedName {
         *self.board.lock() = LookupResult { addresses, is_asked: true };
     }
 
-    /// Its addresses now; none while nobody knows any.
+    /// Its addresses now; none while none are known.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.board.lock().addresses.clone()
     }
@@ -141,9 +141,9 @@ impl NameThread {
 
     /// There is an answer. How long it holds.
     fn note(&mut self, addresses: Vec<SocketAddr>) -> Duration {
-        let LookupRequest { name, every, whom, .. } = &self.question;
+        let LookupRequest { name, every, asker, .. } = &self.question;
         if std::mem::take(&mut self.is_silent) {
-            log::info!("{whom}: {name} can be looked up again");
+            log::info!("{asker}: {name} can be looked up again");
         }
         let mut known = self.board.lock();
         known.addresses = addresses;
@@ -155,7 +155,7 @@ impl NameThread {
 
     /// There is none. How soon it is asked again.
     fn complain(&mut self, error: &io::Error) -> Duration {
-        let LookupRequest { name, every, whom, .. } = &self.question;
+        let LookupRequest { name, every, asker, .. } = &self.question;
         let pause = RETRY.min(*every);
         let mut known = self.board.lock();
         known.is_asked = true;
@@ -169,7 +169,7 @@ impl NameThread {
                 "until it has an address its datagrams count as sink_error"
             };
             log::warn!(
-                "{whom}: cannot look up {name}: {error}; {meanwhile}; udpd asks again every {}; see /etc/resolv.conf \
+                "{asker}: cannot look up {name}: {error}; {meanwhile}; udpd asks again every {}; see /etc/resolv.conf \
                  and getent ahosts {name}",
                 print_duration(pause)
             );
@@ -185,7 +185,7 @@ mod tests {
 
     fn asker(board: &Arc<Board>) -> NameThread {
         let every = Duration::from_millis(1);
-        let question = LookupRequest { name: "collector".into(), port: 514, every, whom: "sink out".into() };
+        let question = LookupRequest { name: "collector".into(), port: 514, every, asker: "sink out".into() };
         NameThread { question, board: Arc::clone(board), is_silent: false }
     }
 
@@ -231,7 +231,7 @@ mod tests {
             name: "localhost".into(),
             port: 9,
             every: Duration::from_secs(60),
-            whom: "sink out".into(),
+            asker: "sink out".into(),
         };
         let name = FollowedName::follow(&registry, question.clone(), |_| true).expect("a thread");
         name.wait(Instant::now() + Duration::from_secs(60));

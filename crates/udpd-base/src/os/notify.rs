@@ -70,7 +70,7 @@ impl Notifier {
         }
     }
 
-    /// Whether anybody hears this.
+    /// Whether a service manager hears this.
     pub fn has_manager(&self) -> bool {
         self.manager.is_some()
     }
@@ -218,6 +218,6 @@ mod tests {
         Notifier::new(None).ready("alone");
         Notifier::to(OsStr::new("vsock:2:1234")).ready("alone");
         let directory = tempfile::tempdir().unwrap();
-        Notifier::to(directory.path().join("nobody").as_os_str()).ready("alone");
+        Notifier::to(directory.path().join("absent").as_os_str()).ready("alone");
     }
 }

@@ -1,4 +1,4 @@
-//! What an earlier process has left and this one takes up again: believed only when nobody else can have written it.
+//! What an earlier process has left and this one takes up again: believed only when no other user can have written it.
 //!
 //! A file in a directory that others may write can be theirs, or a link to theirs, and a daemon that starts as root
 //! would deliver what it finds there or overwrite what it leads to. So the last step of a path is never through a link,
@@ -69,14 +69,14 @@ fn check_mode(path: &Path, found: &Metadata) -> io::Result<()> {
     let (at, mode) = (path.display(), found.mode() & 0o7777);
     if mode & OTHERS_WRITE != 0 {
         let what = format!("has mode {mode:04o}, so others may write it");
-        let cure = format!("`chmod go-w {at}` if nobody else has written it, else move it away");
+        let cure = format!("`chmod go-w {at}` if no other user has written it, else move it away");
         return Err(refused(path, &what, "what its owner alone may write", &cure));
     }
     Ok(())
 }
 
-/// Whether a stranger could replace a socket in this directory. In a sticky one nobody replaces what is another's; and
-/// whoever owns it is not believed by its name, but asked of the kernel at each connection.
+/// Whether a stranger could replace a socket in this directory. In a sticky one no user replaces what is another's; and
+/// its owner is not believed by its name, but asked of the kernel at each connection.
 pub fn check_directory_of_socket(path: &Path) -> io::Result<()> {
     let found = fs::metadata(path)?;
     match found.mode() & 0o1000 != 0 {

@@ -56,7 +56,7 @@ fn stream_of_this_process(path: &Path) -> Option<ValueAdvice> {
 }
 
 /// As [`check_file`], for a file that will be replaced as a whole. Whatever else stands there, a device above all, was
-/// made by somebody else for something else.
+/// made by another program for another purpose.
 pub fn check_replaced(text: &str) -> Result<PathBuf, ValueAdvice> {
     let path = check_file(text)?;
     let what = match path.symlink_metadata().map(|found| found.file_type()) {

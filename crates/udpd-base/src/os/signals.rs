@@ -1,4 +1,4 @@
-//! Signals: what each of them does to the daemon. None that somebody can send by mistake ends it without its books.
+//! Signals: what each of them does to the daemon. None that can be sent by mistake ends it without its ledger.
 //!
 //! One table says it for all 64. Some are requests, which the main thread hears of. Some mean nothing here and would
 //! kill a process that did not think of them: they are heard and said. Some tell of something that a system call
@@ -74,7 +74,7 @@ pub const EFFECTS: &[(i32, Effect)] = &[
     (number_of(Signal::SIGABRT), Effect::Default),
     (number_of(Signal::SIGTRAP), Effect::Default),
     (number_of(Signal::SIGSYS), Effect::Default),
-    // Nobody can do anything about these.
+    // No process can do anything about these.
     (number_of(Signal::SIGKILL), Effect::Default),
     (number_of(Signal::SIGSTOP), Effect::Default),
 ];
@@ -108,7 +108,7 @@ pub fn watch(registry: &ThreadRegistry) -> Result<(), Failure> {
 /// Puts the table in force and tells of each signal that is to be heard. To be called before there is another thread,
 /// because threads inherit what is blocked.
 ///
-/// What is heard is blocked as well, and a thread reads it from a descriptor. A handler would have to wake somebody by
+/// What is heard is blocked as well, and a thread reads it from a descriptor. A handler would have to wake a thread by
 /// a system call, and where that is denied SIGTERM would end nothing.
 pub(super) fn listen(registry: &ThreadRegistry, mut tell: impl FnMut(i32) + Send + 'static) -> Result<(), Failure> {
     let fail = |error: io::Error| {

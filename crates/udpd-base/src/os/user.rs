@@ -78,7 +78,7 @@ pub fn become_user(account: &Account) -> Result<(), String> {
     let fail = |what: &str, error: io::Error| format!("{what}: {error}");
     let sets = capabilities(None).map_err(|error| fail("capget", error.into()))?;
     let permitted = sets.permitted.intersection(OF_A_START.union(UNTIL_READY));
-    // Whoever may not set what it has could not take back what the kernel takes with the user.
+    // A process that may not set what it has could not take back what the kernel takes with the user.
     set_capabilities(None, sets).map_err(|error| fail("capset", error.into()))?;
     let groups = getgroups().map_err(|error| fail("getgroups", error.into()))?;
     let own = nix::unistd::getgid();

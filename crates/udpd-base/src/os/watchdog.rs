@@ -1,18 +1,17 @@
 //! The watchdog: tells the service manager that every thread is well, and is silent while one hangs, so that the
 //! manager restarts the daemon (`WatchdogSec=`).
 //!
-//! A thread is well when its heartbeat has moved since the look before, or when it rests. Resting is waiting for work,
-//! for a disk or for a peer: a disk that freezes for an hour is not our hang, and a restart would only lose what waits
-//! for it. For what the heartbeat does not show the kernel is asked, where /proc can be read. A thread that somebody
-//! has stopped, with a debugger, stands in its rest and takes no work when it comes: it is not well. One that the
-//! kernel itself keeps in a sleep that no signal ends, for a page that a slow disk has yet to bring, is well, for
-//! nobody could restart it.
+//! A thread is well when its heartbeat has moved since the look before, or when it blocks: it waits for work, for a disk
+//! or for a peer. A disk that freezes for an hour is not our hang, and a restart would only lose what waits for it. Where
+//! /proc can be read, the kernel is asked for what the heartbeat does not show. A thread that a debugger has stopped
+//! stands blocked and takes no work when it comes: it is not well. One that the kernel keeps in a sleep that no signal
+//! ends, for a page that a slow disk has yet to bring, is well, because no restart could end that.
 //!
 //! The heartbeat of every thread is read at each look, which is cheap. To ask the kernel costs ten microseconds a
-//! thread, and a daemon with a port for each customer has a thousand that rest. So of many that rest some are asked at
+//! thread, and a daemon with a port for each customer has a thousand that block. So of many that block some are asked at
 //! each look, in turn, and all of them within half of the manager's limit.
 //!
-//! The looks are made by a thread of their own. So the main thread is looked at like any other, and may rest like any
+//! The looks are made by a thread of their own. So the main thread is looked at like any other, and may block like any
 //! other. A look wakes this one thread once a second, or four times within a limit shorter than four seconds; three
 //! looks in vain are not yet a restart, so a thread that the scheduler has left out for a moment does no harm.
 
@@ -39,10 +38,10 @@ const LOOKS_PER_LIMIT: u32 = 4;
 /// After so many looks in vain the thread is named: before the manager acts, and not for a stumble.
 const LOOKS_UNTIL_SAID: u32 = 2;
 
-/// Of the threads that rest, so many are asked for at each look at least.
+/// Of the threads that block, so many are asked for at each look at least.
 const ASKED_MIN: usize = 64;
 
-/// The looks, for as long as this lives; none, where nobody asks for them.
+/// The looks, for as long as this lives; none where the service manager does not ask for them.
 #[derive(Debug)]
 pub struct Watchdog {
     looker: Option<Sender<()>>,
@@ -178,7 +177,7 @@ fn looks_in_half(limit: Duration) -> usize {
 }
 
 impl PreviousLooks {
-    /// The first thread that is not well, if there is one. Of those that rest so many are asked for that so many
+    /// The first thread that is not well, if there is one. Of those that block so many are asked for that so many
     /// `looks` ask for all. `state` is what the kernel says of a thread.
     fn judge(
         &mut self,
@@ -258,22 +257,22 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_works_or_rests_is_well_however_long_it_rests() {
+    fn a_thread_that_works_or_blocks_is_well_however_long() {
         assert_eq!(judged(&[&[(1, 0), (2, 7)], &[(1, 2), (2, 7)], &[(1, 3), (2, 7)], &[(1, 3), (2, 7)]]), [None; 4]);
     }
 
     #[test]
-    fn a_thread_that_neither_works_nor_rests_hangs_until_it_goes_on() {
+    fn a_thread_that_neither_works_nor_blocks_hangs_until_it_goes_on() {
         assert_eq!(judged(&[&[(1, 7), (2, 4)], &[(1, 7), (2, 4)], &[(1, 7), (2, 6)]]), [None, Some(2), None]);
     }
 
     #[test]
-    fn a_thread_that_is_stopped_in_its_rest_hangs_and_one_that_has_just_moved_does_not() {
+    fn a_thread_that_is_stopped_while_it_blocks_hangs_and_one_that_has_just_moved_does_not() {
         assert_eq!(judged(&[&[(9, 7)], &[(9, 9)], &[(9, 9)]]), [None, None, Some(9)]);
     }
 
     #[test]
-    fn of_a_thousand_that_rest_each_is_asked_for_within_half_of_the_limit_and_a_stopped_one_until_it_goes_on() {
+    fn of_a_thousand_that_block_each_is_asked_for_within_half_of_the_limit_and_a_stopped_one_until_it_goes_on() {
         let looks = looks_in_half(Duration::from_secs(10));
         assert_eq!((looks, looks_in_half(Duration::from_secs(2))), (5, 2));
         let asked = std::cell::RefCell::new(Vec::new());
@@ -368,7 +367,7 @@ mod tests {
             std::thread::yield_now();
         }
         (0..3).for_each(|_| looker.look());
-        assert_eq!([next(), next(), next()], ["WATCHDOG=1\n"; 3], "it rests");
+        assert_eq!([next(), next(), next()], ["WATCHDOG=1\n"; 3], "it blocks");
         go_on.send(()).unwrap();
         beginning.recv().unwrap();
         (0..3).for_each(|_| looker.look());

@@ -238,7 +238,7 @@ impl<T> ValueKind<Vec<T>> for OneOrMore<T> {
     }
 }
 
-/// A list of names that only somebody who knows more can turn into values; until then there are none.
+/// A list of names that only code with more knowledge can turn into values; until then there are none.
 #[derive(Debug)]
 pub struct NameList;
 

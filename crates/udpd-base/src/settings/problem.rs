@@ -38,7 +38,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// More than this many help nobody; the rest is only counted.
+    /// More than this many do not help; the rest is only counted.
     pub const SHOWN_MAX: usize = 100;
 
     /// Sorts `list` by place, file by file as they come. `omitted` is how many more there were.

@@ -1,4 +1,4 @@
-//! What the TOML parser says, in words that help somebody who has never read the TOML specification.
+//! What the TOML parser says, in words that help a reader who has never seen the TOML specification.
 //!
 //! The parser recovers and goes on, and its later findings are often echoes of the first; one finding a line is kept.
 //! The key is not known when the text cannot be read, so it is guessed from the line and the last header above it.

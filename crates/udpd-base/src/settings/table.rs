@@ -1,8 +1,8 @@
 //! A reader of TOML tables that knows where it is.
 //!
 //! Deriving the structs would stop at the first mistake and forget where each value stood. This reader gives every
-//! value its place, says what it found where something else was expected, reports the keys nobody asked for, and goes
-//! on.
+//! value its place, says what it found where something else was expected, reports the keys that no reader asked for,
+//! and goes on.
 
 use std::ops::Range;
 
@@ -117,7 +117,7 @@ pub fn either(words: &[&str]) -> String {
     }
 }
 
-/// A table, the keys of it that somebody has taken, and those of them whose values are wrong.
+/// A table, the keys of it that were taken, and those of them whose values are wrong.
 #[derive(Debug)]
 pub struct TomlTable<'a> {
     pub place: ValuePlace,
@@ -198,7 +198,7 @@ impl<'a> TomlTable<'a> {
         Some(ValuePlace { offset: written.span().start, key: join(&self.place.key, key) })
     }
 
-    /// Reports every key that nobody took, and says what stands where.
+    /// Reports every key that was not taken, and says what stands where.
     pub fn finish(self, findings: &mut Findings<'_>) -> WrittenKeys<'a> {
         debug_assert!(
             findings

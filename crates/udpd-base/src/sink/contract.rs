@@ -10,7 +10,7 @@ use crate::ledger::{SinkTally, Tallies};
 
 /// One destination, as its consumer uses it.
 pub trait Sink: Send + fmt::Debug {
-    /// The first call, and the only one of its kind: nobody else writes any more what this sink writes. It may wait.
+    /// The first call, and the only one of its kind: no other sink writes any more what this one writes. It may wait.
     fn begin(&mut self) {}
 
     /// Takes every datagram of the batch. It may keep copies; it does not keep the batch.
@@ -37,7 +37,7 @@ pub trait Sink: Send + fmt::Debug {
     fn go_on_for(&mut self, _feeders: &ConsumerFeeders) {}
 
     /// The last call: everything is flushed; make it last. One that takes long publishes what it knows by then, because
-    /// nobody waits for it for ever.
+    /// the wait for it is bounded.
     fn finish(&mut self, _tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {}
 }
 

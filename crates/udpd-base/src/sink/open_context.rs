@@ -14,7 +14,7 @@ pub struct OpenContext {
 }
 
 impl Default for OpenContext {
-    /// Of a sink that is used whatever comes, and that nobody has to make way for.
+    /// For a sink that is used whatever comes, and that replaces no other.
     fn default() -> Self {
         Self { is_in_force: Arc::new(AtomicBool::new(true)), has_predecessor: false }
     }

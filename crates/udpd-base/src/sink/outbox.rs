@@ -77,7 +77,7 @@ impl Outbox {
         Self { encoder, bytes, runs, counted: 0, lost: (0, 0) }
     }
 
-    /// The same with what a stream begins with already in it. Nobody's datagram is in a header, and none is counted
+    /// The same with what a stream begins with already in it. A header holds no datagram, and none is counted
     /// there.
     pub fn with_header(encoder: Encoder) -> Self {
         let header = encoder.header();
@@ -178,7 +178,7 @@ impl Outbox {
         &self.bytes
     }
 
-    /// Writes as much as the destination takes, and counts nothing: whoever calls knows whose it is.
+    /// Writes as much as the destination takes, and counts nothing: the caller knows whose datagrams they are.
     pub fn write_part(&mut self, destination: &mut impl OutboxDestination) -> (usize, io::Result<()>) {
         let mut written = 0;
         while written < self.bytes.len() {

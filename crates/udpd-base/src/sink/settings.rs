@@ -114,7 +114,7 @@ impl dyn SinkSettings {
     }
 }
 
-/// Where a sink brings datagrams, for whoever must know that there is only one writer, or that it is not udpd itself.
+/// Where a sink brings datagrams, for checks that there is only one writer, and that it does not send to udpd itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SinkTarget<'a> {
     /// Nowhere outside of this process.

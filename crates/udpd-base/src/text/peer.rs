@@ -1,4 +1,4 @@
-//! Somebody to send to, as it is written, and for as long as the daemon runs: an address, an address on an interface
+//! An address to send to, as the operator writes it, while the daemon runs: an address, an address on an interface
 //! that may come and go, or the name of a host that may move.
 //!
 //! Nothing is looked up here, neither a name nor an interface. What both mean is found out where it is sent, again and
@@ -10,7 +10,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use super::address;
 use super::advice::ValueAdvice;
 
-/// Somebody to send to.
+/// Where to send to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PeerAddress {
     Address(SocketAddr),

@@ -244,8 +244,8 @@ impl DestinationTarget {
                 interface: interface.clone(),
             },
             PeerAddress::Host { name, port } => {
-                let whom = format!("sink {}", lookup.sink);
-                let question = LookupRequest { name: name.clone(), port: *port, every: lookup.every, whom };
+                let asker = format!("sink {}", lookup.sink);
+                let question = LookupRequest { name: name.clone(), port: *port, every: lookup.every, asker };
                 let bound = lookup.bound.to_vec();
                 let local = udpd_base::os::lookup::local_addresses();
                 let is_usable = move |address: SocketAddr| {
