@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use udpd_base::format::boundary::Boundary;
+use udpd_base::format::Boundary;
 
 use crate::util::*;
 

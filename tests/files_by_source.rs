@@ -11,7 +11,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use udpd_base::format::boundary::Boundary;
+use udpd_base::format::Boundary;
 
 use crate::util::pipeline::{Bed, assert_numbers};
 use crate::util::*;

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use udpd_base::format::DatagramRecord;
 use udpd_base::format::jsonl;
-use udpd_base::format::record::DatagramRecord;
 
 /// A row of the table.
 struct Row {

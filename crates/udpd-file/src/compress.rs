@@ -35,7 +35,7 @@ use super::lock;
 use super::repair::{move_aside, torn_end};
 use super::retention::{CompressCandidate, Retention, remove_unused};
 use udpd_base::codec::{CompressingWriter, Method, Recipe};
-use udpd_base::format::boundary::Boundary;
+use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;

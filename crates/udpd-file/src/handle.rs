@@ -23,7 +23,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::lock;
 use super::repair::{check_format, set_torn_aside};
-use udpd_base::format::boundary::Boundary;
+use udpd_base::format::Boundary;
 use udpd_base::sink::outbox::OutboxDestination;
 
 /// How much free space a broken file needs before it is written again.

@@ -114,7 +114,7 @@ impl InotifyWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udpd_base::format::boundary::Boundary;
+    use udpd_base::format::Boundary;
 
     #[test]
     fn who_moves_or_removes_a_file_is_heard_at_once_and_who_writes_it_is_not() {

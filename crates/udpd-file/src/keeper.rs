@@ -22,7 +22,7 @@ use super::inotify_watch::InotifyWatch;
 use super::mailbox::{KeeperHandle, KeeperInbox, KeeperRequest, Mailbox, REQUESTS_MAX};
 use super::retention::CompressCandidate;
 use udpd_base::codec::Recipe;
-use udpd_base::format::boundary::Boundary;
+use udpd_base::format::Boundary;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::compress::is_temporary_of;
 use udpd_base::codec::Method;
-use udpd_base::text::calendar::CalendarTime;
+use udpd_base::text::units::CalendarTime;
 
 /// Each code, how many digits stand for it, how often they change, in seconds, and what they can be. Months and years
 /// change at midnight, too.

@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::handle::append_to;
-use udpd_base::format::boundary::Boundary;
+use udpd_base::format::Boundary;
 
 /// How far back the end of an existing file of lines is searched for its last whole line, and how much of a file of
 /// blocks is read at once. No record is as long.

@@ -21,7 +21,7 @@ use super::lock;
 use super::name::{FileName, finished_names};
 use super::settings::Keep;
 use udpd_base::codec::{Method, Recipe};
-use udpd_base::logging::limiter::{LogLimiter, repeats};
+use udpd_base::logging::{LogLimiter, repeats};
 
 /// The finished files of one path.
 #[derive(Debug)]

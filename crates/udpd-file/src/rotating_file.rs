@@ -29,7 +29,7 @@ use super::mailbox::{KeeperRequest, Mailbox, NewFile, Reopened, WritePosition};
 use super::name::{FileName, failed_names, finished_names};
 use super::retention::Retention;
 use super::settings::{FileSettings, Rotate, Sync};
-use udpd_base::format::boundary::Boundary;
+use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
 use udpd_base::sink::OpenContext;
 

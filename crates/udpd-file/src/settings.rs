@@ -15,15 +15,15 @@ use crate::stdout::StdoutSettings;
 use udpd_base::codec::{Method, Recipe};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Format;
-use udpd_base::format::encoder::{Encoder, Scene};
 use udpd_base::format::prefix::LinePrefix;
+use udpd_base::format::{Encoder, Scene};
 use udpd_base::os::paths;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::settings::kinds::{ByteSize, OneOf, Or, QuotedText, SubTable, TimeSpan, WholeNumber};
 use udpd_base::settings::{Field, Findings, ValueKind, WrittenKeys, settings};
 use udpd_base::sink::outbox;
 use udpd_base::sink::settings::{AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget};
-use udpd_base::sink::written::{Scheme, Uri, WrittenSink, wrong};
+use udpd_base::sink::settings::{Scheme, Uri, WrittenSink, wrong};
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::units::print_duration;
 

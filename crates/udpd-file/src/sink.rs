@@ -15,7 +15,7 @@ use super::rotating_file::RotatingFile;
 use super::settings::{FileSettings, Sync};
 use super::template;
 use super::template::PathNames;
-use udpd_base::format::encoder::{Encoder, Scene};
+use udpd_base::format::{Encoder, Scene};
 use udpd_base::handover::Caller;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{FileLedger, Tallies};

@@ -17,18 +17,18 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::format::Encoder;
 use udpd_base::format::Format;
-use udpd_base::format::encoder::Encoder;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::settings::kinds::OneOf;
 use udpd_base::settings::settings;
-use udpd_base::sink::contract::{ConsumerFeeders, Sink};
 use udpd_base::sink::outbox;
 use udpd_base::sink::outbox::{Outbox, OutboxDestination};
 use udpd_base::sink::settings::{AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget};
-use udpd_base::sink::written::{Scheme, WrittenSink};
+use udpd_base::sink::settings::{Scheme, WrittenSink};
+use udpd_base::sink::{ConsumerFeeders, Sink};
 
 /// How long a stream that takes nothing is waited for at once. What it has taken until then is counted.
 const PATIENCE_MS: u8 = 100;

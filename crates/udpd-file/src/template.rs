@@ -5,7 +5,7 @@
 //! fills in, are left in place: the sink fills them in whenever it begins a file.
 
 use udpd_base::text::advice::ValueAdvice;
-use udpd_base::text::suggest::nearest;
+use udpd_base::text::advice::nearest;
 
 /// What stands for each placeholder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

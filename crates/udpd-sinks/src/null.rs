@@ -5,9 +5,9 @@ use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::settings::{Findings, KeyDeclaration, TableSettings, TomlTable};
-use udpd_base::sink::contract::{Sink, deliver};
 use udpd_base::sink::settings::{Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget};
-use udpd_base::sink::written::{Scheme, WrittenSink};
+use udpd_base::sink::settings::{Scheme, WrittenSink};
+use udpd_base::sink::{Sink, deliver};
 
 /// Takes everything, keeps nothing, and has no settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -8,7 +8,7 @@ use crate::relay::RelaySettings;
 use crate::unix::UnixSettings;
 use udpd_base::settings::{Findings, KeyDeclaration, Section, TomlTable, WrittenKeys};
 use udpd_base::sink::settings::AnySettings;
-use udpd_base::sink::written::{Scheme, WrittenSink};
+use udpd_base::sink::settings::{Scheme, WrittenSink};
 use udpd_file::FileSettings;
 use udpd_file::stdout::StdoutSettings;
 

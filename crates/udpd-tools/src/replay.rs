@@ -17,7 +17,7 @@ use serde::Serialize;
 use udpd_base::capture::{Capture, Skipped};
 use udpd_base::codec;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::interrupt::stop_on_signal;
+use udpd_base::os::console::stop_on_signal;
 use udpd_base::os::{console, lookup};
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::tables::grouped;

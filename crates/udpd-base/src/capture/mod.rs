@@ -5,10 +5,6 @@
 //! itself, which leaves no way to find the next packet, is an error.
 
 pub mod headers;
-mod input;
-mod link;
-mod pcap;
-mod pcapng;
 mod reader;
 #[cfg(test)]
 mod tests;

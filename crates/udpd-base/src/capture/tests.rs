@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::headers;
 use super::*;
+use crate::format::DatagramRecord;
 use crate::format::pcapng as writer;
-use crate::format::record::DatagramRecord;
 
 type Sent = (Duration, SocketAddr, SocketAddr, Vec<u8>);
 
@@ -134,7 +134,7 @@ fn extension_headers_of_ipv6_are_walked() {
     let mut packet = raw(&datagrams()[1]);
     packet[6] = 0;
     packet.splice(40..40, [60, 0, 0, 0, 0, 0, 0, 0, 17, 1].into_iter().chain([0; 14]));
-    let found = link::datagram(101, &packet, packet.len()).expect("a datagram");
+    let found = headers::datagram(101, &packet, packet.len()).expect("a datagram");
     assert_eq!(packet[found.start..found.start + found.bytes], datagrams()[1].3);
 }
 

@@ -11,8 +11,8 @@
 use std::fmt::{self, Write};
 use std::str;
 
+use super::DatagramRecord;
 use super::prefix;
-use super::record::DatagramRecord;
 
 /// The most bytes that one byte of the payload becomes.
 pub const EXPANSION_MAX: usize = 6;

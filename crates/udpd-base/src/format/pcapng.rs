@@ -6,7 +6,7 @@
 //! socket stands in the packet before which it was dropped. All numbers are written least significant byte first, which
 //! every reader must understand.
 
-use super::record::DatagramRecord;
+use super::DatagramRecord;
 use crate::capture::headers;
 
 /// The most bytes that a packet has besides its payload: the block, its options, padding, and the headers.
@@ -118,7 +118,7 @@ fn length_field(bytes: usize) -> [u8; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::boundary::{Boundary, WholeRecords};
+    use crate::format::{Boundary, WholeRecords};
     use std::time::Duration;
 
     fn record(payload: &[u8]) -> DatagramRecord<'_> {

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::text::calendar::CalendarTime;
+use crate::text::units::CalendarTime;
 
 /// What stands in front of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -7,10 +7,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use mmsg::{Datagram, PackedBatch, RecvBatch, Summary};
-
-use super::stamp::LatencyStamp;
 
 /// Datagrams in one of the two forms.
 #[derive(Debug)]
@@ -164,5 +163,24 @@ pub(super) fn packed(parcel: &mut Parcel) -> &mut PackedBatch {
     match &mut whole(parcel).datagrams {
         LaneLoad::Packed(batch) => batch,
         LaneLoad::Received(_) => unreachable!("a pool keeps the two forms apart"),
+    }
+}
+
+// When datagrams arrived, for the few batches of which that is measured.
+
+/// What a sampled batch carries to every consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatencyStamp {
+    /// When the receive call returned that brought the first of its datagrams.
+    pub arrived: Instant,
+    /// For how many datagrams this stands: those of the load that carries it, and none that was dropped before.
+    pub datagrams: u64,
+}
+
+impl LatencyStamp {
+    /// One block has datagrams of both: all of them count as old as the oldest, so that nothing seems faster than it
+    /// was.
+    pub(super) fn join(self, other: Self) -> Self {
+        Self { arrived: self.arrived.min(other.arrived), datagrams: self.datagrams + other.datagrams }
     }
 }

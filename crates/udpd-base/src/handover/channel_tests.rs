@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::handover::batch::packed;
-use crate::handover::blocks::{Allowance, Blocks, Stock};
+use crate::handover::pool::{Allowance, Blocks, Stock};
 use crate::handover::pool::{Homes, Owner, Pool};
 use mmsg::{BatchShape, PackedBatch, RecvBatch};
 

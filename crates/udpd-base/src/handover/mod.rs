@@ -41,14 +41,10 @@
 //! nothing of it is due while its receiver sleeps in the kernel.
 
 pub mod batch;
-mod bell;
-pub mod blocks;
 pub mod channel;
-mod marks;
 pub mod pool;
 pub mod route;
-pub mod stamp;
 #[cfg(test)]
 mod stress_tests;
 
-pub use bell::Caller;
+pub use channel::Caller;

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use mmsg::PackedBatch;
 
+use super::batch::LatencyStamp;
 use super::batch::{LaneBatch, LaneLoad, LoadOrigin, Parcel, packed, whole};
-use super::blocks::Blocks;
 use super::channel::Feed;
+use super::pool::Blocks;
 use super::pool::Pool;
-use super::stamp::LatencyStamp;
 use crate::os::threads;
 
 /// How often a receiver that waits for room looks whether it is told to give up.

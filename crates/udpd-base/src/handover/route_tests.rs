@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::handover::batch::{exclusive, put_stamp};
-use crate::handover::blocks::{Allowance, Stock};
 use crate::handover::channel::ConsumerInbox;
+use crate::handover::pool::{Allowance, Stock};
 use crate::handover::pool::{Homes, Owner};
 use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
 use std::net::UdpSocket;

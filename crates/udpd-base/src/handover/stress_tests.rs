@@ -13,8 +13,8 @@ use std::thread;
 use mmsg::{BatchShape, Datagram, Family, PackedBatch, RecvBatch, Socket, Wait};
 
 use super::batch::exclusive;
-use super::blocks::{Allowance, Blocks, Stock};
 use super::channel::{ConsumerInbox, Waited};
+use super::pool::{Allowance, Blocks, Stock};
 use super::pool::{Home, Homes, Owner, Pool};
 use super::route::{FullPolicy, RoomTimeout, SinkRoute};
 

@@ -8,7 +8,7 @@ use std::ops::{Index, IndexMut, Range};
 use std::sync::Arc;
 
 use super::counter::CounterSet;
-use super::published::Published;
+use super::counter::Published;
 use super::snapshot::DestinationSnapshot;
 use super::tables::{DestinationTally, SinkTally};
 

@@ -1,8 +1,10 @@
 //! What a counter is: a plain number where it is counted, a cell where it is published, and the facts that everybody
 //! who shows it needs. `counters!` makes all three from one line, so no other file repeats a name or a position.
 
-use std::fmt::Debug;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fmt::{self, Debug};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crossbeam_utils::CachePadded;
 
 /// What is known of a counter beside its value. Texts may have backticks around the words of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,3 +192,73 @@ macro_rules! counters {
 
 pub use cells;
 pub(crate) use counters;
+
+// Counters that one thread writes and any thread may read as a whole.
+//
+// The writer keeps its counts in plain integers and publishes them once per batch with ordinary stores: no locked
+// instruction on the way of a datagram. A version number around the stores lets a reader notice that it read in the
+// middle of a publication and read again, so the terms of a ledger always belong to the same moment.
+
+/// Counters with one writer, on cache lines of their own.
+#[derive(Default)]
+pub struct Published<C: CounterSet> {
+    inner: CachePadded<PublishedCells<C>>,
+}
+
+#[derive(Default)]
+struct PublishedCells<C: CounterSet> {
+    /// Odd while the writer is in the middle of a publication.
+    version: AtomicU64,
+    cells: Cells<C>,
+}
+
+impl<C: CounterSet> Published<C> {
+    /// Replaces the counters. Only ever called by the one thread that owns them.
+    pub fn publish(&self, counters: &C) {
+        let version = self.inner.version.load(Ordering::Relaxed);
+        self.inner.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        counters.each(&self.inner.cells, &mut |number, cell| cell.store(number, Ordering::Relaxed));
+        self.inner.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// All counters as they were at one moment.
+    pub fn read(&self) -> C {
+        loop {
+            let before = self.inner.version.load(Ordering::Acquire);
+            let counters = C::load(&self.inner.cells);
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && self.inner.version.load(Ordering::Relaxed) == before {
+                return counters;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl<C: CounterSet + Debug> Debug for Published<C> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Published").field(&self.read()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_reader_never_sees_half_a_publication() {
+        let published = Arc::new(Published::<[u64; 4]>::default());
+        let writer = Arc::clone(&published);
+        let thread = std::thread::spawn(move || (1..=200_000).for_each(|count| writer.publish(&[count; 4])));
+        let mut last = 0;
+        while last < 200_000 {
+            let values = published.read();
+            assert_eq!(values, [values[0]; 4]);
+            assert!(values[0] >= last, "counters do not run backwards");
+            last = values[0];
+        }
+        thread.join().expect("the writer ends");
+    }
+}

@@ -12,32 +12,21 @@
 
 mod consumer;
 mod counter;
-mod echoes;
 mod files;
-mod kernel_side;
-mod keyed;
 mod lane;
-mod published;
-mod queue;
 mod residence;
 mod save;
 pub mod senders;
 pub mod snapshot;
-mod sum;
 pub mod tables;
 mod trains;
 
 pub use consumer::{ConsumerLedger, DestinationLedger, Tallies};
-pub use counter::cells;
-pub use counter::{Cells, CounterSet, CounterTable, LedgerCounter};
-pub use echoes::Echoes;
+pub use counter::{Cells, CounterSet, CounterTable, LedgerCounter, Published, cells};
 pub use files::FileLedger;
-pub use keyed::Keyed;
-pub use lane::{LaneLedger, LaneReading};
-pub use published::Published;
-pub use queue::{QueueState, XdpSnapshot};
+pub use lane::{LaneLedger, LaneReading, QueueState, XdpSnapshot};
 pub use residence::{ResidenceBucket, ResidenceSnapshot, ResidenceTally};
-pub use senders::{SENDERS_SHOWN, SenderSnapshot};
+pub use senders::{Echoes, Keyed, SENDERS_SHOWN, SenderSnapshot};
 pub use snapshot::Snapshot;
 pub use tables::{DestinationTally, LaneTally, SINKS_PER_LISTENER_MAX, SinkTally};
 pub use trains::Trains;

@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use log::Level;
 use serde::Serialize;
 
-use crate::text::calendar::CalendarTime;
+use crate::text::units::CalendarTime;
 
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,24 +5,23 @@
 //! may hang as long as it likes. A line that finds the queue full, or that cannot be written, is counted, and once
 //! writing works again the log says how many are missing. So the log is either complete or says that it is not.
 
-pub mod limiter;
-mod line;
-mod writer;
-
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use log::{LevelFilter, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+mod line;
 
 pub use self::line::LogFormat;
+use self::line::Style;
 use crate::exit::{ExitCode, Failure};
 use crate::os::role::ThreadRole;
 use crate::os::threads;
 use crate::os::threads::ThreadRegistry;
-use line::Style;
-use writer::{LogMessage, LogWriter};
 
 /// How many lines may wait for the writer. At the length of a usual line that is less than a megabyte.
 const QUEUE_LINES: usize = 4096;
@@ -110,6 +109,209 @@ fn spawn(
         .spawn("udpd-log", ThreadRole::Log, move || writer.run())
         .map_err(|error| threads::start_failure("udpd-log", &error))?;
     Ok((Backend { level, style, queue: queue.clone(), lines_lost }, Logger { queue }))
+}
+
+// Limits a repeated log line to one or a few a minute, with a count of the lines left out: for what ten thousand files
+// may report alike, and what other processes can trigger as often as they like.
+
+/// After a line, the same line is left out for this long.
+pub const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Limits one log line, for all that share it.
+#[derive(Debug)]
+pub struct LogLimiter {
+    /// How many lines may be logged within [`INTERVAL`].
+    lines_max: u32,
+    state: Mutex<LimiterState>,
+}
+
+#[derive(Debug, Default)]
+struct LimiterState {
+    /// When the first line of this interval was logged.
+    begun: Option<Instant>,
+    /// How many lines were logged since.
+    logged: u32,
+    /// How many lines were left out since the last one.
+    suppressed: u64,
+}
+
+impl LimiterState {
+    fn is_over(&self, now: Instant) -> bool {
+        self.begun.is_none_or(|begun| now.saturating_duration_since(begun) >= INTERVAL)
+    }
+}
+
+impl Default for LogLimiter {
+    fn default() -> Self {
+        Self::of(1)
+    }
+}
+
+impl LogLimiter {
+    /// For lines of which so many may be logged within [`INTERVAL`], because they differ.
+    pub fn of(lines_max: u32) -> Self {
+        Self { lines_max, state: Mutex::default() }
+    }
+
+    /// Whether a line would be left out now.
+    pub fn suppresses(&self, now: Instant) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.logged >= self.lines_max && !state.is_over(now)
+    }
+
+    /// How many lines were left out before this one, which is to be logged; `None` when this one is left out too.
+    pub fn pass(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_over(now) {
+            (state.begun, state.logged) = (Some(now), 0);
+        }
+        if state.logged >= self.lines_max {
+            state.suppressed += 1;
+            return None;
+        }
+        state.logged += 1;
+        Some(std::mem::take(&mut state.suppressed))
+    }
+
+    /// How many lines were left out in an interval that is over, for a line that tells so. Each is counted once.
+    pub fn take_suppressed(&self, now: Instant) -> u64 {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_over(now) { std::mem::take(&mut state.suppressed) } else { 0 }
+    }
+}
+
+/// The end of a line that tells how many like it were left out.
+pub fn repeats(suppressed: u64) -> String {
+    if suppressed > 0 { format!("; {} times since this was last said", suppressed + 1) } else { String::new() }
+}
+
+// The thread that writes the log, and the only one that may wait for the log's reader.
+//
+// A line is given to the output whole, in one call. When a failure cuts a line short, its rest is written before
+// anything else, so a reader that comes back never sees two halves joined.
+
+/// How long to leave a full non-blocking output alone. Stderr is non-blocking when another process that shares it made
+/// it so; the writer then waits as it would on any other full pipe.
+const FULL_OUTPUT_PAUSE: Duration = Duration::from_millis(200);
+
+/// What travels to the writer.
+enum LogMessage {
+    /// One whole line with its newline.
+    Line(Vec<u8>),
+    /// Write what is queued, then drop the sender and end.
+    Finish(Sender<()>),
+}
+
+/// The state of the writing thread.
+struct LogWriter<W> {
+    output: W,
+    lines: Receiver<LogMessage>,
+    style: Style,
+    lines_lost: &'static AtomicU64,
+    /// How many of those the log has admitted to.
+    lines_lost_told: u64,
+    /// The rest of a line that a failure cut short.
+    unfinished: Vec<u8>,
+    /// Whether the last attempt failed; the next one then begins with the note.
+    failing: bool,
+}
+
+impl<W: Write> LogWriter<W> {
+    pub(super) fn new(output: W, lines: Receiver<LogMessage>, style: Style, lines_lost: &'static AtomicU64) -> Self {
+        Self { output, lines, style, lines_lost, lines_lost_told: 0, unfinished: Vec::new(), failing: false }
+    }
+
+    /// Writes until the log is finished or no thread is left that could log.
+    pub(super) fn run(mut self) {
+        let mut finished = None;
+        while finished.is_none()
+            && let Ok(message) = threads::blocking(|| self.lines.recv())
+        {
+            match message {
+                LogMessage::Line(line) => self.write_or_count(&line),
+                LogMessage::Finish(alive) => finished = Some(alive),
+            }
+        }
+        // Other threads may have logged in the meantime.
+        while let Ok(message) = self.lines.try_recv() {
+            if let LogMessage::Line(line) = message {
+                self.write_or_count(&line);
+            }
+        }
+        self.tell_lines_lost();
+        if !self.write(&[]) {
+            self.lines_lost.fetch_add(1, Ordering::Relaxed);
+        }
+        // From here on a log call finds no queue and counts its line as lost; only then is the log said to be
+        // finished.
+        drop(self);
+        drop(finished);
+    }
+
+    fn write_or_count(&mut self, line: &[u8]) {
+        if self.failing {
+            self.tell_lines_lost();
+        }
+        if self.failing || !self.write(line) {
+            self.lines_lost.fetch_add(1, Ordering::Relaxed);
+        } else if self.lines.is_empty() {
+            // Lines lost to a full queue were younger than everything in it: this is their place in the log.
+            self.tell_lines_lost();
+        }
+    }
+
+    fn tell_lines_lost(&mut self) {
+        let lost = self.lines_lost.load(Ordering::Relaxed);
+        let news = lost - self.lines_lost_told;
+        if news > 0 {
+            let lines = if news == 1 { "line was" } else { "lines were" };
+            let note = self.style.line(Level::Warn, format_args!("{news} log {lines} lost"));
+            if self.write(&note) {
+                self.lines_lost_told = lost;
+            }
+        } else {
+            self.failing = false;
+        }
+    }
+
+    /// Writes the rest of a cut line, then `bytes`. True when all is written, or at least begun and sure to be
+    /// completed before anything else.
+    fn write(&mut self, bytes: &[u8]) -> bool {
+        let rest = std::mem::take(&mut self.unfinished);
+        let written = self.push(&rest);
+        if written < rest.len() {
+            self.unfinished = rest[written..].to_vec();
+            self.failing = true;
+            return false;
+        }
+        let written = self.push(bytes);
+        if written > 0 {
+            self.unfinished = bytes[written..].to_vec();
+        }
+        self.failing = written < bytes.len();
+        written > 0 || bytes.is_empty()
+    }
+
+    /// Hands bytes to the output until it has them all or fails. Returns how many it took.
+    fn push(&mut self, bytes: &[u8]) -> usize {
+        let mut written = 0;
+        while written < bytes.len() {
+            match threads::blocking(|| self.output.write(&bytes[written..])) {
+                Ok(0) => break,
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    threads::blocking(|| thread::sleep(FULL_OUTPUT_PAUSE))
+                }
+                Err(_) => break,
+            }
+        }
+        if written > 0 {
+            // Stderr keeps nothing back; an output that does reports its failure here or at the next write.
+            let _ = threads::blocking(|| self.output.flush());
+        }
+        written
+    }
 }
 
 #[cfg(test)]

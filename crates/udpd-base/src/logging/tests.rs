@@ -178,3 +178,19 @@ fn lines_of_many_threads_never_mix() {
         assert!(lines.contains(format!("info: {}", message(thread, number)).as_str()), "{thread} {number}");
     }
 }
+
+#[test]
+fn one_line_a_minute_is_logged_and_counts_the_others() {
+    let (limiter, start) = (LogLimiter::default(), Instant::now());
+    let passed: Vec<u64> = (0..130).filter_map(|second| limiter.pass(start + Duration::from_secs(second))).collect();
+    assert_eq!(passed, [0, 59, 59]);
+    assert_eq!((repeats(0), repeats(59)), (String::new(), "; 60 times since this was last said".to_owned()));
+}
+
+#[test]
+fn lines_that_differ_may_be_several_a_minute_and_those_left_out_are_told_when_it_is_over() {
+    let (limiter, start) = (LogLimiter::of(5), Instant::now());
+    assert_eq!((0..20).filter_map(|_| limiter.pass(start)).collect::<Vec<_>>(), [0; 5]);
+    assert_eq!((limiter.take_suppressed(start), limiter.suppresses(start)), (0, true), "not before it is over");
+    assert_eq!([start + INTERVAL; 2].map(|now| limiter.take_suppressed(now)), [15, 0]);
+}

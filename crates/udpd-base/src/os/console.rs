@@ -1,7 +1,14 @@
 //! Standard output of the commands that print something and end.
 
+use std::fs;
 use std::io::{ErrorKind, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::sys::signal::Signal;
+
+use super::signals;
+use super::threads::ThreadRegistry;
 use crate::exit::{ExitCode, Failure};
 
 /// Writes a whole text. A reader that closes the pipe early, as `head` does, has what it wanted and is not an error.
@@ -12,5 +19,48 @@ pub fn print(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
             Err(Failure::new(ExitCode::Disk, message))
         }
         _ => Ok(()),
+    }
+}
+
+// Ctrl-C for the commands that end by themselves: the first signal that would end the process asks them to stop and
+// report, the second ends it at once. Which signals these are, the table of the daemon says.
+
+/// What a shell shows for a process that Ctrl-C ended.
+const INTERRUPTED: i32 = 130;
+
+/// A flag that the first signal raises; with the second the process ends, after `clean_up`. One that was ignored when
+/// the process was started, as by nohup, is still ignored. To be called before there is another thread, because
+/// threads inherit what is blocked.
+pub fn stop_on_signal(clean_up: impl Fn() + Send + 'static) -> Result<Arc<AtomicBool>, Failure> {
+    let ignored = ignored();
+    let stop = Arc::new(AtomicBool::new(false));
+    let raised = Arc::clone(&stop);
+    signals::listen(&ThreadRegistry::new().0, move |number| {
+        let is_asked_for = number == Signal::SIGINT as i32 || number == Signal::SIGTERM as i32;
+        let is_ignored = ignored >> (number - 1) & 1 == 1 && !is_asked_for;
+        if !is_ignored && raised.swap(true, Ordering::Relaxed) {
+            clean_up();
+            std::process::exit(INTERRUPTED);
+        }
+    })?;
+    Ok(stop)
+}
+
+/// The signals that this process ignores, the first of them in the lowest bit.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_ignores_is_known() {
+        // Every Rust program ignores it, and this one nothing else.
+        assert_eq!(ignored() >> (Signal::SIGPIPE as i32 - 1) & 1, 1);
+        assert_eq!(ignored() >> (Signal::SIGTERM as i32 - 1) & 1, 0);
     }
 }

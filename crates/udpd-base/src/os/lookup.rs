@@ -10,8 +10,8 @@ use nix::sys::socket::SockaddrStorage;
 
 use crate::exit::{ExitCode, Failure};
 use crate::text::address;
+use crate::text::address::host_name;
 use crate::text::advice::ValueAdvice;
-use crate::text::peer::host_name;
 
 /// Where to send to.
 #[derive(Debug, Clone, PartialEq, Eq)]

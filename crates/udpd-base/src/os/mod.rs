@@ -3,7 +3,6 @@
 
 pub mod console;
 pub mod holder;
-pub mod interrupt;
 pub mod lookup;
 pub mod names;
 pub mod notify;

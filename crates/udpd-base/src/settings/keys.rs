@@ -4,7 +4,7 @@
 //! The list is made from the declarations (see `declare`), so what the reader accepts, what a message suggests and what
 //! the documentation explains cannot differ.
 
-use crate::text::suggest::nearest;
+use crate::text::advice::nearest;
 
 /// One key, or the header of a table.
 #[derive(Debug, Clone)]

@@ -9,16 +9,131 @@
 //! A type of sink is one folder (or file) below and one line of the table in `types`. Its folder says what an operator
 //! may write of it (`written`), what that asks of the machine, and how it is opened (`settings`).
 
-pub mod contract;
-pub mod open_context;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use self::settings::{Needs, OpenedSink, Opening, SinkTarget};
+use crate::exit::Failure;
+use crate::format::Scene;
+use crate::handover::batch::LaneBatch;
+use crate::ledger::{SinkTally, Tallies};
+use crate::os::role::ThreadRole;
+
 pub mod outbox;
 pub mod settings;
-pub mod supplied;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-pub mod written;
 
-pub use contract::{ConsumerFeeders, Sink, deliver, fail};
-pub use open_context::OpenContext;
 pub use settings::{AnySettings, Differs, SinkSettings};
-pub use supplied::Supplied;
+
+// What every sink does: it takes batches, and moves each datagram once in the books.
+
+/// One destination, as its consumer uses it.
+pub trait Sink: Send + fmt::Debug {
+    /// The first call, and the only one of its kind: no other sink writes any more what this one writes. It may wait.
+    fn begin(&mut self) {}
+
+    /// Takes every datagram of the batch. It may keep copies; it does not keep the batch.
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies);
+
+    /// The channel is empty: decide the fate of all that is pending, or be due until it is decided.
+    fn flush(&mut self, _tallies: &mut Tallies) {}
+
+    /// When the sink wants [`Sink::when_due`] to be called although nothing arrives.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// The moment that [`Sink::due`] named has come.
+    fn when_due(&mut self, _tallies: &mut Tallies) {}
+
+    /// Why this sink can never take anything again, if so: the daemon then ends.
+    fn closed(&self) -> Option<String> {
+        None
+    }
+
+    /// Goes on for other lanes, as [`SinkSettings::goes_on`](SinkSettings::goes_on) allows. What is pending was
+    /// decided before, or its listener has the same index as before.
+    fn go_on_for(&mut self, _feeders: &ConsumerFeeders) {}
+
+    /// The last call: everything is flushed; make it last. One that takes long publishes what it knows by then, because
+    /// the wait for it is bounded.
+    fn finish(&mut self, _tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {}
+}
+
+/// Who feeds a consumer.
+#[derive(Debug, Clone)]
+pub struct ConsumerFeeders {
+    pub sink: String,
+    pub consumer: usize,
+    /// Of all lanes.
+    pub scenes: Arc<[Scene]>,
+    /// Which of them feed the consumer.
+    pub feeds: Vec<bool>,
+}
+
+/// Moves `datagrams` of a listener from pending to delivered.
+pub fn deliver(tally: &mut SinkTally, datagrams: u64) {
+    tally.pending -= datagrams;
+    tally.delivered += datagrams;
+}
+
+/// Moves `datagrams` of a listener from pending to failed.
+pub fn fail(tally: &mut SinkTally, datagrams: u64) {
+    tally.pending -= datagrams;
+    tally.dropped.sink_error += datagrams;
+}
+
+// What lies before a sink that is opened: it may never be used, and it may have to wait for another.
+
+/// What a sink that is opened has before it.
+#[derive(Debug, Clone)]
+pub struct OpenContext {
+    /// Set when its pipeline receives. What was made for one that never does is removed again.
+    pub is_in_force: Arc<AtomicBool>,
+    /// A sink of before writes the same, and has ended when [`Sink::begin`](super::Sink::begin) is called. Until then
+    /// this one finds out what would keep it from writing there, and changes nothing.
+    pub has_predecessor: bool,
+}
+
+impl Default for OpenContext {
+    /// For a sink that is used whatever comes, and that replaces no other.
+    fn default() -> Self {
+        Self { is_in_force: Arc::new(AtomicBool::new(true)), has_predecessor: false }
+    }
+}
+
+// Sinks that a program makes for itself and gives to a pipeline: the bench, and tests. No configuration can name one.
+
+/// Makes the sink of each consumer.
+pub struct Supplied<F>(pub F);
+
+impl<F> fmt::Debug for Supplied<F> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Supplied")
+    }
+}
+
+impl<F, S> SinkSettings for Supplied<F>
+where
+    F: Fn() -> S + Send + Sync + 'static,
+    S: Sink + 'static,
+{
+    fn target(&self) -> SinkTarget<'_> {
+        SinkTarget::Nowhere
+    }
+
+    fn never_waits(&self) -> bool {
+        true
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::only(ThreadRole::Unconfined)
+    }
+
+    fn open(&self, _: Opening<'_>) -> Result<OpenedSink, Failure> {
+        Ok(OpenedSink::new(self.0()))
+    }
+}

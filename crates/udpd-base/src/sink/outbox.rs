@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use mmsg::Datagram;
 
-use super::contract::{deliver, fail};
-use crate::format::encoder::{Encoder, Format, Scene};
+use super::{deliver, fail};
+use crate::format::{Encoder, Format, Scene};
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;
 use crate::os::threads;
@@ -238,7 +238,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::encoder::Format;
+    use crate::format::Format;
     use crate::ledger::SinkTally;
 
     /// Takes `room` bytes, a few at a time, and then refuses.

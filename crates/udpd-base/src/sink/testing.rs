@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mmsg::{BatchShape, Control, Family, RecvBatch, Socket, Wait};
 
-use crate::format::encoder::Scene;
+use crate::format::Scene;
 use crate::handover::batch::LaneBatch;
 
 #[derive(Debug)]

@@ -3,9 +3,6 @@
 pub mod address;
 pub mod advice;
 pub mod base64;
-pub mod calendar;
-pub mod peer;
 pub mod roff;
-pub mod suggest;
 pub mod tables;
 pub mod units;

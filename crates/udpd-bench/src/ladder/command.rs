@@ -15,7 +15,7 @@ use crate::machine::MachineFacts;
 use crate::output::{Output, OutputOptions, progress, seconds, usage};
 use crate::{cable, pacer};
 use udpd_base::exit::Failure;
-use udpd_base::os::interrupt::stop_on_signal;
+use udpd_base::os::console::stop_on_signal;
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::tables::{TextTable, grouped, or_dash};
 

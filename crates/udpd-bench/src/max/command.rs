@@ -23,7 +23,7 @@ use crate::send::SendLoad;
 use crate::sizes::Sizes;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging::{self, LogFormat};
-use udpd_base::os::interrupt::stop_on_signal;
+use udpd_base::os::console::stop_on_signal;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::tables::{TextTable, grouped, or_dash};

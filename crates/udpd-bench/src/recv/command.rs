@@ -18,7 +18,7 @@ use crate::output::{Output, OutputOptions, percent, progress, seconds, usage};
 use crate::pacer;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging::{self, LogFormat};
-use udpd_base::os::interrupt::stop_on_signal;
+use udpd_base::os::console::stop_on_signal;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::tables::{TextTable, grouped};

@@ -16,7 +16,7 @@ use crate::output::{Output, flows, progress, seconds, usage};
 use crate::pacer::{self, Rate, SendAmount};
 use crate::sizes::Sizes;
 use udpd_base::exit::Failure;
-use udpd_base::os::interrupt::stop_on_signal;
+use udpd_base::os::console::stop_on_signal;
 use udpd_base::os::lookup;
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::tables::{TextTable, grouped, or_dash};

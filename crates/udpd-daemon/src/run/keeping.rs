@@ -24,7 +24,7 @@ use crate::watch::stalls::{Change, StallWatch};
 use crate::watch::status::StatusLine;
 use crate::watch::upkeep::Upkeep;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::logging::limiter::{LogLimiter, repeats};
+use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::os::notify::Notifier;
 use udpd_base::os::signals;
 use udpd_base::os::signals::Effect;

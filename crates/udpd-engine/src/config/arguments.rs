@@ -16,10 +16,10 @@ use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
 use udpd_base::os::lookup::local_addresses;
 use udpd_base::os::paths;
 use udpd_base::sink::settings::SinkTarget;
-use udpd_base::sink::written::{Uri, wrong};
+use udpd_base::sink::settings::{Uri, wrong};
 use udpd_base::text::address;
+use udpd_base::text::address::PeerAddress;
 use udpd_base::text::advice::ValueAdvice;
-use udpd_base::text::peer::PeerAddress;
 use udpd_base::text::units::parse_size;
 use udpd_sinks::types::SINK_TYPES;
 

@@ -10,7 +10,7 @@ use mmsg::{Backing, PackedBatch};
 use crate::plan::memory::Bytes;
 use crate::plan::pool::{HUGE_PAGE_BYTES, NodePool, PoolPlan};
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::handover::blocks::{Allowance, Blocks, Stock};
+use udpd_base::handover::pool::{Allowance, Blocks, Stock};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{ThreadRegistry, blocking};
 

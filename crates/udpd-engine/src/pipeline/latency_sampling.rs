@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
-use udpd_base::handover::stamp::LatencyStamp;
+use udpd_base::handover::batch::LatencyStamp;
 use udpd_base::ledger::{CounterTable as _, Published, ResidenceTally, SinkTally, Tallies};
 
 /// One batch in so many is sampled, on average.

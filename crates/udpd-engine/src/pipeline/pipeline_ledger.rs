@@ -17,8 +17,8 @@ use super::latency_sampling::ResidenceTracker;
 use crate::config::Gro;
 use crate::plan::spread::Intake;
 use hostloss::HostLedger;
-use udpd_base::handover::blocks::BlockGauge;
 use udpd_base::handover::channel::Closer;
+use udpd_base::handover::pool::BlockGauge;
 use udpd_base::ledger::snapshot::{
     DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot,
 };

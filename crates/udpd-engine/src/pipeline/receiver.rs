@@ -24,10 +24,10 @@ use mmsg::{Engine, RecvBatch, Socket, Wait, xdp};
 
 use super::latency_sampling::{BATCHES_PER_SAMPLE, BatchSampler};
 use super::outlet::Outlet;
+use udpd_base::handover::batch::LatencyStamp;
 use udpd_base::handover::batch::{Parcel, exclusive, put_stamp};
 use udpd_base::handover::pool::Pool;
 use udpd_base::handover::route::RoomTimeout;
-use udpd_base::handover::stamp::LatencyStamp;
 use udpd_base::ledger::{LaneLedger, LaneTally};
 use udpd_base::os::threads;
 use udpd_inspect::policy::{Policy, Unwrapper};

@@ -17,10 +17,10 @@ use super::start_gate::{AliveToken, EndSignal, StartGate, StartPermit, end_signa
 use crate::config::Config;
 use crate::plan::{LanePlan, PipelinePlan};
 use udpd_base::exit::Failure;
-use udpd_base::format::encoder::Scene;
+use udpd_base::format::Scene;
 use udpd_base::handover::Caller;
-use udpd_base::handover::blocks::Blocks;
 use udpd_base::handover::channel::ConsumerInbox;
+use udpd_base::handover::pool::Blocks;
 use udpd_base::handover::pool::{Home, Homes};
 use udpd_base::handover::route::SinkRoute;
 use udpd_base::ledger::{DestinationLedger, FileLedger};

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use udpd_base::logging::limiter::{INTERVAL, LogLimiter};
+use udpd_base::logging::{INTERVAL, LogLimiter};
 
 /// A kind of error of the file of one source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

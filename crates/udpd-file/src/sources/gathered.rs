@@ -1,7 +1,7 @@
 //! The records of all sources that wait to be written, in one buffer of fixed size. The records of each source form a
 //! chain in their order of arrival; a write copies a chain together, so that it carries all of it.
 
-use udpd_base::format::encoder::{Encoder, Format};
+use udpd_base::format::{Encoder, Format};
 
 /// No record.
 pub(super) const NONE: u32 = u32::MAX;

@@ -26,9 +26,9 @@ use super::existing::IndexFinder;
 use super::file_systems::{FileSystem, FileSystems};
 use super::source_file::SourceFiles;
 use udpd_base::codec::Recipe;
-use udpd_base::format::boundary::Boundary;
+use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
-use udpd_base::logging::limiter::{LogLimiter, repeats};
+use udpd_base::logging::{LogLimiter, repeats};
 
 /// How many sources may wait for the keeper after they have finished a file. A source beyond that waits until its next
 /// file is finished, or for the search of all indexes.

@@ -43,15 +43,15 @@ use key::{KeyParts, SourceKey};
 use source_file::SourceFiles;
 use table::SourceTable;
 use udpd_base::capture::headers;
-use udpd_base::format::encoder::{Encoder, Scene};
+use udpd_base::format::{Encoder, Scene};
 use udpd_base::handover::Caller;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{FileLedger, Tallies};
-use udpd_base::logging::limiter::repeats;
+use udpd_base::logging::repeats;
 use udpd_base::os::threads;
-use udpd_base::sink::contract::{deliver, fail};
 use udpd_base::sink::outbox::OutboxDestination;
 use udpd_base::sink::{ConsumerFeeders, Sink};
+use udpd_base::sink::{deliver, fail};
 
 /// How long a record waits for others of its source.
 const GATHER: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use super::file_systems::FileSystems;
 use super::keeper::SourceRetention;
 use super::key::{KeyParts, SourceKey, SourcePattern};
 use super::table::{NewFile, SourceTable};
-use udpd_base::format::boundary::Boundary;
+use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
 
 /// What the files of all sources have in common.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use log::Level;
 
-use udpd_base::logging::limiter::LogLimiter;
+use udpd_base::logging::LogLimiter;
 
 /// How many lines of one kind are logged within a minute.
 const LINES_MAX: u32 = 5;
@@ -184,7 +184,7 @@ impl KafkaLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udpd_base::logging::limiter::INTERVAL;
+    use udpd_base::logging::INTERVAL;
 
     fn log_lines() -> KafkaLog {
         KafkaLog::new("stream", "a:9092", "syslog")

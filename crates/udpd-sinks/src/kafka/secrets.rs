@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::files;
 use udpd_base::text::base64;
-use udpd_base::text::calendar::CalendarTime;
+use udpd_base::text::units::CalendarTime;
 
 /// The longest secret; a token is the longest of them.
 const BYTES_MAX: u64 = 64 * 1024;

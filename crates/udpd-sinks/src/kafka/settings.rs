@@ -20,7 +20,7 @@ use udpd_base::settings::{Field, Findings, Located, TomlTable, ValueKind, Writte
 use udpd_base::sink::settings::{
     AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget, SpillPlace,
 };
-use udpd_base::sink::written::{Scheme, Uri, WrittenSink, wrong};
+use udpd_base::sink::settings::{Scheme, Uri, WrittenSink, wrong};
 use udpd_base::text::advice::ValueAdvice;
 use udpd_spill::spilling::Spill;
 

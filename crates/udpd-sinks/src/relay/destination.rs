@@ -25,7 +25,7 @@ use udpd_base::capture::headers;
 use udpd_base::ledger::{DestinationLedger, DestinationTally, Tallies};
 use udpd_base::os::threads;
 use udpd_base::sink::{deliver, fail};
-use udpd_base::text::peer::PeerAddress;
+use udpd_base::text::address::PeerAddress;
 
 /// Messages in the queue; each can be a train of datagrams of one length.
 const SLOTS: usize = 64;

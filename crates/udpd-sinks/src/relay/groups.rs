@@ -21,7 +21,7 @@ use mmsg::Datagram;
 use super::destination::RelayDestination;
 use super::settings::{Distribute, RelayMode, SourceRoute};
 use udpd_base::capture::headers;
-use udpd_base::text::peer::PeerAddress;
+use udpd_base::text::address::PeerAddress;
 
 /// Chooses for all datagrams of a relay.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use udpd_base::text::peer::PeerAddress;
+use udpd_base::text::address::PeerAddress;
 
 /// Errors are over after so long without one.
 const QUIET: Duration = Duration::from_secs(10);

@@ -23,11 +23,11 @@ use destination::RelayDestination;
 use groups::{ANSWER_TIME, DestinationGroups};
 use route::{DestinationTarget, FIRST_ANSWER, Lookup, RelayError, START_LOOKUP};
 use settings::RelayMode;
-use udpd_base::format::encoder::Scene;
+use udpd_base::format::Scene;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{DestinationLedger, Tallies};
 use udpd_base::sink::{ConsumerFeeders, Sink};
-use udpd_base::text::peer::PeerAddress;
+use udpd_base::text::address::PeerAddress;
 use udpd_spill::spilling::Attempt;
 
 /// How soon a queue that the kernel did not take is tried again.

@@ -24,7 +24,7 @@ use udpd_base::os::names::{FollowedName, LookupRequest};
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::text::address;
-use udpd_base::text::peer::PeerAddress;
+use udpd_base::text::address::PeerAddress;
 
 /// How often the way is looked at.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(1);

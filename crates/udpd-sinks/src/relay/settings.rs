@@ -21,8 +21,8 @@ use udpd_base::settings::{Field, Findings, TableSettings, TomlTable, ValueKind, 
 use udpd_base::sink::settings::{
     AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget, SpillPlace,
 };
-use udpd_base::sink::written::{Scheme, Uri, WrittenSink};
-use udpd_base::text::peer::{PeerAddress, parse_peer};
+use udpd_base::sink::settings::{Scheme, Uri, WrittenSink};
+use udpd_base::text::address::{PeerAddress, parse_peer};
 use udpd_inspect::policy::parse_network;
 use udpd_spill::spilling::Spill;
 

@@ -15,7 +15,7 @@ use udpd_base::settings::kinds::{OneOf, QuotedText, SubTable};
 use udpd_base::settings::{Findings, WrittenKeys, settings};
 use udpd_base::sink::outbox;
 use udpd_base::sink::settings::{Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget, SpillPlace};
-use udpd_base::sink::written::{Scheme, WrittenSink, wrong};
+use udpd_base::sink::settings::{Scheme, WrittenSink, wrong};
 use udpd_spill::spilling::Spill;
 
 settings! {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use udpd_base::logging::limiter::{LogLimiter, repeats};
+use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::os::user;
 
 /// How often a peer that is gone is looked for.

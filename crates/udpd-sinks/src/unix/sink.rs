@@ -22,7 +22,7 @@ use mmsg::Datagram;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use super::peer::UnixPeer;
-use udpd_base::format::encoder::{Encoder, Format};
+use udpd_base::format::{Encoder, Format};
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{SinkTally, Tallies};
 use udpd_base::os::threads;

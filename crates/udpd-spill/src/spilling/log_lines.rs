@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::{Recovered, SpillReadError, Store};
 use udpd_base::handover::route::FullPolicy;
-use udpd_base::logging::limiter::{LogLimiter, repeats};
+use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::text::units::print_size;
 
 /// Writes the lines, and knows which were written.

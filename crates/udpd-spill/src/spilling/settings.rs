@@ -153,7 +153,7 @@ impl SpillLocation {
     pub(super) fn of(spill: &Spill, opening: &Opening<'_>) -> Result<Option<Self>, Failure> {
         let Some(root) = spill.path.as_deref() else { return Ok(None) };
         let fed = opening.scenes.iter().enumerate().filter(|(lane, _)| opening.feeds[*lane]);
-        let lane = |(lane, scene): (usize, &udpd_base::format::encoder::Scene)| {
+        let lane = |(lane, scene): (usize, &udpd_base::format::Scene)| {
             let listener = opening.listeners.iter().position(|name| *name == scene.listener)?;
             Some(SpillLane { lane, listener, name: scene.listener.clone(), bound: scene.address.to_string() })
         };

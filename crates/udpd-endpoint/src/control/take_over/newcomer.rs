@@ -19,7 +19,7 @@ use super::wire::{Peer, Wire};
 use super::words::{Offer, Stopped, Word};
 use crate::exchange::Reply;
 use udpd_base::exit::Failure;
-use udpd_base::logging::limiter::{LogLimiter, repeats};
+use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;

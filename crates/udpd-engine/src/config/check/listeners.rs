@@ -12,7 +12,7 @@ use crate::config::listener::ListenerConfig;
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
 use udpd_base::settings::{Findings, Located, Section, ValuePlace};
 use udpd_base::text::address::{overlap, parse_listener};
-use udpd_base::text::suggest::nearest;
+use udpd_base::text::advice::nearest;
 use udpd_inspect::policy::{KernelFilter, parse_network};
 
 /// The most addresses of one listener, and of all together: each costs at least one lane, and each pair is compared.

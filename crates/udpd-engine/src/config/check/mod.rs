@@ -25,7 +25,7 @@ use super::sinks::SinkConfig;
 use super::steer::{SteerConfig, or_auto};
 use udpd_base::os::lookup::local_addresses;
 use udpd_base::settings::{Findings, Section, ValuePlace};
-use udpd_base::text::suggest::nearest;
+use udpd_base::text::advice::nearest;
 
 /// More listeners or sinks than this are the mistake of a generator, and each costs threads.
 const COUNT_MAX: usize = 1024;
