@@ -11,12 +11,12 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Format;
 use udpd_base::os::console;
 use udpd_bench::{ladder, max, recv, send};
-use udpd_daemon::{check, run, warden};
+use udpd_daemon::{check, privilege_helper, run};
 use udpd_endpoint::control;
 use udpd_endpoint::control::Connection;
 use udpd_engine::config;
 use udpd_engine::config::{Config, HostView, Lists, MayCome};
-use udpd_sandbox::warden::Makes;
+use udpd_sandbox::privilege_helper::HelperOptions;
 use udpd_tools::steer;
 use udpd_tools::steer::{SteerAction, SteerTask};
 use udpd_tools::{explain, man, replay, stats, top};
@@ -377,7 +377,9 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
         CliCommand::Bench { command } => bench(command),
         CliCommand::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
         CliCommand::Man(arguments) => man::execute(&arguments, Cli::command(), &mut io::stdout().lock()),
-        CliCommand::Warden { filters, queues, user } => warden::execute(Makes { filters, queues }, &user),
+        CliCommand::Warden { filters, queues, user } => {
+            privilege_helper::execute(HelperOptions { filters, queues }, &user)
+        }
         CliCommand::Completions { shell } => {
             let shell = match shell {
                 CompletedShell::Bash => Shell::Bash,

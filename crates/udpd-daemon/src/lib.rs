@@ -5,6 +5,6 @@
 #![allow(missing_docs)]
 
 pub mod check;
+pub mod privilege_helper;
 pub mod run;
-pub mod warden;
 pub mod watch;

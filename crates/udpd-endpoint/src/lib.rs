@@ -1,8 +1,8 @@
-//! What others ask of the running daemon: its control socket and its metrics, served by one frame.
+//! What others ask of the running daemon: its control socket and its metrics, which `service` serves.
 #![forbid(unsafe_code)]
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
 
 pub mod control;
-mod exchange;
 pub mod metrics;
+mod service;

@@ -15,7 +15,7 @@ const OF_FILES: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::CHOWN);
 
-/// What making a socket may take, beside what everybody may.
+/// What making a socket may take, beside what every process may.
 const OF_SOCKETS: CapabilitySet =
     CapabilitySet::NET_BIND_SERVICE.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::NET_RAW);
 

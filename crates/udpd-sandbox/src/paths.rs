@@ -1,8 +1,8 @@
 //! Landlock: what a thread may open, and to which ports it may connect by TCP. No thread signals another process, and
 //! none connects to a name in the abstract namespace of Unix sockets, which no permission guards.
 //!
-//! A rule holds for a directory as it is when the thread goes in, and for all below it, also what is mounted there
-//! later. A directory that somebody removes and makes again is another one.
+//! A rule holds for a directory as it is when the thread enters the sandbox, and for all below it, also what is mounted
+//! there later. A directory that is removed and made again is another one.
 
 use std::path::PathBuf;
 
@@ -39,9 +39,9 @@ pub enum Connects {
     Anywhere,
 }
 
-/// Holds the calling thread, and those that it starts, to what it may open.
-pub(super) fn hold_to(paths: &AllowedPaths) -> Result<(), String> {
-    let restricted = restrict(paths).map_err(|error| format!("Landlock: {error}"))?;
+/// Restricts the calling thread, and those that it starts, to these paths and ports.
+pub(super) fn restrict(paths: &AllowedPaths) -> Result<(), String> {
+    let restricted = apply(paths).map_err(|error| format!("Landlock: {error}"))?;
     match restricted {
         RulesetStatus::NotEnforced => {
             Err("Landlock: this kernel has none (it takes Linux 5.13 with landlock in its list of LSMs)".to_owned())
@@ -50,7 +50,7 @@ pub(super) fn hold_to(paths: &AllowedPaths) -> Result<(), String> {
     }
 }
 
-fn restrict(paths: &AllowedPaths) -> Result<RulesetStatus, RulesetError> {
+fn apply(paths: &AllowedPaths) -> Result<RulesetStatus, RulesetError> {
     let net = match paths.connects {
         Connects::Anywhere => AccessNet::BindTcp.into(),
         Connects::Names | Connects::Nowhere => AccessNet::from_all(KNOWN),

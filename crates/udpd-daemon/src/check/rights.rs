@@ -21,7 +21,7 @@ use udpd_engine::config::{Config, SinkConfig};
 use udpd_engine::plan::PipelinePlan;
 use udpd_engine::plan::descriptors;
 use udpd_engine::plan::limits::MemoryLimits;
-use udpd_sandbox::Mode;
+use udpd_sandbox::SandboxMode;
 
 /// Below it a port takes a capability.
 const FIRST_FREE_PORT: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
@@ -41,7 +41,7 @@ pub(super) struct Rights {
 impl Rights {
     /// Tries all that a start with this configuration would need. `file` is the configuration.
     pub(super) fn try_all(config: &Config, plan: &PipelinePlan) -> Result<Self, Failure> {
-        if config.daemon.sandbox != Mode::Off {
+        if config.daemon.sandbox != SandboxMode::Off {
             // As a daemon of root does before it opens a file.
             udpd_sandbox::give_up_files_of_others().map_err(|why| Failure::new(ExitCode::Permission, why))?;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
-use udpd_endpoint::control::{Asked, Newcomer};
+use udpd_endpoint::control::{NewProcess, TakeOverRequest};
 
 /// How long a sink that takes nothing holds up the end.
 pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(5);
@@ -13,13 +13,13 @@ pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// Who is to take over.
 #[derive(Debug)]
 pub(super) struct Departure {
-    pub(super) asked: Receiver<Asked>,
-    asking: Sender<Asked>,
+    pub(super) asked: Receiver<TakeOverRequest>,
+    asking: Sender<TakeOverRequest>,
     registry: ThreadRegistry,
     /// The inodes of the sockets that were offered last.
     pub(super) offered: Vec<u64>,
     /// Who has. The connection closes with the end of this process.
-    pub(super) newcomer: Option<Newcomer>,
+    pub(super) newcomer: Option<NewProcess>,
 }
 
 impl Departure {
@@ -29,7 +29,7 @@ impl Departure {
     }
 
     /// How others ask.
-    pub(super) fn asker(&self) -> impl Fn(Asked) + Send + Sync + 'static {
+    pub(super) fn asker(&self) -> impl Fn(TakeOverRequest) + Send + Sync + 'static {
         let (asking, registry) = (self.asking.clone(), self.registry.clone());
         move |asked| {
             // Nobody hears it any more when the process ends, and who asks finds that out.

@@ -41,7 +41,7 @@ impl Hangup {
     }
 }
 
-/// Makes rounds until one has begun after the last signal.
+/// HelperOptions rounds until one has begun after the last signal.
 fn answer_all(open: &AtomicU32, mut round: impl FnMut()) {
     let mut heard = open.load(Ordering::Acquire);
     loop {

@@ -13,14 +13,14 @@ use udpd_base::os::user;
 use udpd_base::os::user::Account;
 use udpd_base::os::{owned, threads};
 use udpd_base::sink::settings::{Needs, SinkTarget};
-use udpd_endpoint::control::ControlSocket;
+use udpd_endpoint::control::BoundControlSocket;
 use udpd_engine::config::{Config, EngineKind, ListenerConfig};
 use udpd_engine::plan::PipelinePlan;
 use udpd_file::make_directory;
 use udpd_inspect::policy::KernelFilter;
-use udpd_sandbox::warden;
-use udpd_sandbox::warden::Makes;
-use udpd_sandbox::{AllowedPaths, Connects, Mode, PathRules, Sandbox};
+use udpd_sandbox::privilege_helper;
+use udpd_sandbox::privilege_helper::HelperOptions;
+use udpd_sandbox::{AllowedPaths, Connects, PathRules, Sandbox, SandboxMode};
 
 /// Where the kernel tells of itself, its sockets and its cards.
 const OF_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
@@ -34,7 +34,7 @@ const OF_THE_RESOLVER: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nssw
 /// The sandbox, or none, of a daemon that starts.
 #[derive(Debug)]
 pub(super) struct Inside {
-    mode: Mode,
+    mode: SandboxMode,
     sandbox: Option<Arc<Sandbox>>,
     /// What the kernel lacks.
     missing: Vec<String>,
@@ -42,8 +42,8 @@ pub(super) struct Inside {
 
 impl Inside {
     /// Finds out what can be had, before anything is opened.
-    pub(super) fn prepare(mode: Mode, registry: ThreadRegistry) -> Result<(Self, ThreadRegistry), Failure> {
-        if mode == Mode::Off {
+    pub(super) fn prepare(mode: SandboxMode, registry: ThreadRegistry) -> Result<(Self, ThreadRegistry), Failure> {
+        if mode == SandboxMode::Off {
             return Ok((Self { mode, sandbox: None, missing: Vec::new() }, registry));
         }
         let fail = |error| threads::start_failure("udpd-trial", &error);
@@ -56,7 +56,7 @@ impl Inside {
 
     /// What is missing is a reason to end, where all is required.
     fn judge(&self, missing: &[String]) -> Result<(), Failure> {
-        if self.mode != Mode::Require || missing.is_empty() {
+        if self.mode != SandboxMode::Require || missing.is_empty() {
             return Ok(());
         }
         let message = format!(
@@ -76,7 +76,7 @@ impl Inside {
         if user::become_by_now().is_some() {
             user::with_hands_of_root(|| {
                 make_directories();
-                config.daemon.control_socket.value.iter().for_each(|path| ControlSocket::make_directory_of(path));
+                config.daemon.control_socket.value.iter().for_each(|path| BoundControlSocket::make_directory_of(path));
             });
             standing::look_ahead(config, file)?.iter().for_each(|why| log::warn!("a reload will be refused: {why}"));
         }
@@ -111,7 +111,7 @@ impl Inside {
     pub(super) fn refuse_beyond(&self, config: &Config, plan: &PipelinePlan, before: &Config) -> Result<(), Failure> {
         let Some(sandbox) = &self.sandbox else { return Ok(()) };
         let config = Config { daemon: before.daemon.clone(), ..config.clone() };
-        let wanted = path_rules(&config, plan, None).maker;
+        let wanted = path_rules(&config, plan, None).reloader;
         if wanted.connects > sandbox.may_connect() {
             let message = "cannot look up a name or connect to a broker: Permission denied, udpd was started without a \
                            sink that does and has given up what one needs";
@@ -188,9 +188,11 @@ fn make_spills(config: &Config) -> Result<(), Failure> {
 
 /// Starts the process that keeps the rights of this one, where there are any to keep, and tells it what it may make.
 pub(super) fn start_warden(config: &Config, account: Option<&Account>) -> io::Result<()> {
-    let Some(role) = role_of_helper(config).filter(|_| config.daemon.sandbox != Mode::Off) else { return Ok(()) };
+    let Some(role) = role_of_helper(config).filter(|_| config.daemon.sandbox != SandboxMode::Off) else {
+        return Ok(());
+    };
     let queues = config.listeners.iter().any(ListenerConfig::is_past_the_stack);
-    warden::start(Makes { filters: role == ThreadRole::FilterHelper, queues }, account)
+    privilege_helper::start(HelperOptions { filters: role == ThreadRole::FilterHelper, queues }, account)
 }
 
 /// What the threads of this daemon may open.
@@ -238,7 +240,17 @@ pub(crate) fn path_rules(config: &Config, plan: &PipelinePlan, file: Option<&Pat
     };
     let watchdog = AllowedPaths { read: kernel(), ..AllowedPaths::default() };
     let rings = has_rings(config);
-    PathRules { main, windows, keepers, spillers, broker_clients, resolvers, watchdog, maker, rings }
+    PathRules {
+        main,
+        endpoints: windows,
+        keepers,
+        spillers,
+        broker_clients,
+        resolvers,
+        watchdog,
+        reloader: maker,
+        rings,
+    }
 }
 
 fn has_rings(config: &Config) -> bool {

@@ -13,16 +13,16 @@ use super::hangup::Hangup;
 use super::reload::{self, Answer, Making, Outcome, Reloads, Reread};
 use super::say::say_ledger;
 use super::store::Store;
-use crate::watch::arrivals::ArrivalWatch;
-use crate::watch::causes::Why;
-use crate::watch::drift::InterfaceWatch;
-use crate::watch::loops::{LoopWatch, Relayed};
+use crate::watch::listeners::ListenerWatch;
 use crate::watch::losses::LossWatch;
-use crate::watch::queues::QueueWatch;
-use crate::watch::stalls;
-use crate::watch::stalls::{Change, StallWatch};
-use crate::watch::status::StatusLine;
-use crate::watch::upkeep::Upkeep;
+use crate::watch::plan_drift::InterfaceWatch;
+use crate::watch::relay_loops::{LoopWatch, Relayed};
+use crate::watch::sink_stalls;
+use crate::watch::sink_stalls::{StallChange, StallWatch};
+use crate::watch::status_line::StatusLine;
+use crate::watch::wrong_cpu::ArrivalWatch;
+use crate::watch::wrong_cpu_causes::Why;
+use crate::watch::xdp_queues::QueueWatch;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::os::notify::Notifier;
@@ -34,7 +34,7 @@ use udpd_endpoint::control::Seats;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::plan::{PipelinePlan, neighbours, remarks};
-use udpd_sandbox::warden;
+use udpd_sandbox::privilege_helper;
 
 /// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status
 /// line.
@@ -53,7 +53,7 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(100);
 pub(super) struct Housekeeping<'a> {
     pub(super) inbox: Inbox<'a>,
     pub(super) pipeline: Pipeline,
-    pub(super) upkeep: Upkeep,
+    pub(super) upkeep: ListenerWatch,
     pub(super) watches: Watches,
     pub(super) notifier: &'a Notifier,
     pub(super) status: StatusLine,
@@ -148,7 +148,7 @@ impl Watches {
 
 impl Housekeeping<'_> {
     /// Waits for the event that ends the daemon; once a second, does the housekeeping.
-    pub(super) fn until_end(mut self) -> (DaemonEvent, Pipeline, Upkeep, Departure) {
+    pub(super) fn until_end(mut self) -> (DaemonEvent, Pipeline, ListenerWatch, Departure) {
         let mut next = Instant::now() + HOUSEKEEPING;
         for round in 1_u32.. {
             loop {
@@ -332,7 +332,7 @@ impl Housekeeping<'_> {
         self.pipeline.release_freed_memory();
         self.upkeep.look(&self.pipeline);
         self.store.look(&self.pipeline);
-        warden::look();
+        privilege_helper::check_alive();
         if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
             // A driver that is busy with its card keeps whoever asks about it waiting.
             threads::blocking(|| self.watches.interfaces.look()).iter().for_each(|line| log::warn!("{line}"));
@@ -365,11 +365,11 @@ impl Housekeeping<'_> {
         let changes = self.stalls.look(self.pipeline.ledger().progress(), Instant::now());
         for change in &changes {
             match change {
-                Change::Begun { sink, lasts, .. } => {
+                StallChange::Begun { sink, lasts, .. } => {
                     let (snapshot, threads) = (self.pipeline.ledger().snapshot(), self.pipeline.threads_of_sink(sink));
-                    stalls::say_begun(sink, *lasts, &snapshot, &threads);
+                    sink_stalls::say_begun(sink, *lasts, &snapshot, &threads);
                 }
-                Change::Over { sink, lasted, .. } => stalls::say_over(sink, *lasted),
+                StallChange::Over { sink, lasted, .. } => sink_stalls::say_over(sink, *lasted),
             }
         }
         !changes.is_empty()

@@ -14,7 +14,7 @@ use super::record;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads;
 use udpd_base::os::threads::DaemonEvent;
-use udpd_endpoint::control::{Asked, Heard, Newcomer, Offer, Offered};
+use udpd_endpoint::control::{NewProcess, NewProcessState, OfferedSockets, TakeOverOffer, TakeOverRequest};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Lane;
 
@@ -37,14 +37,14 @@ impl Housekeeping<'_> {
         while let Ok(asked) = self.departure.asked.try_recv() {
             match asked {
                 // Who asked may have gone.
-                Asked::Offer(answer) => drop(answer.send(self.offer())),
-                Asked::Leave(newcomer, names) => self = self.leave_to(newcomer, &names),
+                TakeOverRequest::Offer(answer) => drop(answer.send(self.offer())),
+                TakeOverRequest::Leave(newcomer, names) => self = self.leave_to(newcomer, &names),
             }
         }
         self
     }
 
-    fn offer(&mut self) -> Result<Offered, Failure> {
+    fn offer(&mut self) -> Result<OfferedSockets, Failure> {
         if let Some(why) = self.pipeline.why_it_cannot_suspend() {
             let message = format!("nothing can wake a receiver without closing its socket: {why}");
             return Err(Failure::new(ExitCode::Failure, message));
@@ -53,7 +53,7 @@ impl Housekeeping<'_> {
         let sockets: Vec<_> = self.pipeline.lanes().iter().filter_map(named).collect();
         self.departure.offered = self.pipeline.socket_inodes();
         let file = self.store.record().map(|file| (record::NAME.to_owned(), file));
-        let offer = Offer {
+        let offer = TakeOverOffer {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             sockets: sockets.len(),
             memory_bytes: self.pipeline.plan().memory().total_bytes() as u64,
@@ -62,11 +62,11 @@ impl Housekeeping<'_> {
             record: self.store.last_words(&self.pipeline, false),
             has_file: file.is_some(),
         };
-        Ok((offer, sockets, file))
+        Ok(OfferedSockets { offer, sockets, file })
     }
 
     /// Receives no more, and leaves the place to the other process or goes back to it.
-    fn leave_to(mut self, mut newcomer: Newcomer, names: &[String]) -> Self {
+    fn leave_to(mut self, mut newcomer: NewProcess, names: &[String]) -> Self {
         if self.pipeline.socket_inodes() != self.departure.offered {
             let why = "the sockets have changed meanwhile, by a reload or by an interface that came back; try again";
             let who = newcomer.to_string();
@@ -76,7 +76,7 @@ impl Housekeeping<'_> {
             return self;
         }
         // It may have had to wait for a reload, and have lost its patience.
-        if let Heard::Not(why) = newcomer.wait_until_open(A_LOOK) {
+        if let NewProcessState::Failed(why) = newcomer.wait_until_open(A_LOOK) {
             log::warn!("{newcomer} wanted to take over and does not: {why}; nothing has changed here");
             return self;
         }
@@ -116,15 +116,15 @@ impl Housekeeping<'_> {
 
     /// Waits until the other process has opened everything, and lets it receive. Who wants this one to end meanwhile
     /// leaves its place to the other one as well, which sees the end.
-    fn wait_until_open(&self, newcomer: &mut Newcomer) -> Result<(), String> {
+    fn wait_until_open(&self, newcomer: &mut NewProcess) -> Result<(), String> {
         let deadline = Instant::now() + OPENING_LIMIT;
         loop {
             match threads::blocking(|| newcomer.wait_until_open(MOMENT)) {
-                Heard::Open => return threads::blocking(|| newcomer.say_gone()),
-                Heard::Not(why) => return Err(why),
-                Heard::Nothing if self.inbox.is_told_to_end(Duration::ZERO) => return Ok(()),
-                Heard::Nothing if Instant::now() < deadline => {}
-                Heard::Nothing => {
+                NewProcessState::Open => return threads::blocking(|| newcomer.say_gone()),
+                NewProcessState::Failed(why) => return Err(why),
+                NewProcessState::Preparing if self.inbox.is_told_to_end(Duration::ZERO) => return Ok(()),
+                NewProcessState::Preparing if Instant::now() < deadline => {}
+                NewProcessState::Preparing => {
                     let why = format!("it has not opened its files and sockets within {} s", OPENING_LIMIT.as_secs());
                     newcomer.refuse(&why);
                     return Err(why);
@@ -134,7 +134,7 @@ impl Housekeeping<'_> {
     }
 
     /// Receives again. What has come meanwhile waits in the sockets.
-    fn go_back(mut self, newcomer: Newcomer, why: &str, kept_before: &[bool]) -> Self {
+    fn go_back(mut self, newcomer: NewProcess, why: &str, kept_before: &[bool]) -> Self {
         log::error!("{newcomer} was to take over and does not: {why}; this process receives again");
         let mut what = String::new();
         // What there was to say of it has been said.
@@ -160,7 +160,7 @@ impl Housekeeping<'_> {
     }
 
     /// Waits until it has ended, what it had open is closed, or somebody wants the end of this process.
-    fn wait_for_end_of(&self, newcomer: &Newcomer, limit: Duration) {
+    fn wait_for_end_of(&self, newcomer: &NewProcess, limit: Duration) {
         let deadline = Instant::now() + limit;
         while !threads::blocking(|| newcomer.wait_for_end(MOMENT))
             && Instant::now() < deadline

@@ -39,12 +39,12 @@ pub(super) use self::standing::{Standing, look_ahead};
 use self::store::Store;
 use self::take_over::{TakenOver, Taking, ToTakeOver};
 use self::windows::BoundWindows;
-use crate::watch::loops::LoopWatch;
+use crate::watch::listeners::ListenerWatch;
 use crate::watch::losses::LossWatch;
-use crate::watch::queues::QueueWatch;
-use crate::watch::stalls::StallWatch;
-use crate::watch::status::StatusLine;
-use crate::watch::upkeep::Upkeep;
+use crate::watch::relay_loops::LoopWatch;
+use crate::watch::sink_stalls::StallWatch;
+use crate::watch::status_line::StatusLine;
+use crate::watch::xdp_queues::QueueWatch;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging;
 use udpd_base::os::notify::Notifier;
@@ -54,13 +54,13 @@ use udpd_base::os::threads;
 use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
 use udpd_base::os::user;
 use udpd_base::os::watchdog::Watchdog;
-use udpd_endpoint::control::Predecessor;
+use udpd_endpoint::control::OldProcess;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::plan;
 use udpd_engine::plan::limits::MemoryLimits;
 use udpd_engine::plan::{PipelinePlan, descriptors, neighbours, remarks};
-use udpd_sandbox::Mode;
+use udpd_sandbox::SandboxMode;
 
 /// How long the last log lines may take.
 const LOG_LIMIT: Duration = Duration::from_millis(200);
@@ -101,7 +101,7 @@ fn become_who_runs(config: &Config, passed: &Passed) -> Result<(Standing, io::Re
         // Where that fails, the lane that cannot share the port says so.
         passed.kept.sockets().iter().for_each(|kept| user::take_socket(kept.socket()).unwrap_or_default());
         // No sandbox takes it later.
-        if config.daemon.sandbox == Mode::Off {
+        if config.daemon.sandbox == SandboxMode::Off {
             let _ = user::give_up_what_only_a_start_takes();
         }
     } else if has_account {
@@ -132,7 +132,7 @@ fn serve(
     // What the host lost before is not told.
     threads::blocking(|| pipeline.ledger().read_host_counters());
     // Its first look comes before anybody can ask what it has seen.
-    let upkeep = Upkeep::new(config, &pipeline);
+    let upkeep = ListenerWatch::new(config, &pipeline);
     let seats = Arc::new(Mutex::new(neighbours::own_seats(config, &plan)));
     let departure = Departure::new(registry);
     let windows = windows.serve(&pipeline, &seats, (&reloads, &departure), registry);
@@ -204,9 +204,9 @@ fn plan_beside(
     inside: &Inside,
     file: Option<&Path>,
 ) -> Result<PipelinePlan, Failure> {
-    let make = |predecessor: Option<&Predecessor>| {
+    let make = |predecessor: Option<&OldProcess>| {
         // Also those of another user, which root may ask.
-        let neighbours = user::with_hands_of_root(|| plan::neighbours(predecessor.map(Predecessor::path)));
+        let neighbours = user::with_hands_of_root(|| plan::neighbours(predecessor.map(OldProcess::path)));
         let plan = plan::make(config, &neighbours)?;
         MemoryLimits::read(Path::new("/")).refuse_start(config, &plan)?;
         match predecessor {

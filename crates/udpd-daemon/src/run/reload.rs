@@ -191,7 +191,7 @@ fn reread(
     make_beside(context, Arc::new(config), before, inside, registry)
 }
 
-/// Makes what a configuration asks for on this machine as it is now.
+/// HelperOptions what a configuration asks for on this machine as it is now.
 fn make_beside(
     context: &ReloadContext,
     config: Arc<Config>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::keeping::Housekeeping;
-use crate::watch::queues::Card;
+use crate::watch::xdp_queues::Card;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_engine::config::Config;
 

@@ -9,7 +9,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::user;
 use udpd_base::os::user::{Account, USUAL, WantedUser};
 use udpd_engine::config::Config;
-use udpd_sandbox::Mode;
+use udpd_sandbox::SandboxMode;
 
 /// What is to become of the user of this process.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Standing {
         let is_root = geteuid().is_root();
         match &config.daemon.user {
             WantedUser::Auto if !is_root => Ok(Self::Stays(None)),
-            WantedUser::Auto if config.daemon.sandbox == Mode::Off => {
+            WantedUser::Auto if config.daemon.sandbox == SandboxMode::Off => {
                 Ok(Self::Stays(Some("sandbox = \"off\" gives up nothing".to_owned())))
             }
             WantedUser::Auto => Ok(match Account::of(USUAL) {

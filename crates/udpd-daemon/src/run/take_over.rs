@@ -19,7 +19,7 @@ use super::windows::BoundWindows;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::notify::Notifier;
 use udpd_base::os::threads::ThreadRegistry;
-use udpd_endpoint::control::{Left, Offer, Predecessor, Reached};
+use udpd_endpoint::control::{OldProcess, OldProcessEnd, OldProcessSearch, TakeOverOffer};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::{InheritedSockets, Pipeline, PreparedPipeline};
 use udpd_engine::plan::limits::MemoryLimits;
@@ -34,7 +34,7 @@ pub(super) struct TakenOver {
 
 /// Who is taken over from, with all that it has passed.
 pub(super) struct ToTakeOver {
-    pub(super) predecessor: Predecessor,
+    pub(super) predecessor: OldProcess,
     sockets: Vec<(String, OwnedFd)>,
     /// What it writes down until its end.
     record: Option<OwnedFd>,
@@ -56,13 +56,13 @@ pub(super) fn find(config: &Config, passed: &mut Passed) -> Result<Option<ToTake
                        the path that the running daemon has";
         return Err(Failure::new(ExitCode::Configuration, message));
     };
-    let mut predecessor = match Predecessor::reach(path)? {
-        Reached::Daemon(predecessor) => *predecessor,
-        Reached::NoDaemon => {
+    let mut predecessor = match OldProcess::find(path)? {
+        OldProcessSearch::Daemon(predecessor) => *predecessor,
+        OldProcessSearch::NoDaemon => {
             log::info!("nothing to take over: no daemon serves {}; udpd starts as without --take-over", path.display());
             return Ok(None);
         }
-        Reached::Died(process) => return Ok(has_died_with_its_sockets(process, passed)),
+        OldProcessSearch::Died(process) => return Ok(has_died_with_its_sockets(process, passed)),
     };
     if predecessor.offer.manager.is_some() && predecessor.offer.manager != own_manager() {
         let message = format!(
@@ -73,11 +73,11 @@ pub(super) fn find(config: &Config, passed: &mut Passed) -> Result<Option<ToTake
         predecessor.give_up(&failure);
         return Err(failure);
     }
-    let Offer { version, sockets, .. } = &predecessor.offer;
+    let TakeOverOffer { version, sockets, .. } = &predecessor.offer;
     let line = format!("{predecessor} is udpd {version} and has {sockets} sockets; this process makes all else first");
     let all = descriptors::provide_for_sockets(*sockets).and_then(|()| predecessor.sockets());
     let all = match all {
-        Err(_) if predecessor.has_gone() => {
+        Err(_) if predecessor.has_ended() => {
             return Ok(has_died_with_its_sockets(predecessor.process().unwrap_or(0), passed));
         }
         Err(failure) => {
@@ -103,7 +103,7 @@ fn has_died_with_its_sockets(process: u32, passed: &mut Passed) -> Option<ToTake
 }
 
 /// Refuses what does not fit beside it, and sees to it that all sockets can be had.
-pub(super) fn provide(predecessor: &Predecessor, config: &Config, plan: &PipelinePlan) -> Result<(), Failure> {
+pub(super) fn provide(predecessor: &OldProcess, config: &Config, plan: &PipelinePlan) -> Result<(), Failure> {
     if has_same_group(predecessor) {
         MemoryLimits::read(Path::new("/")).refuse_beside_process(plan, predecessor.offer.memory_bytes)?;
     }
@@ -111,7 +111,7 @@ pub(super) fn provide(predecessor: &Predecessor, config: &Config, plan: &Pipelin
 }
 
 /// Whether both processes are held to the limits of one control group.
-fn has_same_group(predecessor: &Predecessor) -> bool {
+fn has_same_group(predecessor: &OldProcess) -> bool {
     let group = |process: &str| fs::read(format!("/proc/{process}/cgroup")).ok();
     predecessor.process().is_some_and(|process| {
         let its = group(&process.to_string());
@@ -172,7 +172,7 @@ impl LastWords {
 
 /// Up to the first datagram.
 fn attempt(
-    predecessor: &mut Predecessor,
+    predecessor: &mut OldProcess,
     sockets: Vec<(String, OwnedFd)>,
     last_words: Option<&LastWords>,
     (config, plan): (&Config, &PipelinePlan),
@@ -186,8 +186,8 @@ fn attempt(
     let mut prepared = PreparedPipeline::beside(from, config, plan, registry)?;
     let (asked_at, sockets) = (Instant::now(), names.len());
     let record = match predecessor.let_stop(names)? {
-        Left::Stopped(record) => record,
-        Left::Ending(record) => {
+        OldProcessEnd::Stopped(record) => record,
+        OldProcessEnd::Ending(record) => {
             // Its end would be that of the service.
             become_main(predecessor, notifier);
             predecessor.wait_for_end()?;
@@ -204,7 +204,7 @@ fn attempt(
                 }
             }
         }
-        Left::Died(record) => {
+        OldProcessEnd::Died(record) => {
             let last = last_words.and_then(LastWords::read);
             if last.as_ref().is_some_and(|last| last.ended) {
                 // All that came to its sockets is in its last ledger.
@@ -236,7 +236,7 @@ fn attempt(
 }
 
 /// Tells the service manager of both processes which one the service is from now on.
-fn become_main(predecessor: &Predecessor, notifier: &Notifier) {
+fn become_main(predecessor: &OldProcess, notifier: &Notifier) {
     if predecessor.offer.manager.is_some() && !notifier.take_the_place() {
         log::warn!(
             "the service manager does not confirm that process {} is the main one of the service now; it hears that \

@@ -30,7 +30,7 @@ impl Housekeeping<'_> {
         is_open.then(|| Instant::now() + LOOK_EVERY)
     }
 
-    /// Makes lanes anew for the listeners that know by now.
+    /// HelperOptions lanes anew for the listeners that know by now.
     pub(super) fn decide_on_trains(mut self) -> Self {
         if self.next_look_at_trains().is_none() {
             return self;

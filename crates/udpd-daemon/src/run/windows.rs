@@ -13,7 +13,7 @@ use super::reload::Reloads;
 use udpd_base::exit::Failure;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::settings::Chosen;
-use udpd_endpoint::control::{ControlServer, ControlSocket, Seats};
+use udpd_endpoint::control::{BoundControlSocket, ControlServer, Seats};
 use udpd_endpoint::metrics::{MetricsHandle, MetricsServer, TokenFile};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
@@ -27,14 +27,14 @@ const FREEING_PAUSE: Duration = Duration::from_millis(10);
 
 /// Bound, and nobody is answered yet.
 pub(super) struct BoundWindows {
-    control: Option<ControlSocket>,
+    control: Option<BoundControlSocket>,
     metrics: Option<MetricsServer>,
     token: Option<TokenFile>,
 }
 
 impl BoundWindows {
     pub(super) fn bind(config: &Config) -> Result<Self, Failure> {
-        let control = optional(&config.daemon.control_socket, "control socket", |path| ControlSocket::bind(path))?;
+        let control = optional(&config.daemon.control_socket, "control socket", |path| BoundControlSocket::bind(path))?;
         let metrics = bind_metrics(config)?;
         Ok(Self { control, metrics, token: read_token(config)? })
     }
@@ -49,7 +49,7 @@ impl BoundWindows {
     /// The rest, when that daemon has ended.
     pub(super) fn bind_rest(&mut self, config: &Config) {
         if let Some(path) = &config.daemon.control_socket.value {
-            self.control = until_free("control socket", || ControlSocket::bind(path));
+            self.control = until_free("control socket", || BoundControlSocket::bind(path));
         }
         if let (Some(address), None) = (config.daemon.metrics_address.value, &self.metrics) {
             self.metrics = until_free("metrics endpoint", || MetricsServer::bind(address));

@@ -1,14 +1,14 @@
 //! The other side of the control socket: commands that ask a running daemon.
 //!
-//! A daemon that is beset by clients may close a connection before it has read the question; then the question is put
-//! again. An answer has its deadline, whatever comes in the meantime.
+//! A daemon with many clients may close a connection before it has read the question; then the question is put again.
+//! An answer has its deadline, whatever comes in the meantime.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::answer::LIMITS;
+use super::server::LIMITS;
 use super::socket;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
@@ -77,17 +77,17 @@ impl Connection {
 
     /// Lets it go over to new files; returns when the old ones are closed, with what was done.
     pub fn reopen(self) -> Result<String, Failure> {
-        let path = self.path.clone();
-        let answer = self.ask(b"reopen\n", REOPEN_LIMIT)?;
-        let value: Option<serde_json::Value> = serde_json::from_slice(&answer).ok();
-        let done = value.as_ref().and_then(|value| value["ok"].as_str()).map(str::to_owned);
-        done.ok_or_else(|| not_as_asked(&path, &answer, "what was done", "no \"ok\" in it"))
+        self.have_done(b"reopen\n")
     }
 
     /// Has it read its configuration again; returns when that is in force, with what was done.
     pub fn reload(self) -> Result<String, Failure> {
+        self.have_done(b"reload\n")
+    }
+
+    fn have_done(self, question: &[u8]) -> Result<String, Failure> {
         let path = self.path.clone();
-        let answer = self.ask(b"reload\n", REOPEN_LIMIT)?;
+        let answer = self.ask(question, REOPEN_LIMIT)?;
         let value: serde_json::Value = serde_json::from_slice(&answer).unwrap_or_default();
         if let Some(done) = value["ok"].as_str() {
             return Ok(done.to_owned());
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn an_answer_that_drips_is_given_up_at_the_deadline() {
         let (mut server, client) = UnixStream::pair().unwrap();
-        // Drips for as long as somebody reads, always faster than any timeout of a single read.
+        // Drips for as long as the client reads, always faster than any timeout of a single read.
         let dripping = thread::spawn(move || {
             while server.write_all(b"x").is_ok() {
                 thread::sleep(Duration::from_millis(5));

@@ -1,10 +1,10 @@
-//! A lock for the moments in which a daemon makes its control socket, which nobody else can hold.
+//! A lock for the moments in which a daemon makes its control socket, which only its own user can hold.
 //!
-//! A lock on the directory would do, were it not for others: whoever may read a file or directory may lock it, and a
-//! lock of theirs would keep the daemon from starting. So the lock is on a file of its own beside the socket that only
-//! the daemon's user may open. It is removed again while it is held, because one that root left behind would keep the
-//! service's user out. Hence who gets the lock looks whether the file is still the one at the path; if it is not,
-//! somebody else was here and the lock is worth nothing.
+//! A lock on the directory would not do: every user that may read a directory may lock it, and so keep the daemon from
+//! starting. So the lock is on a file of its own beside the socket, which only the daemon's user may open. It is
+//! removed again while it is held, because one that root left behind would keep the service's user out. Hence a process
+//! that gets the lock looks whether the file is still the one at the path; if it is not, another process has been here,
+//! and the lock is worth nothing.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-/// Whoever may open it can hold it.
+/// A process that may open it can hold it.
 const MODE: u32 = 0o600;
 
 /// How often, and how far apart, to try. Its rightful holders keep it while they ask a socket whether it is served.
@@ -75,7 +75,7 @@ impl Drop for StartLock {
     }
 }
 
-/// Opens the lock's file, which is empty, and nothing that somebody else may have put in its place.
+/// Opens the lock's file, which is empty, and nothing that another user may have put in its place.
 fn open(path: &Path) -> io::Result<File> {
     let foreign = || io::Error::new(ErrorKind::AlreadyExists, "the file is not a lock of udpd");
     // Without waiting for the other end of a pipe or a line.

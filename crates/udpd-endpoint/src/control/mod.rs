@@ -4,22 +4,21 @@
 //! A Unix socket in a directory of the daemon's own, mode 0660, so that the file system decides who may ask. A client
 //! sends one line and gets one line of JSON: the ledger, the seats, `{"ok": "..."}` or `{"error": "..."}`.
 
-mod answer;
 mod client;
 mod lock;
 mod neighbours;
-mod reopen;
 mod seats;
 mod server;
 mod socket;
 mod take_over;
 
 pub use client::{Connection, OF_THE_SYSTEM, default_paths};
-pub use neighbours::{Neighbour, Neighbours, Search, Silent};
-pub use seats::{InterfaceSeats, LaneSeat, Seat, Seats};
+pub use neighbours::{Neighbour, NeighbourSearch, Neighbours, Silent};
+pub use seats::{LaneSeat, QueueCores, Seats, SteeredInterface};
 pub use server::ControlServer;
-pub use socket::ControlSocket;
-pub use take_over::{Asked, Heard, Left, Newcomer, Offer, Offered, Predecessor, Reached};
+pub use socket::BoundControlSocket;
+pub use take_over::{NewProcess, NewProcessState, OldProcess, OldProcessEnd, OldProcessSearch};
+pub use take_over::{OfferedSockets, TakeOverOffer, TakeOverRequest};
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,10 @@
 //! The daemons that run on this host, asked for the seats of their lanes.
 //!
 //! They are looked for where a control socket usually is, and among the listening sockets of the kernel's table whose
-//! path has "udpd" in it. Anybody can make such a socket, so one from the table is not even connected to unless its
-//! file belongs to root, to the user udpd or to the user who asks, and nobody is asked before the kernel has said that
-//! the process behind it is a udpd of one of these. And nobody is waited for longer than a moment: a daemon that hangs
-//! is named, and the rest goes on without it.
+//! path has "udpd" in it. Every user can make such a socket. So one from the table is connected to only if its file
+//! belongs to root, to the user udpd or to the user who asks, and a process is asked only after the kernel has said
+//! that it is a udpd of one of these. None is waited for longer than a moment: a daemon that hangs is named, and the
+//! rest goes on without it.
 
 use std::fmt;
 use std::fs;
@@ -67,7 +67,7 @@ impl fmt::Display for Silent {
 
 /// Where to look.
 #[derive(Debug)]
-pub struct Search<'a> {
+pub struct NeighbourSearch<'a> {
     /// Where the operator says that a daemon is.
     pub named: &'a [PathBuf],
     /// Where one usually is.
@@ -78,7 +78,7 @@ pub struct Search<'a> {
     pub proc_root: &'a Path,
 }
 
-impl Search<'_> {
+impl NeighbourSearch<'_> {
     /// Asks every daemon there is.
     pub fn ask(&self) -> Neighbours {
         self.ask_those(&limit, &is_believed, &|pid, uid| is_daemon(self.proc_root, pid, uid))
@@ -112,7 +112,7 @@ impl Search<'_> {
             match ask(path, limit(path, begun.elapsed()), is_daemon) {
                 Ok(seats) if found.daemons.iter().any(|other| is_same(&other.seats, &seats)) => {}
                 Ok(seats) => found.daemons.push(Neighbour { path: path.clone(), seats }),
-                Err(Silence::Nobody) => {}
+                Err(Silence::Gone) => {}
                 Err(Silence::Foreign) if !is_known => {}
                 Err(Silence::Failed(error)) if !is_known && error.kind() == ErrorKind::PermissionDenied => {}
                 Err(silence) => {
@@ -135,7 +135,7 @@ impl Search<'_> {
 #[derive(Debug)]
 enum Silence {
     /// No process is behind the socket.
-    Nobody,
+    Gone,
     /// It is not a daemon that we believe.
     Foreign,
     /// It may be one, and has not told.
@@ -147,7 +147,7 @@ enum Silence {
 impl fmt::Display for Silence {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nobody => formatter.write_str("has gone"),
+            Self::Gone => formatter.write_str("has gone"),
             Self::Foreign => formatter.write_str("is not a udpd of root, of the user udpd or of yours"),
             Self::Failed(error) => write!(formatter, "does not tell its seats: {error}"),
             Self::Refused(why) => write!(formatter, "does not tell its seats ({why}); restart it after an update"),
@@ -155,7 +155,7 @@ impl fmt::Display for Silence {
     }
 }
 
-/// Asks, and asks again one that hangs up instead of answering, as a daemon does that is beset by clients.
+/// Asks, and asks again one that hangs up instead of answering, as a daemon with many clients does.
 fn ask(path: &Path, limit: Duration, is_daemon: &dyn Fn(i32, u32) -> bool) -> Result<Seats, Silence> {
     if limit.is_zero() {
         return Err(Silence::Failed(io::Error::new(ErrorKind::TimedOut, "others have taken all the time there was")));
@@ -174,7 +174,7 @@ fn ask(path: &Path, limit: Duration, is_daemon: &dyn Fn(i32, u32) -> bool) -> Re
 
 fn ask_once(path: &Path, limit: Duration, is_daemon: &dyn Fn(i32, u32) -> bool) -> Result<Seats, Silence> {
     let stream = socket::connect(path, limit).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Silence::Nobody,
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Silence::Gone,
         ErrorKind::WouldBlock => Silence::Failed(ErrorKind::TimedOut.into()),
         _ => Silence::Failed(error),
     })?;

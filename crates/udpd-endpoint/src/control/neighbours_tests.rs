@@ -6,24 +6,24 @@ use std::thread;
 
 use nix::sys::socket::{Backlog, listen};
 
-use super::super::ControlSocket;
+use super::super::BoundControlSocket;
 use super::super::seats::tests::example;
 use super::*;
 use udpd_base::ledger;
 use udpd_base::os::threads::ThreadRegistry;
 
 /// A directory for sockets, and a /proc that lists those in it.
-struct Place {
+struct TestHost {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl TestHost {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir_all(directory.path().join("proc/net")).unwrap();
-        let place = Self { directory };
-        place.list(&[]);
-        place
+        let host = Self { directory };
+        host.list(&[]);
+        host
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -38,8 +38,8 @@ impl Place {
         fs::write(self.path("proc/net/unix"), head + &names.iter().map(line).collect::<String>()).unwrap();
     }
 
-    fn search<'a>(&self, proc_root: &'a Path, named: &'a [PathBuf]) -> Search<'a> {
-        Search { named, usual: &[], except: None, proc_root }
+    fn search<'a>(&self, proc_root: &'a Path, named: &'a [PathBuf]) -> NeighbourSearch<'a> {
+        NeighbourSearch { named, usual: &[], except: None, proc_root }
     }
 
     /// Asks, and takes this very process for a daemon.
@@ -62,7 +62,7 @@ fn patiently(_: &Path, _: Duration) -> Duration {
 const SHORT: Duration = Duration::from_millis(50);
 
 fn serve(path: &Path) -> super::super::ControlServer {
-    let socket = ControlSocket::bind(path).unwrap();
+    let socket = BoundControlSocket::bind(path).unwrap();
     socket
         .serve(
             &ThreadRegistry::new().0,
@@ -77,38 +77,38 @@ fn serve(path: &Path) -> super::super::ControlServer {
 
 #[test]
 fn a_daemon_is_found_by_its_name_and_in_the_kernels_table_and_counts_once() {
-    let place = Place::new();
-    let path = place.path("udpd-a.sock");
+    let host = TestHost::new();
+    let path = host.path("udpd-a.sock");
     let server = serve(&path);
-    place.list(&["udpd-a.sock"]);
+    host.list(&["udpd-a.sock"]);
     let expected = Neighbours { daemons: vec![Neighbour { path: path.clone(), seats: example() }], silent: vec![] };
-    assert_eq!(place.ask(&[]), expected);
-    assert_eq!(place.ask(std::slice::from_ref(&path)), expected);
-    let link = place.path("link.sock");
+    assert_eq!(host.ask(&[]), expected);
+    assert_eq!(host.ask(std::slice::from_ref(&path)), expected);
+    let link = host.path("link.sock");
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    assert_eq!(place.ask(&[path.clone(), link]), expected);
-    let (proc_root, named) = (place.path("proc"), [path.clone()]);
-    let search = Search { except: Some(&path), ..place.search(&proc_root, &named) };
+    assert_eq!(host.ask(&[path.clone(), link]), expected);
+    let (proc_root, named) = (host.path("proc"), [path.clone()]);
+    let search = NeighbourSearch { except: Some(&path), ..host.search(&proc_root, &named) };
     assert_eq!(
         search.ask_those(&patiently, &|_| true, &|_, _| true),
         Neighbours::default(),
-        "nobody is his own neighbour"
+        "no daemon is its own neighbour"
     );
     server.stop();
-    assert_eq!(place.ask(&[path]), Neighbours::default(), "where no daemon is there is nothing to say");
+    assert_eq!(host.ask(&[path]), Neighbours::default(), "where no daemon is there is nothing to say");
 }
 
 #[test]
 fn a_process_that_is_no_daemon_is_never_asked_and_named_only_where_the_operator_meant_it() {
-    let place = Place::new();
-    let path = place.path("not-udpd.sock");
+    let host = TestHost::new();
+    let path = host.path("not-udpd.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    place.list(&["not-udpd.sock"]);
-    let proc_root = place.path("proc");
-    let found = place.search(&proc_root, &[]).ask_those(&patiently, &|_| true, &|_, _| false);
+    host.list(&["not-udpd.sock"]);
+    let proc_root = host.path("proc");
+    let found = host.search(&proc_root, &[]).ask_those(&patiently, &|_| true, &|_, _| false);
     assert_eq!(found, Neighbours::default());
     let named = [path];
-    let found = place.search(&proc_root, &named).ask_those(&patiently, &|_| true, &|_, _| false);
+    let found = host.search(&proc_root, &named).ask_those(&patiently, &|_| true, &|_, _| false);
     assert!(matches!(found.silent.as_slice(), [one] if one.clause.contains("is not a udpd of root")), "{found:?}");
     listener.set_nonblocking(true).unwrap();
     for _ in 0..2 {
@@ -119,12 +119,12 @@ fn a_process_that_is_no_daemon_is_never_asked_and_named_only_where_the_operator_
 
 #[test]
 fn one_that_hangs_is_named_within_its_limit_and_the_others_are_asked_all_the_same() {
-    let place = Place::new();
-    // Listens, and never takes anybody in; the next one takes the question and never answers.
-    let deaf = UnixListener::bind(place.path("udpd-1.sock")).unwrap();
-    let mute = UnixListener::bind(place.path("udpd-2.sock")).unwrap();
-    let server = serve(&place.path("udpd-3.sock"));
-    place.list(&["udpd-1.sock", "udpd-2.sock", "udpd-3.sock"]);
+    let host = TestHost::new();
+    // Listens, and never accepts a client; the next one takes the question and never answers.
+    let deaf = UnixListener::bind(host.path("udpd-1.sock")).unwrap();
+    let mute = UnixListener::bind(host.path("udpd-2.sock")).unwrap();
+    let server = serve(&host.path("udpd-3.sock"));
+    host.list(&["udpd-1.sock", "udpd-2.sock", "udpd-3.sock"]);
     // Commands elsewhere on this host look at each socket with such a name, too, and hang up without a question.
     let taking = thread::spawn(move || {
         let mut asked = mute.incoming().map(|client| client.and_then(io::read_to_string));
@@ -132,12 +132,12 @@ fn one_that_hangs_is_named_within_its_limit_and_the_others_are_asked_all_the_sam
     });
     let only_the_last_answers =
         |path: &Path, _| if path.ends_with("udpd-3.sock") { Duration::from_secs(60) } else { SHORT };
-    let found = place.ask_within(&only_the_last_answers, &[]);
+    let found = host.ask_within(&only_the_last_answers, &[]);
     assert_eq!(found.daemons.len(), 1, "{found:?}");
     let expected = ["udpd-1.sock", "udpd-2.sock"];
     assert_eq!(found.silent.len(), 2, "{found:?}");
     for (silent, name) in found.silent.iter().zip(expected) {
-        assert_eq!(silent.path, Some(place.path(name)));
+        assert_eq!(silent.path, Some(host.path(name)));
         assert!(silent.clause.contains("does not tell its seats: timed out"), "{silent}");
     }
     assert_eq!(taking.join().unwrap().unwrap().unwrap(), "seats\n");
@@ -147,8 +147,8 @@ fn one_that_hangs_is_named_within_its_limit_and_the_others_are_asked_all_the_sam
 
 #[test]
 fn one_that_hangs_up_is_asked_again_but_not_for_ever() {
-    let place = Place::new();
-    let path = place.path("udpd.sock");
+    let host = TestHost::new();
+    let path = host.path("udpd.sock");
     let listener = UnixListener::bind(&path).unwrap();
     // Hangs up on so many, after their question, and answers the next one.
     let heard_after = |hang_ups: u32| {
@@ -163,7 +163,7 @@ fn one_that_hangs_up_is_asked_again_but_not_for_ever() {
                 }
             }
         });
-        let found = place.ask(std::slice::from_ref(&path));
+        let found = host.ask(std::slice::from_ref(&path));
         answering.join().unwrap();
         (found.daemons.len(), found.silent)
     };
@@ -172,13 +172,13 @@ fn one_that_hangs_up_is_asked_again_but_not_for_ever() {
     assert_eq!((daemons, silent.len()), (0, 1), "{silent:?}");
     assert_eq!(silent[0].path, Some(path.clone()));
     listener.set_nonblocking(true).unwrap();
-    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody comes a sixth time");
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "there is no sixth attempt");
 }
 
 #[test]
 fn an_answer_that_is_none_is_named() {
-    let place = Place::new();
-    let path = place.path("udpd.sock");
+    let host = TestHost::new();
+    let path = host.path("udpd.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let answering = thread::spawn(move || {
         let (mut client, _) = listener.accept().unwrap();
@@ -186,16 +186,16 @@ fn an_answer_that_is_none_is_named() {
         client.shutdown(std::net::Shutdown::Write).unwrap();
         io::read_to_string(client).unwrap()
     });
-    let found = place.ask(&[path]);
+    let found = host.ask(&[path]);
     assert!(matches!(found.silent.as_slice(), [one] if one.clause.contains("restart it after an update")), "{found:?}");
     answering.join().unwrap();
 }
 
 #[test]
 fn a_host_that_hides_its_sockets_says_so_once() {
-    let place = Place::new();
-    fs::remove_file(place.path("proc/net/unix")).unwrap();
-    let found = place.ask(&[]);
+    let host = TestHost::new();
+    fs::remove_file(host.path("proc/net/unix")).unwrap();
+    let found = host.ask(&[]);
     assert!(matches!(found.silent.as_slice(), [one] if one.clause.contains("net/unix")), "{found:?}");
 }
 
@@ -218,48 +218,48 @@ fn only_listening_streams_called_like_ours_are_looked_at() {
 }
 
 #[test]
-fn a_process_of_another_name_is_no_daemon_whoever_runs_it() {
-    let place = Place::new();
+fn a_process_of_another_name_is_no_daemon_of_any_user() {
+    let host = TestHost::new();
     let comm = |name: &str| {
-        fs::create_dir_all(place.path("proc/5")).unwrap();
-        fs::write(place.path("proc/5/comm"), format!("{name}\n")).unwrap();
-        is_daemon(&place.path("proc"), 5, geteuid().as_raw())
+        fs::create_dir_all(host.path("proc/5")).unwrap();
+        fs::write(host.path("proc/5/comm"), format!("{name}\n")).unwrap();
+        is_daemon(&host.path("proc"), 5, geteuid().as_raw())
     };
     assert!(comm("udpd"));
     assert!(!comm("udpd-not") && !comm("bash"));
     comm("udpd");
     let stranger = 4_000_000_000;
-    assert!(!is_daemon(&place.path("proc"), 5, stranger), "anybody can call his process udpd");
-    assert!(!is_daemon(&place.path("proc"), 0, 0), "a process of another pid namespace");
+    assert!(!is_daemon(&host.path("proc"), 5, stranger), "every user can call a process udpd");
+    assert!(!is_daemon(&host.path("proc"), 0, 0), "a process of another pid namespace");
 }
 
 #[test]
 fn a_socket_of_a_stranger_in_the_table_is_not_connected_to() {
-    let place = Place::new();
-    let path = place.path("udpd.sock");
+    let host = TestHost::new();
+    let path = host.path("udpd.sock");
     let listener = UnixListener::bind(&path).unwrap();
     listener.set_nonblocking(true).unwrap();
-    place.list(&["udpd.sock"]);
-    let proc_root = place.path("proc");
-    let nobody = |_: i32, _: u32| unreachable!("nobody is asked");
-    let found = place.search(&proc_root, &[]).ask_those(&patiently, &|uid| uid != geteuid().as_raw(), &nobody);
+    host.list(&["udpd.sock"]);
+    let proc_root = host.path("proc");
+    let is_daemon = |_: i32, _: u32| unreachable!("no process is asked");
+    let found = host.search(&proc_root, &[]).ask_those(&patiently, &|uid| uid != geteuid().as_raw(), &is_daemon);
     assert_eq!(found, Neighbours::default());
-    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody came");
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "no client came");
     assert!(!is_believed(4_000_000_000) && is_believed(0) && is_believed(geteuid().as_raw()));
 }
 
 #[test]
-fn a_daemon_that_lets_nobody_in_is_named_and_a_stranger_who_does_so_costs_no_time() {
-    let place = Place::new();
-    let path = place.path("udpd.sock");
+fn a_daemon_that_accepts_no_client_is_named_and_a_stranger_who_does_so_costs_no_time() {
+    let host = TestHost::new();
+    let path = host.path("udpd.sock");
     let listener = UnixListener::bind(&path).unwrap();
     listen(&listener, Backlog::new(0).unwrap()).unwrap();
     let _first = std::os::unix::net::UnixStream::connect(&path).unwrap();
-    place.list(&["udpd.sock"]);
-    let proc_root = place.path("proc");
-    let found = place.search(&proc_root, &[]).ask_those(&patiently, &|_| false, &|_, _| true);
+    host.list(&["udpd.sock"]);
+    let proc_root = host.path("proc");
+    let found = host.search(&proc_root, &[]).ask_those(&patiently, &|_| false, &|_, _| true);
     assert_eq!(found, Neighbours::default(), "a stranger's");
-    let found = place.ask_within(&|_, _| SHORT, &[]);
+    let found = host.ask_within(&|_, _| SHORT, &[]);
     assert!(matches!(found.silent.as_slice(), [one] if one.clause.contains("timed out")), "{found:?}");
 }
 
@@ -273,11 +273,11 @@ fn one_may_take_a_second_and_all_of_them_three() {
 
 #[test]
 fn of_many_that_do_not_tell_eight_are_named_and_the_rest_is_counted() {
-    let place = Place::new();
-    let named: Vec<PathBuf> = (0..11).map(|number| place.path(&format!("udpd-{number}.sock"))).collect();
+    let host = TestHost::new();
+    let named: Vec<PathBuf> = (0..11).map(|number| host.path(&format!("udpd-{number}.sock"))).collect();
     let _listeners: Vec<UnixListener> = named.iter().map(|path| UnixListener::bind(path).unwrap()).collect();
-    let proc_root = place.path("proc");
-    let found = place.search(&proc_root, &named).ask_those(&patiently, &|_| true, &|_, _| false);
+    let proc_root = host.path("proc");
+    let found = host.search(&proc_root, &named).ask_those(&patiently, &|_| true, &|_, _| false);
     assert_eq!(found.silent.len(), 9, "{found:?}");
     let rest = Silent { path: None, clause: "and 3 more do not tell their seats".to_owned() };
     assert_eq!(found.silent[8], rest);

@@ -16,7 +16,7 @@ pub struct Seats {
     /// below /proc.
     pub network_namespace: Option<u64>,
     /// Every interface that it steers or that a listener is bound to.
-    pub interfaces: Vec<InterfaceSeats>,
+    pub interfaces: Vec<SteeredInterface>,
     /// The lanes of listeners that are bound to none.
     pub lanes: Vec<LaneSeat>,
 }
@@ -24,7 +24,7 @@ pub struct Seats {
 /// One interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct InterfaceSeats {
+pub struct SteeredInterface {
     pub name: String,
     /// The number that it had when the daemon planned; null when that could not be read.
     pub index: Option<u32>,
@@ -33,14 +33,14 @@ pub struct InterfaceSeats {
     /// How many receive queues the plan has; 0 without one.
     pub queues: usize,
     /// The seat of each queue, and behind them those of receivers beyond the queues.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<QueueCores>,
     pub lanes: Vec<LaneSeat>,
 }
 
 /// The cores of one queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Seat {
+pub struct QueueCores {
     pub queue: usize,
     /// Which of the receivers takes it; a lane of that number where the listener has so many.
     pub receiver: usize,
@@ -64,7 +64,7 @@ pub struct LaneSeat {
     /// The core that its receiver runs on; null when it is pinned to none.
     pub cpu: Option<usize>,
     pub node: Option<usize>,
-    /// Where its datagrams should arrive; empty when nobody says.
+    /// Where its datagrams should arrive; empty when no plan says.
     pub arrival_cpus: Vec<usize>,
 }
 
@@ -91,7 +91,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in super::super) fn example() -> Seats {
-        let seat = Seat {
+        let seat = QueueCores {
             queue: 0,
             receiver: 0,
             interrupt_cpu: Some(2),
@@ -108,7 +108,7 @@ pub(super) mod tests {
             node: Some(0),
             arrival_cpus: queues.iter().map(|_| 2).collect(),
         };
-        let interface = InterfaceSeats {
+        let interface = SteeredInterface {
             name: "eth0".to_owned(),
             index: Some(7),
             is_steered: true,

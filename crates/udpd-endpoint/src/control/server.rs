@@ -1,18 +1,33 @@
-//! The daemon's side of the control socket: what is asked, and who answers.
+//! The daemon's side of the control socket: what is asked, and how it is answered.
+//!
+//! Going over to new files and a reload can take as long as a disk takes. So they never run on the thread that answers
+//! the others, but one at a time on a thread that lives while there is something to do. A client that asks while one is
+//! under way may have moved a file only a moment ago, so it needs a round of its own; all that ask meanwhile share the
+//! next one.
 
-use super::answer::{KNOWN, LIMITS, line, refusal};
-use super::reopen::Reopener;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use super::seats::Seats;
-use super::socket::ControlSocket;
-use super::take_over::{Asked, TakeOvers};
-use crate::exchange::{Asker, Limits, Protocol, Question, Reply, Service};
+use super::socket::BoundControlSocket;
+use super::take_over::{TakeOverRequest, TakeOverServer};
+use crate::service::{AskingClient, ClientQuestion, OwedAnswer, Reply, Service, ServiceLimits, ServiceProtocol};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
-use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads::{self, ThreadRegistry};
 
-impl ControlSocket {
+/// Scripts and people, and the longest request line.
+pub(super) const LIMITS: ServiceLimits = ServiceLimits::new(32, 4096);
+
+/// The requests that a daemon knows.
+const KNOWN: &str = "stats, seats, reopen, reload, take-over";
+
+/// How many may wait for the next round: fewer than are served at once, so that the ledger can still be asked for.
+const WAITING_MAX: usize = 16;
+
+impl BoundControlSocket {
     /// Answers with what `snapshot` and `seats` return, and does `reopen` and `reload` on request, until stopped.
-    /// These return when it is done, with a line that says what was done or why not. `take_over` hears what a process
+    /// These return when it is done, with a line that says what was done or why not. `take_over` gets what a process
     /// asks for that is to take over.
     pub fn serve(
         self,
@@ -21,14 +36,16 @@ impl ControlSocket {
         reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static,
         reload: impl Fn() -> Result<String, Failure> + Send + Sync + 'static,
         seats: impl Fn() -> Seats + Send + 'static,
-        take_over: impl Fn(Asked) + Send + Sync + 'static,
+        take_over: impl Fn(TakeOverRequest) + Send + Sync + 'static,
     ) -> Result<ControlServer, Failure> {
-        let reopener = Reopener::new(registry, "udpd-reopen", move || {
-            reopen().map_err(|why| Failure::new(ExitCode::Failure, why))
-        });
-        let reloader = Reopener::new(registry, "udpd-asked", reload);
-        let take_overs = TakeOvers::new(registry, take_over);
-        let requests = Requests { snapshot, seats, reopener, reloader, take_overs };
+        let reopen = move || reopen().map_err(|why| Failure::new(ExitCode::Failure, why));
+        let requests = Requests {
+            snapshot,
+            seats,
+            reopen: SharedRounds::new(registry, "udpd-reopen", reopen),
+            reload: SharedRounds::new(registry, "udpd-asked", reload),
+            take_over: TakeOverServer::new(registry, take_over),
+        };
         Ok(ControlServer { service: Service::start("udpd-control", self, registry, requests)? })
     }
 }
@@ -37,11 +54,11 @@ impl ControlSocket {
 #[derive(Debug)]
 #[must_use = "the socket is served until the server is stopped"]
 pub struct ControlServer {
-    service: Service<ControlSocket>,
+    service: Service<BoundControlSocket>,
 }
 
 impl ControlServer {
-    /// Removes the socket's file and ends the service. Who is owed an answer has a second to take it.
+    /// Removes the socket's file and ends the service. Clients with an owed answer have a second to take it.
     pub fn stop(self) {
         // In this order: a file whose daemon no longer answers would invite the next daemon to replace it meanwhile.
         self.service.listener().remove_file();
@@ -49,21 +66,21 @@ impl ControlServer {
     }
 }
 
-/// What is asked, and who answers.
+/// Answers each request.
 struct Requests<S, P> {
     snapshot: S,
     seats: P,
-    reopener: Reopener,
-    reloader: Reopener,
-    take_overs: TakeOvers,
+    reopen: SharedRounds,
+    reload: SharedRounds,
+    take_over: TakeOverServer,
 }
 
-impl<S, P> Protocol for Requests<S, P>
+impl<S, P> ServiceProtocol for Requests<S, P>
 where
     S: Fn() -> Snapshot + Send + 'static,
     P: Fn() -> Seats + Send + 'static,
 {
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> ServiceLimits {
         LIMITS
     }
 
@@ -71,18 +88,20 @@ where
         bytes.iter().position(|&byte| byte == b'\n')
     }
 
-    fn reply(&mut self, question: Question<'_>, asker: &Asker<'_>) -> Reply {
+    fn reply(&mut self, question: ClientQuestion<'_>, asker: &AskingClient<'_>) -> Reply {
         Reply::Now(match question {
-            Question::Whole(b"stats") => told(&(self.snapshot)()),
-            Question::Whole(b"seats") => told(&(self.seats)()),
-            Question::Whole(b"reopen") => return self.reopener.ask(asker),
-            Question::Whole(b"reload") => return self.reloader.ask(asker),
-            Question::Whole(b"take-over") => return self.take_overs.begin(),
-            Question::Whole(other) => {
+            ClientQuestion::Whole(b"stats") => json(&(self.snapshot)()),
+            ClientQuestion::Whole(b"seats") => json(&(self.seats)()),
+            ClientQuestion::Whole(b"reopen") => return self.reopen.request(asker),
+            ClientQuestion::Whole(b"reload") => return self.reload.request(asker),
+            ClientQuestion::Whole(b"take-over") => return self.take_over.begin(),
+            ClientQuestion::Whole(other) => {
                 let shown: String = String::from_utf8_lossy(other).chars().take(40).collect();
                 refusal(&format!("unknown request {shown:?}; known are: {KNOWN}"))
             }
-            Question::TooLong => refusal(&format!("the request is longer than {} bytes", LIMITS.question_bytes_max)),
+            ClientQuestion::TooLong => {
+                refusal(&format!("the request is longer than {} bytes", LIMITS.question_bytes_max))
+            }
         })
     }
 
@@ -95,9 +114,88 @@ where
     }
 }
 
-fn told(what: &impl serde::Serialize) -> Vec<u8> {
-    match serde_json::to_string(what) {
-        Ok(json) => line(json),
-        Err(error) => refusal(&error.to_string()),
+fn json(what: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_string(what).map_or_else(|error| refusal(&error.to_string()), line)
+}
+
+/// The answer to a request that is not done.
+pub(super) fn refusal(reason: &str) -> Vec<u8> {
+    line(serde_json::json!({ "error": reason }).to_string())
+}
+
+fn line(mut json: String) -> Vec<u8> {
+    json.push('\n');
+    json.into_bytes()
+}
+
+/// Work that is done on request, once for all that have asked before it begins.
+struct SharedRounds {
+    registry: ThreadRegistry,
+    thread: &'static str,
+    work: Arc<Work>,
+    rounds: Arc<Mutex<Rounds>>,
+}
+
+/// Does it; says what was done, or why not.
+type Work = dyn Fn() -> Result<String, Failure> + Send + Sync;
+
+#[derive(Debug, Default)]
+struct Rounds {
+    is_running: bool,
+    waiting: Vec<OwedAnswer>,
+}
+
+impl SharedRounds {
+    /// Does the work on a thread of this name.
+    fn new(
+        registry: &ThreadRegistry,
+        thread: &'static str,
+        work: impl Fn() -> Result<String, Failure> + Send + Sync + 'static,
+    ) -> Self {
+        Self { registry: registry.clone(), thread, work: Arc::new(work), rounds: Arc::default() }
     }
+
+    /// Answers when a round is done that has begun after this moment.
+    fn request(&self, asker: &AskingClient<'_>) -> Reply {
+        let mut rounds = lock(&self.rounds);
+        if rounds.waiting.len() >= WAITING_MAX {
+            let what = format!("{WAITING_MAX} requests already wait for the one that runs; try again later");
+            return Reply::Now(refusal(&what));
+        }
+        if !rounds.is_running {
+            let (own, work, thread) = (Arc::clone(&self.rounds), Arc::clone(&self.work), self.thread);
+            // The thread waits for the lock that is held here.
+            if let Err(error) = self.registry.spawn(thread, ThreadRole::ShortLived, move || run(&own, &*work)) {
+                let cure = "raise the limit on threads (ulimit -u, TasksMax=)";
+                return Reply::Now(refusal(&format!("cannot start the thread {thread}: {error}; {cure}")));
+            }
+            rounds.is_running = true;
+        }
+        rounds.waiting.push(asker.owed_answer());
+        Reply::Later
+    }
+}
+
+fn run(rounds: &Mutex<Rounds>, work: &Work) {
+    loop {
+        let waiting = {
+            let mut rounds = lock(rounds);
+            rounds.is_running = !rounds.waiting.is_empty();
+            std::mem::take(&mut rounds.waiting)
+        };
+        if waiting.is_empty() {
+            return;
+        }
+        let answer = line(match threads::blocking(work) {
+            Ok(done) => serde_json::json!({ "ok": done }).to_string(),
+            Err(failure) => {
+                serde_json::json!({ "error": failure.message, "exit_code": failure.code as u8 }).to_string()
+            }
+        });
+        waiting.into_iter().for_each(|owed| owed.send(answer.clone()));
+    }
+}
+
+fn lock(rounds: &Mutex<Rounds>) -> MutexGuard<'_, Rounds> {
+    rounds.lock().unwrap_or_else(PoisonError::into_inner)
 }

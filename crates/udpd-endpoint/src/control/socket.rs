@@ -18,7 +18,7 @@ use nix::sys::stat::{Mode, fchmod};
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::lock::StartLock;
-use crate::exchange::Listener;
+use crate::service::StreamListener;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::{owned, runtime};
 
@@ -37,9 +37,9 @@ const PRIVATE_MODE: u32 = 0o700;
 /// How long to wait for a daemon that may be busy, when all that matters is whether it is there.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
-/// A bound control socket that nobody serves yet. Its file is removed when it goes.
+/// A bound control socket, which is not served yet. Its file is removed when it is dropped.
 #[derive(Debug)]
-pub struct ControlSocket {
+pub struct BoundControlSocket {
     listener: UnixListener,
     path: PathBuf,
     /// Device and inode of the file, to tell it from one that took its place. The socket keeps its inode in use, so no
@@ -47,11 +47,11 @@ pub struct ControlSocket {
     identity: (u64, u64),
 }
 
-impl ControlSocket {
+impl BoundControlSocket {
     /// Makes the socket, and its directory when only that is missing.
     ///
-    /// A socket that nobody serves is replaced. Anything else in its place, above all the socket of a running daemon,
-    /// is left alone and is an error.
+    /// A socket that no process serves is replaced. Anything else in its place, above all the socket of a running
+    /// daemon, is left alone and is an error.
     pub fn bind(path: &Path) -> Result<Self, Failure> {
         // What can never be a socket's path is said before anything is made.
         SocketAddr::from_pathname(path).map_err(|error| failure(path, "bind it", &error))?;
@@ -75,7 +75,7 @@ impl ControlSocket {
         Ok(Self { listener, path: path.into(), identity: (metadata.dev(), metadata.ino()) })
     }
 
-    /// Makes the directory of one when only that is missing; whoever binds the socket says why that failed.
+    /// Makes the directory of one when only that is missing; binding the socket says why that failed.
     pub fn make_directory_of(path: &Path) {
         let _ = make_directory(directory_of(path));
     }
@@ -95,31 +95,27 @@ impl ControlSocket {
     }
 }
 
-impl Drop for ControlSocket {
+impl Drop for BoundControlSocket {
     fn drop(&mut self) {
         self.remove_file();
     }
 }
 
-impl AsFd for ControlSocket {
+impl AsFd for BoundControlSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 }
 
-impl Listener for ControlSocket {
+impl StreamListener for BoundControlSocket {
     type Client = UnixStream;
-
-    fn set_nonblocking(&self) -> io::Result<()> {
-        self.listener.set_nonblocking(true)
-    }
 
     fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().map(|(client, _)| client)
     }
 }
 
-/// Binds it with its mode: nobody else can come in before that is set, whatever the umask.
+/// Binds it with its mode set before, so that no other user can connect meanwhile, whatever the umask.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let address = UnixAddr::new(path)?;
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -162,7 +158,7 @@ fn lock(path: &Path) -> Result<StartLock, Failure> {
     })
 }
 
-/// Removes what is at `path` if that is a socket and nobody serves it.
+/// Removes what is at `path` if that is a socket that no process serves.
 fn remove_stale(path: &Path) -> Result<(), Failure> {
     let path_shown = path.display();
     let in_the_way =
@@ -176,7 +172,7 @@ fn remove_stale(path: &Path) -> Result<(), Failure> {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             return fs::remove_file(path).map_err(|error| failure(path, "replace the stale one", &error));
         }
-        // Its queue of clients is full, so somebody does listen.
+        // Its queue of clients is full, so a process does listen.
         Err(error) if error.kind() == ErrorKind::WouldBlock => "a process that does not answer".into(),
         Err(error) => return Err(failure(path, "find out who serves the socket that exists", &error)),
         Ok(stream) => match getsockopt(&stream, PeerCredentials).map(|credentials| credentials.pid()) {

@@ -9,9 +9,9 @@ use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::answer::LIMITS;
+use super::server::LIMITS;
 use super::*;
-use crate::exchange::tests::raise_descriptor_limit;
+use crate::service::tests::raise_descriptor_limit;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
 use udpd_base::ledger::testing::example;
@@ -19,7 +19,7 @@ use udpd_base::os::threads::ThreadRegistry;
 
 fn served(path: &Path) -> ControlServer {
     let reopen = || Ok("nothing to reopen".into());
-    ControlSocket::bind(path)
+    BoundControlSocket::bind(path)
         .unwrap()
         .serve(&ThreadRegistry::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap()
@@ -59,7 +59,7 @@ fn the_client_gets_the_ledger_that_the_daemon_has() {
 fn socket_and_directory_are_for_owner_and_group_only() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("udpd/control.sock");
-    let socket = ControlSocket::bind(&path).unwrap();
+    let socket = BoundControlSocket::bind(&path).unwrap();
     assert_eq!(mode(socket.path()), 0o660);
     assert_eq!(mode(path.parent().unwrap()), 0o750);
 }
@@ -68,14 +68,14 @@ fn socket_and_directory_are_for_owner_and_group_only() {
 fn a_daemon_that_fails_before_it_serves_leaves_no_file_behind() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control.sock");
-    drop(ControlSocket::bind(&path).unwrap());
+    drop(BoundControlSocket::bind(&path).unwrap());
     assert!(!path.exists());
 }
 
 #[test]
 fn only_the_last_directory_is_made() {
     let directory = tempfile::tempdir().unwrap();
-    let failure = ControlSocket::bind(&directory.path().join("a/b/control.sock")).unwrap_err();
+    let failure = BoundControlSocket::bind(&directory.path().join("a/b/control.sock")).unwrap_err();
     assert_eq!(failure.code, ExitCode::Unavailable);
     assert!(failure.message.contains("a/b/control.sock"), "{failure}");
     assert!(!directory.path().join("a").exists());
@@ -99,7 +99,7 @@ fn the_socket_of_a_running_daemon_is_refused_and_keeps_working() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control.sock");
     let server = served(&path);
-    let failure = ControlSocket::bind(&path).unwrap_err();
+    let failure = BoundControlSocket::bind(&path).unwrap_err();
     assert_eq!(failure.code, ExitCode::Unavailable);
     assert!(failure.message.contains(path.to_str().unwrap()), "{failure}");
     assert!(failure.message.contains(&format!("pid {}", std::process::id())), "{failure}");
@@ -113,7 +113,7 @@ fn of_many_that_start_at_once_on_a_stale_file_exactly_one_wins() {
     let path = directory.path().join("control.sock");
     leave_stale(&path);
     let outcomes: Vec<_> = thread::scope(|scope| {
-        let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| ControlSocket::bind(&path))).collect();
+        let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| BoundControlSocket::bind(&path))).collect();
         starts.into_iter().map(|start| start.join().unwrap()).collect()
     });
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
@@ -125,10 +125,10 @@ fn a_lock_that_a_reader_holds_on_the_directory_changes_nothing() {
     let path = directory.path().join("control.sock");
     let reader = fs::File::open(directory.path()).unwrap();
     reader.lock_shared().unwrap();
-    drop(ControlSocket::bind(&path).unwrap());
+    drop(BoundControlSocket::bind(&path).unwrap());
     reader.lock().unwrap();
     leave_stale(&path);
-    drop(ControlSocket::bind(&path).unwrap());
+    drop(BoundControlSocket::bind(&path).unwrap());
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "the lock has gone with its holder");
 }
 
@@ -138,7 +138,7 @@ fn a_lock_that_another_of_the_same_user_holds_is_named_with_its_file() {
     let path = directory.path().join("control.sock");
     let holder = fs::File::create(directory.path().join("control.sock.lock")).unwrap();
     holder.lock().unwrap();
-    let failure = ControlSocket::bind(&path).unwrap_err();
+    let failure = BoundControlSocket::bind(&path).unwrap_err();
     assert_eq!(failure.code, ExitCode::Unavailable);
     assert!(failure.message.contains("control.sock.lock"), "{failure}");
     assert!(!path.exists());
@@ -153,7 +153,7 @@ fn what_is_not_a_socket_is_never_removed_or_followed() {
     leave_stale(&target);
     symlink(&target, &link).unwrap();
     for path in [&file, &link, directory.path()].map(Path::to_path_buf) {
-        let failure = ControlSocket::bind(&path).unwrap_err();
+        let failure = BoundControlSocket::bind(&path).unwrap_err();
         assert_eq!(failure.code, ExitCode::Unavailable);
         assert!(failure.message.contains("not a socket"), "{failure}");
     }
@@ -209,7 +209,7 @@ fn a_daemon_that_is_not_there_is_named_by_its_path() {
 #[test]
 fn a_path_that_no_socket_can_have_is_a_mistake_in_the_configuration() {
     let directory = tempfile::tempdir().unwrap();
-    let failure = ControlSocket::bind(&directory.path().join("x".repeat(120))).unwrap_err();
+    let failure = BoundControlSocket::bind(&directory.path().join("x".repeat(120))).unwrap_err();
     assert_eq!(failure.code, ExitCode::Configuration);
 }
 
@@ -221,7 +221,7 @@ fn reopening(path: &Path) -> (ControlServer, Receiver<()>, Sender<Result<String,
         begin.send(()).unwrap();
         end.recv().unwrap_or_else(|_| Err("the test is over".into()))
     };
-    let server = ControlSocket::bind(path)
+    let server = BoundControlSocket::bind(path)
         .unwrap()
         .serve(&ThreadRegistry::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap();
@@ -277,7 +277,7 @@ fn who_asks_for_new_files_during_a_round_shares_the_next_with_the_others_and_too
     for client in others {
         assert_eq!(io::read_to_string(client).unwrap(), "{\"ok\":\"second round\"}\n");
     }
-    // Nobody asks for a third, and who comes later gets a round of its own.
+    // No client asks for a third, and one that comes later gets a round of its own.
     assert!(beginnings.try_recv().is_err());
     let later = reopen_on_a_thread(&path);
     beginnings.recv().unwrap();

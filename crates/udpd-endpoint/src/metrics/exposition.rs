@@ -1,13 +1,15 @@
 //! The ledger as Prometheus reads it. The counters are those of the ledger's tables, by their names there; what udpd
 //! measures beside them has its name and its meaning here.
 //!
-//! Values are read from a [`Snapshot`] when somebody asks, so a scrape shows the same sums as `udpd stats`. No label
-//! ever holds a source address: senders must not be able to decide how many time series there are.
+//! Values are read from a [`Snapshot`] when a scraper asks, so a scrape shows the same sums as `udpd stats`. No label
+//! ever holds a source address: senders must not be able to decide how many time series there are. For the host their
+//! number is bounded by the number of cores, and by [`INTERFACES_MAX`] for interfaces, of which a host with containers
+//! has hundreds. Those that were there first are shown.
 
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 
-use super::host::{self, Sample};
+use hostloss::{HostReading, InterfaceReading, KernelCounter, KernelTable};
 use udpd_base::ledger::snapshot::{
     BeforeSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
 };
@@ -17,6 +19,30 @@ use udpd_base::ledger::{CounterTable, LedgerCounter, ResidenceSnapshot};
 /// What all drops have in common, whatever their reason.
 const DROPPED_HELP: &str = "Datagrams lost, by the layer that lost them and why. In layer kernel of a listener with \
                             gro the kernel counts buffers, each of which may hold many datagrams.";
+
+/// The most interfaces with samples of their own.
+const INTERFACES_MAX: usize = 32;
+
+/// Each loss once, so that its sum means something. The metrics below show the kernel's counters as they are.
+const HOST_LOST: (&str, &str) = (
+    "udpd_host_lost_total",
+    "Packets and buffers that this host lost since udpd started, each once, by the layer, the kernel's counter and the \
+     place. Layers below udp count all protocols, layers udp and socket all programs of this network namespace. Of the \
+     first 32 interfaces.",
+);
+const HOST_EVENTS: (&str, &str) = (
+    "udpd_host_events_total",
+    "What the kernel counted since udpd started, by layer, counter and place. Some counters contain others: do not sum \
+     them. Of the first 32 interfaces.",
+);
+const HOST_SOFTNET: (&str, &str) =
+    ("udpd_host_softnet_total", "What each core did with packets since udpd started, by the kernel's counter.");
+const HOST_STATE: (&str, &str) =
+    ("udpd_host_state", "What the kernel holds now and what it allows: memory of UDP sockets, sockets, connections.");
+const HOST_UNSEEN: (&str, &str) = (
+    "udpd_host_unseen_losses",
+    "How many kinds of loss cannot be seen on this host; host.lost.unseen in JSON names them.",
+);
 
 /// The whole ledger in the text format of Prometheus, version 0.0.4.
 pub fn exposition(snapshot: &Snapshot) -> String {
@@ -42,10 +68,7 @@ pub fn exposition(snapshot: &Snapshot) -> String {
             }
         }
     }
-    for Sample { name, help, labels, value } in host::samples(&snapshot.host) {
-        let labels: Vec<(&str, &str)> = labels.iter().map(|(label, content)| (*label, content.as_str())).collect();
-        to.add(name, help, &labels, value);
-    }
+    add_host(&mut to, &snapshot.host);
     to.text()
 }
 
@@ -147,6 +170,34 @@ fn add_whole_sink(to: &mut Exposition, sink: &SinkSnapshot) {
     }
 }
 
+fn add_host(to: &mut Exposition, host: &HostReading) {
+    let mut interfaces: Vec<(&String, &InterfaceReading)> = host.nic.iter().collect();
+    interfaces.sort_by_key(|(_, interface)| interface.index);
+    for (name, interface) in interfaces.into_iter().take(INTERFACES_MAX) {
+        to.add_kernel_table(&interface.link, name, !interface.repeats_others);
+    }
+    to.add_kernel_table(&host.conntrack, "host", true);
+    for (place, ip, udp) in [("ipv4", &host.ip, &host.udp), ("ipv6", &host.ip6, &host.udp6)] {
+        to.add_kernel_table(ip, place, true);
+        to.add_kernel_table(udp, place, true);
+    }
+    to.add_kernel_table(&host.memory, "host", false);
+    to.add_kernel_table(&host.socket_drops, "host", false);
+    for (core, counts) in &host.softnet {
+        for (counter, value) in counts.values().filter(|(counter, _)| !counter.is_gauge) {
+            to.add_known(HOST_SOFTNET, &[("cpu", &core.to_string()), ("counter", counter.name)], value);
+        }
+    }
+    // What UDP has not counted of what its sockets dropped.
+    for loss in host.lost.lost.iter().filter(|loss| loss.counter == "drops") {
+        let labels = [("layer", loss.layer.name()), ("counter", loss.counter.as_str()), ("place", loss.place.as_str())];
+        to.add_known(HOST_LOST, &labels, Some(loss.count));
+    }
+    if host != &HostReading::default() {
+        to.add_known(HOST_UNSEEN, &[], Some(host.lost.unseen.len() as u64));
+    }
+}
+
 /// What is written so far: the metrics in the order of their first sample.
 #[derive(Default)]
 struct Exposition {
@@ -174,6 +225,23 @@ impl Exposition {
         }
     }
 
+    /// The counters of a kernel's table. A loss that another one contains is shown, and not among the losses.
+    fn add_kernel_table<T: KernelTable>(&mut self, table: &T, place: &str, is_in_sum: bool) {
+        for (counter, value) in table.values() {
+            let KernelCounter { layer, name, is_loss, is_gauge, contained_in, .. } = *counter;
+            let labels = [("layer", layer.name()), ("counter", name), ("place", place)];
+            self.add_known(if is_gauge { HOST_STATE } else { HOST_EVENTS }, &labels, value);
+            if !is_gauge && is_in_sum && is_loss && contained_in.is_empty() {
+                self.add_known(HOST_LOST, &labels, value);
+            }
+        }
+    }
+
+    /// One sample, unless its value is not known.
+    fn add_known(&mut self, (name, help): (&'static str, &'static str), labels: &[(&str, &str)], value: Option<u64>) {
+        value.into_iter().for_each(|value| self.add(name, help, labels, value));
+    }
+
     /// The one histogram there is. Its buckets are always the same, so that sums over sinks are right.
     fn add_residence(&mut self, labels: &[(&str, &str)], residence: &ResidenceSnapshot) {
         let name = "udpd_residence_seconds";
@@ -188,7 +256,7 @@ impl Exposition {
         self.add_part(name, "_count", help, labels, residence.count);
     }
 
-    /// One sample. What nobody knows has none.
+    /// One sample.
     fn add(&mut self, name: &'static str, help: &'static str, labels: &[(&str, &str)], value: impl Display) {
         self.add_part(name, "", help, labels, value);
     }

@@ -4,13 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::*;
+use hostloss::Losses;
+use hostloss::tables::{LinkCounters, Udp};
 use udpd_base::ledger::snapshot::{DestinationSnapshot, FilesSnapshot};
 use udpd_base::ledger::tables::{DestinationTally, FileTally};
 use udpd_base::ledger::testing::{example, numbered};
 use udpd_base::ledger::{ResidenceTally, SenderSnapshot};
 
 /// What rises and falls; everything else is a counter.
-const GAUGES: [&str; 21] = [
+const GAUGES: [&str; 23] = [
+    "udpd_host_state",
+    "udpd_host_unseen_losses",
     "udpd_build_info",
     "udpd_uptime_seconds",
     "udpd_ledger_residual_datagrams",
@@ -260,4 +264,36 @@ fn no_sender_is_ever_in_a_metric() {
         vec![SenderSnapshot { address, port: Some(60_123), share: 1.0, datagrams: 1, error: 0 }];
     let text = exposition(&snapshot);
     assert!(!text.contains("203.0.113.77") && !text.contains("60123"), "{text}");
+}
+
+#[test]
+fn the_sum_of_what_was_lost_is_that_of_the_layers_and_what_is_unknown_has_no_sample() {
+    let mut snapshot = example();
+    let host = &mut snapshot.host;
+    let link =
+        LinkCounters { rx_dropped: Some(4), rx_crc_errors: Some(2), rx_errors: Some(3), ..LinkCounters::default() };
+    *host = HostReading::default();
+    host.nic.insert("eth0".to_owned(), InterfaceReading { index: 2, link, ..InterfaceReading::default() });
+    host.udp = Udp { in_errors: Some(9), rcvbuf_errors: Some(9), ..Udp::default() };
+    host.lost = Losses::of(host);
+    assert_eq!(host.lost.total, 16);
+    let samples = parse(&exposition(&snapshot));
+    assert_eq!(sum(&samples, "udpd_host_lost_total", &[]), 16.0);
+    assert_eq!(sum(&samples, "udpd_host_events_total", &[]), f64::from(4 + 2 + 3 + 9 + 9));
+    assert!(!samples.iter().any(|sample| sample.labels.values().any(|value| value == "mem_errors")));
+}
+
+#[test]
+fn a_host_with_a_thousand_interfaces_shows_those_that_were_there_first() {
+    let mut snapshot = example();
+    snapshot.host = HostReading::default();
+    for index in 1..=1000_u32 {
+        let link = LinkCounters { rx_dropped: Some(1), ..LinkCounters::default() };
+        let interface = InterfaceReading { index, link, ..InterfaceReading::default() };
+        snapshot.host.nic.insert(format!("veth{index}"), interface);
+    }
+    let samples = parse(&exposition(&snapshot));
+    assert_eq!(sum(&samples, "udpd_host_lost_total", &[]), INTERFACES_MAX as f64);
+    let is_shown = |name: &str| samples.iter().any(|sample| sample.labels.values().any(|value| value == name));
+    assert!(is_shown("veth1") && !is_shown("veth33"));
 }

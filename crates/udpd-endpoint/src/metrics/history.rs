@@ -1,14 +1,18 @@
-//! The last hour, a point a second: how much arrived and was delivered, what was lost in which layer, how full buffers
-//! and queues were, how long datagrams stayed, and what the host dropped before its sockets. All listeners together, so
-//! that its size depends on nothing; what each listener lost is in `listener_hours`, in longer steps.
+//! The last hour, for the page.
 //!
-//! The ring of points is taken at start and never grows: 3,600 of 64 bytes, 225 KiB. Beside it stands the latest
-//! residence of each sink, as many as are configured. A point is what happened between two readings of the ledger, with
-//! the time between them, so a rate is right also where a second was longer. What nobody knows is null, and never 0.
+//! Of all listeners together, a point a second: how much arrived and was delivered, what was lost in which layer, how
+//! full buffers and queues were, how long datagrams stayed, and what the host dropped before its sockets. The ring of
+//! points is taken at start and never grows: 3,600 of 64 bytes, 225 KiB. Beside it stands the latest residence of each
+//! sink, as many as are configured. A point is what happened between two readings of the ledger, with the time between
+//! them, so a rate is right also where a second was longer.
+//!
+//! Of each listener, in steps of ten seconds: what arrived and what udpd lost of it. That is 360 steps of two numbers
+//! for each of the first 64 listeners, 180 KiB in all, taken when a listener is first seen.
+//!
+//! What is not known is null, and never 0.
 
 use serde::Serialize;
 
-use super::listener_hours::{ListenerHours, ListenersJson, UNKNOWN};
 use hostloss::KernelLayer;
 use udpd_base::ledger::snapshot::{ListenerSnapshot, SinkSnapshot};
 use udpd_base::ledger::{CounterTable, ResidenceSnapshot, Snapshot};
@@ -106,28 +110,28 @@ struct Point {
 
 /// The ring and what its next point begins with.
 #[derive(Debug)]
-pub(super) struct History {
-    points: Ring,
-    last: Option<Reading>,
+pub(super) struct HourHistory {
+    points: PointRing,
+    last: Option<HistoryReading>,
     /// What the latest reading had measured since the start, by sink.
     residence: Vec<(String, ResidenceSnapshot)>,
     listeners: ListenerHours,
 }
 
-struct Ring {
+struct PointRing {
     points: Vec<Point>,
     /// Where the next one goes once all places are taken.
     next: usize,
 }
 
-impl std::fmt::Debug for Ring {
+impl std::fmt::Debug for PointRing {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Ring({} points)", self.points.len())
+        write!(formatter, "PointRing({} points)", self.points.len())
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Reading {
+struct HistoryReading {
     at_ms: u64,
     values: [Option<u64>; SERIES.len()],
 }
@@ -145,9 +149,9 @@ struct Columns {
     by_listener: ListenersJson,
 }
 
-impl History {
+impl HourHistory {
     pub(super) fn new() -> Self {
-        let points = Ring { points: Vec::with_capacity(POINTS), next: 0 };
+        let points = PointRing { points: Vec::with_capacity(POINTS), next: 0 };
         Self { points, last: None, residence: Vec::new(), listeners: ListenerHours::default() }
     }
 
@@ -156,7 +160,7 @@ impl History {
         let mut values = SERIES.map(|series| (series.read)(now));
         values[RESIDENCE] = self.slowest(now);
         self.listeners.record(now);
-        let reading = Reading { at_ms: (now.uptime_seconds * 1000.0) as u64, values };
+        let reading = HistoryReading { at_ms: (now.uptime_seconds * 1000.0) as u64, values };
         if let Some(last) = self.last.replace(reading) {
             self.points.push(point(&last, &reading));
         }
@@ -232,7 +236,7 @@ impl History {
     }
 }
 
-fn point(before: &Reading, now: &Reading) -> Point {
+fn point(before: &HistoryReading, now: &HistoryReading) -> Point {
     let values = std::array::from_fn(|place| {
         let value = match SERIES[place].fold {
             Fold::Sum => now.values[place].zip(before.values[place]).map(|(now, before)| now.saturating_sub(before)),
@@ -244,7 +248,7 @@ fn point(before: &Reading, now: &Reading) -> Point {
     Point { end_ms: now.at_ms, length_ms, values }
 }
 
-impl Ring {
+impl PointRing {
     fn push(&mut self, point: Point) {
         if self.points.len() < POINTS {
             self.points.push(point);
@@ -259,6 +263,123 @@ impl Ring {
         let (newer, older) = self.points.split_at(self.next);
         older.iter().chain(newer)
     }
+}
+
+/// How many seconds one place of an answer stands for, unless the client asks for another number.
+pub(super) const STEP_SECONDS: u64 = 10;
+
+/// What stands for what is not known; no count of a step comes near it.
+pub(super) const UNKNOWN: u32 = u32::MAX;
+
+/// An hour.
+const STEPS: usize = 3600 / STEP_SECONDS as usize;
+
+/// The most listeners that have an hour of their own: those that the configuration names first.
+const LISTENERS_MAX: usize = 64;
+
+/// What happened to one listener, by step.
+#[derive(Debug)]
+struct ListenerHour {
+    name: String,
+    last: [Option<u64>; 2],
+    steps: Vec<[u32; 2]>,
+}
+
+/// The steps of all listeners, in a ring.
+#[derive(Debug, Default)]
+pub(super) struct ListenerHours {
+    rows: Vec<ListenerHour>,
+    /// When each step ends, in seconds since the process started.
+    ends: Vec<u64>,
+    current: usize,
+    left_out: usize,
+}
+
+/// As JSON, the oldest step first.
+#[derive(Debug, Serialize)]
+pub(super) struct ListenersJson {
+    end_seconds: Vec<u64>,
+    /// Listeners beyond those that are shown.
+    left_out: usize,
+    listeners: Vec<ListenerHourJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct ListenerHourJson {
+    name: String,
+    arrived: Vec<Option<u32>>,
+    lost: Vec<Option<u32>>,
+}
+
+impl ListenerHours {
+    /// Takes what happened since the last reading.
+    pub(super) fn record(&mut self, now: &Snapshot) {
+        let step_ms = STEP_SECONDS * 1000;
+        let end = ((now.uptime_seconds * 1000.0) as u64).div_ceil(step_ms) * STEP_SECONDS;
+        if self.ends.get(self.current) != Some(&end) {
+            self.begin(end);
+        }
+        self.left_out = now.listeners.len().saturating_sub(LISTENERS_MAX);
+        for listener in now.listeners.iter().take(LISTENERS_MAX) {
+            let read = [listener.arrived, lost(listener)];
+            let Some(row) = self.rows.iter_mut().find(|row| row.name == listener.name) else {
+                let mut steps = Vec::with_capacity(STEPS);
+                steps.resize(self.ends.len(), [UNKNOWN; 2]);
+                steps[self.current] = [0; 2];
+                self.rows.push(ListenerHour { name: listener.name.clone(), last: read, steps });
+                continue;
+            };
+            let before = std::mem::replace(&mut row.last, read);
+            let place = &mut row.steps[self.current];
+            for ((sum, now), before) in place.iter_mut().zip(read).zip(before) {
+                let more = now.zip(before).map(|(now, before)| now.saturating_sub(before));
+                *sum = match more {
+                    Some(more) if *sum != UNKNOWN => {
+                        sum.saturating_add(more.min(UNKNOWN.into()) as u32).min(UNKNOWN - 1)
+                    }
+                    _ => UNKNOWN,
+                };
+            }
+        }
+    }
+
+    /// Goes on to the next step, which takes the place of the oldest once there are enough.
+    fn begin(&mut self, end: u64) {
+        if self.ends.len() < STEPS {
+            self.ends.push(end);
+            self.current = self.ends.len() - 1;
+            self.rows.iter_mut().for_each(|row| row.steps.push([0; 2]));
+            return;
+        }
+        self.current = (self.current + 1) % STEPS;
+        self.ends[self.current] = end;
+        self.rows.iter_mut().for_each(|row| row.steps[self.current] = [0; 2]);
+    }
+
+    pub(super) fn json(&self) -> ListenersJson {
+        let oldest = if self.ends.len() < STEPS { 0 } else { self.current + 1 };
+        let order = || (oldest..oldest + self.ends.len()).map(|place| place % self.ends.len());
+        let column = |row: &ListenerHour, which: usize| {
+            order().map(|place| Some(row.steps[place][which]).filter(|count| *count != UNKNOWN)).collect()
+        };
+        let row = |row: &ListenerHour| ListenerHourJson {
+            name: row.name.clone(),
+            arrived: column(row, 0),
+            lost: column(row, 1),
+        };
+        ListenersJson {
+            end_seconds: order().map(|place| self.ends[place]).collect(),
+            left_out: self.left_out,
+            listeners: self.rows.iter().map(row).collect(),
+        }
+    }
+}
+
+/// What udpd lost of a listener, wherever; without what the operator asked it to refuse.
+fn lost(listener: &ListenerSnapshot) -> Option<u64> {
+    let dropped = listener.counts.dropped.values().filter(|(counter, _)| !counter.is_quiet).map(|(_, count)| count);
+    let at_sinks = listener.sinks.iter().map(|sink| sink.counts.dropped.total());
+    listener.kernel_dropped.map(|kernel| kernel + dropped.chain(at_sinks).sum::<u64>())
 }
 
 #[cfg(test)]
@@ -279,13 +400,13 @@ mod tests {
         snapshot
     }
 
-    fn json_of(history: &History, step: u64) -> Value {
+    fn json_of(history: &HourHistory, step: u64) -> Value {
         serde_json::from_str(&history.json(step)).unwrap()
     }
 
     #[test]
     fn counts_are_added_over_a_step_levels_are_its_highest_and_what_is_not_known_is_null() {
-        let mut history = History::new();
+        let mut history = HourHistory::new();
         let half = example().listeners[0].lanes[0].receive_buffer_bytes / 2;
         for (seconds, arrived, used) in [
             (7.5, Some(1_000), 0),
@@ -307,7 +428,7 @@ mod tests {
 
     #[test]
     fn the_residence_of_a_step_is_that_of_its_slowest_second_and_not_of_the_whole_life() {
-        let mut history = History::new();
+        let mut history = HourHistory::new();
         let mut tally = ResidenceTally::default();
         for (seconds, micros, datagrams) in [(1.0, 100, 1000), (2.0, 40_000, 1000), (3.0, 100, 0), (11.0, 100, 10)] {
             tally.observe(Duration::from_micros(micros), datagrams);
@@ -331,8 +452,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_dropped_before_its_sockets_stands_apart_and_is_null_where_nobody_looked() {
-        let mut history = History::new();
+    fn what_the_host_dropped_before_its_sockets_stands_apart_and_is_null_before_the_first_look() {
+        let mut history = HourHistory::new();
         let host = |dropped: u64| {
             let mut host = hostloss::HostReading::default();
             let link = hostloss::tables::LinkCounters { rx_dropped: Some(dropped), ..Default::default() };
@@ -354,7 +475,7 @@ mod tests {
 
     #[test]
     fn it_keeps_an_hour_in_the_memory_that_it_took_at_start() {
-        let mut history = History::new();
+        let mut history = HourHistory::new();
         let capacity = history.points.points.capacity();
         for second in 0..10_000_u64 {
             history.record(&at(second as f64, Some(second * 7), 0));
@@ -365,5 +486,53 @@ mod tests {
         let ends = found["end_seconds"].as_array().unwrap();
         assert_eq!((ends.len(), &ends[0], &ends[3599]), (3600, &json!(6400), &json!(9999)));
         assert!(found["series"]["arrived"].as_array().unwrap().iter().all(|count| *count == json!(7)));
+    }
+
+    fn at_each(seconds: u64, queue_full: u64, names: &[&str]) -> Snapshot {
+        let mut snapshot = example();
+        snapshot.uptime_seconds = seconds as f64;
+        let listener = |name: &&str| {
+            let mut listener = snapshot.listeners[0].clone();
+            listener.name = (*name).to_owned();
+            listener.arrived = Some(seconds * 7);
+            listener
+        };
+        let mut listeners: Vec<ListenerSnapshot> = names.iter().map(listener).collect();
+        listeners[0].sinks[0].counts.dropped.queue_full += queue_full;
+        snapshot.listeners = listeners;
+        snapshot
+    }
+
+    #[test]
+    fn the_loss_stands_with_its_listener_and_what_is_not_known_is_null() {
+        let mut hours = ListenerHours::default();
+        for (seconds, lost) in [(1, 0), (2, 0), (9, 40), (10, 40), (11, 45)] {
+            hours.record(&at_each(seconds, lost, &["a", "b"]));
+        }
+        let mut blind = at_each(12, 45, &["a", "b"]);
+        (blind.listeners[1].arrived, blind.listeners[1].kernel_dropped) = (None, None);
+        hours.record(&blind);
+        let expected = json!({
+            "end_seconds": [10, 20], "left_out": 0,
+            "listeners": [
+                { "name": "a", "arrived": [63, 14], "lost": [40, 5] },
+                { "name": "b", "arrived": [63, null], "lost": [0, null] },
+            ],
+        });
+        assert_eq!(serde_json::to_value(hours.json()).expect("JSON"), expected);
+    }
+
+    #[test]
+    fn its_memory_depends_neither_on_time_nor_on_the_number_of_listeners() {
+        let names: Vec<String> = (0..300).map(|number| format!("l{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut hours = ListenerHours::default();
+        (0..5000).step_by(10).for_each(|seconds| hours.record(&at_each(seconds, seconds, &names)));
+        let held: usize = hours.rows.iter().map(|row| row.steps.capacity() * size_of::<[u32; 2]>()).sum();
+        assert_eq!((hours.rows.len(), hours.left_out, held), (64, 236, 64 * 360 * 8));
+        let json = serde_json::to_value(hours.json()).expect("JSON");
+        let ends = json["end_seconds"].as_array().expect("a list");
+        assert_eq!((ends.len(), &ends[0], &ends[359]), (360, &json!(1400), &json!(4990)));
+        assert_eq!(json["listeners"][0]["lost"][359], json!(10));
     }
 }

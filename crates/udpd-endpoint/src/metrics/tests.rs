@@ -1,4 +1,4 @@
-//! The metrics address as its clients see it: scrapers, browsers, foreign sites and whoever else sends bytes.
+//! The metrics address as its clients see it: scrapers, browsers, foreign sites and clients that send any bytes.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -11,7 +11,7 @@ use udpd_base::settings::kinds::{ByteSize, Choose, Chosen, OneOf, Optional, Or, 
 use udpd_base::settings::{Field, Findings, ValueKind, settings};
 use udpd_base::text::address;
 use udpd_base::text::advice::ValueAdvice;
-use udpd_sandbox::Mode;
+use udpd_sandbox::SandboxMode;
 
 settings! {
     /// `[daemon]`.
@@ -32,7 +32,7 @@ settings! {
         stats_on_exit: Option<PathBuf> = "" like "/var/lib/udpd/ledger.json", Optional(paths::check_replaced);
         /// What udpd gives up once it runs: capabilities, system calls and paths. With "require" it does not start
         /// where the kernel lacks a part.
-        sandbox: Mode = "auto", OneOf(&[("auto", Mode::Auto), ("require", Mode::Require), ("off", Mode::Off)]);
+        sandbox: SandboxMode = "auto", OneOf(&[("auto", SandboxMode::Auto), ("require", SandboxMode::Require), ("off", SandboxMode::Off)]);
         /// The user that udpd becomes before it opens or binds anything, where root starts it. "auto" = the user udpd,
         /// if there is one; "root" = udpd stays root.
         user: WantedUser = "auto" like "root", QuotedText(check_user);

@@ -44,14 +44,14 @@ use crate::config::feeders::{Feeder, LaneFeeds};
 use crate::config::{Config, ListenerConfig, SinkConfig, Spread, overlap};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::sink::settings::SinkTarget;
-use udpd_endpoint::control::{Neighbours, Search, default_paths};
+use udpd_endpoint::control::{NeighbourSearch, Neighbours, default_paths};
 use udpd_inspect::policy;
 use udpd_inspect::policy::AccessList;
 
 /// The daemons that run on this host, except the one behind the socket `except`.
 pub fn neighbours(except: Option<&Path>) -> Neighbours {
     let usual = default_paths();
-    Search { named: &[], usual: &usual, except, proc_root: Path::new("/proc") }.ask()
+    NeighbourSearch { named: &[], usual: &usual, except, proc_root: Path::new("/proc") }.ask()
 }
 
 /// Reads the machine and works out what the configuration means on it, beside these daemons.

@@ -12,7 +12,7 @@ use steer::plan::{InterfacePlan, Plan, QueueSeat};
 
 use super::{Interfaces, LanePlan, PipelinePlan};
 use crate::config::Config;
-use udpd_endpoint::control::{InterfaceSeats, LaneSeat, Neighbours, Seat, Seats};
+use udpd_endpoint::control::{LaneSeat, Neighbours, QueueCores, Seats, SteeredInterface};
 
 /// The seats that the daemon of this plan tells commands and other daemons.
 pub fn own_seats(config: &Config, plan: &PipelinePlan) -> Seats {
@@ -22,7 +22,7 @@ pub fn own_seats(config: &Config, plan: &PipelinePlan) -> Seats {
         own.map(|lane| lane_seat(config, lane)).collect()
     };
     let Interfaces { steered, around, indexes, .. } = &plan.interfaces;
-    let steered = steered.iter().map(|part| InterfaceSeats {
+    let steered = steered.iter().map(|part| SteeredInterface {
         name: part.name.clone(),
         index: indexes.get(&part.name).copied(),
         is_steered: true,
@@ -30,11 +30,11 @@ pub fn own_seats(config: &Config, plan: &PipelinePlan) -> Seats {
         seats: part.all_seats().iter().map(seat).collect(),
         lanes: lanes(Some(&part.name)),
     });
-    let others = around.keys().map(|name| InterfaceSeats {
+    let others = around.keys().map(|name| SteeredInterface {
         name: name.clone(),
         index: indexes.get(name).copied(),
         lanes: lanes(Some(name)),
-        ..InterfaceSeats::default()
+        ..SteeredInterface::default()
     });
     Seats {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -83,10 +83,10 @@ pub fn seated(
 ) -> BTreeMap<String, Vec<QueueSeat>> {
     let own = network_namespace();
     let here = neighbours.daemons.iter().filter(|daemon| daemon.seats.network_namespace == own);
-    let parts: Vec<&InterfaceSeats> =
+    let parts: Vec<&SteeredInterface> =
         here.flat_map(|daemon| &daemon.seats.interfaces).filter(|part| part.is_steered).collect();
     // A name may have moved to another card; an index never does.
-    let is_it = |part: &InterfaceSeats, name: &str| match (part.index, index_of(name)) {
+    let is_it = |part: &SteeredInterface, name: &str| match (part.index, index_of(name)) {
         (Some(theirs), Some(index)) => theirs == index,
         _ => part.name == name,
     };
@@ -134,8 +134,8 @@ pub fn index_of(name: &str) -> Option<u32> {
 }
 
 /// A seat as it is told.
-fn seat(seat: &QueueSeat) -> Seat {
-    Seat {
+fn seat(seat: &QueueSeat) -> QueueCores {
+    QueueCores {
         queue: seat.queue,
         receiver: seat.receiver,
         interrupt_cpu: seat.interrupt_core,
@@ -147,7 +147,7 @@ fn seat(seat: &QueueSeat) -> Seat {
 }
 
 /// A seat as it was told.
-fn queue_seat(seat: &Seat) -> QueueSeat {
+fn queue_seat(seat: &QueueCores) -> QueueSeat {
     QueueSeat {
         queue: seat.queue,
         receiver: seat.receiver,

@@ -20,13 +20,13 @@ fn queue(number: usize, interrupt: Option<usize>, receiver: usize) -> QueueSeat 
 
 /// A daemon of this network namespace with these seats at interface 7, which it calls eth0.
 fn daemon(seats: &[QueueSeat]) -> Neighbours {
-    let interface = InterfaceSeats {
+    let interface = SteeredInterface {
         name: "eth0".to_owned(),
         index: Some(7),
         is_steered: true,
         queues: seats.len(),
         seats: seats.iter().map(seat).collect(),
-        ..InterfaceSeats::default()
+        ..SteeredInterface::default()
     };
     let lane = LaneSeat { cpu: Some(9), ..LaneSeat::default() };
     let seats = Seats {

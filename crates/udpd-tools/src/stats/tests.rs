@@ -9,7 +9,7 @@ use udpd_base::ledger::snapshot::FilesSnapshot;
 use udpd_base::ledger::tables::FileTally;
 use udpd_base::ledger::testing::{example, numbered, upstream};
 use udpd_base::os::threads::ThreadRegistry;
-use udpd_endpoint::control::{ControlServer, ControlSocket, Seats};
+use udpd_endpoint::control::{BoundControlSocket, ControlServer, Seats};
 
 #[test]
 fn the_example_agrees_with_itself() {
@@ -146,7 +146,7 @@ fn times_are_short() {
 fn daemon(directory: &Path) -> (PathBuf, ControlServer) {
     let path = directory.join("control.sock");
     let reopen = || Ok("nothing to reopen".into());
-    let server = ControlSocket::bind(&path)
+    let server = BoundControlSocket::bind(&path)
         .unwrap()
         .serve(&ThreadRegistry::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap();

@@ -13,7 +13,7 @@ use steer::plan::{Plan, Request};
 use steer::{ApplyError, Drift, Rivals, Steering, Unknown};
 
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_endpoint::control::{Neighbour, Neighbours, Search, Silent, default_paths};
+use udpd_endpoint::control::{Neighbour, NeighbourSearch, Neighbours, Silent, default_paths};
 use udpd_engine::config::{Config, SteerConfig};
 use udpd_engine::plan;
 use udpd_engine::plan::interfaces::{Kernel, beside, of_command};
@@ -34,7 +34,7 @@ impl Seated {
         let named: Vec<PathBuf> =
             config.and_then(|config| config.daemon.control_socket.value.clone()).into_iter().collect();
         let usual = default_paths();
-        let search = Search { named: &named, usual: &usual, except: None, proc_root: Path::new("/proc") };
+        let search = NeighbourSearch { named: &named, usual: &usual, except: None, proc_root: Path::new("/proc") };
         let neighbours = search.ask();
         let receivers = config.map_or(Ok(Default::default()), plan::receivers)?;
         let request = Request { receivers, taken: cores(&neighbours), ..wish.request.clone() };

@@ -12,27 +12,96 @@
 //!                                             <--   stopped
 //!   opens files, binds
 //! open                                        -->
-//!                                             <--   gone      it goes back only if the other one is dead
+//!                                             <--   gone      it receives again only if the new one is dead
 //!   receives
-//! bye                                         -->   closes its windows, writes its ledger, ends
+//! bye                                         -->   closes its endpoints, writes its ledger, ends
 //! ```
 //!
-//! The sockets come before anything else is made, so that the new process has them should the old one die. In the
-//! record the old one writes down until its end how far it has counted.
+//! The sockets come before anything else is made, so that the new process has them should the old one die. The old one
+//! keeps the record up to date until its end: it says how far that process has counted.
 //!
 //! Up to `ready` the old process does nothing but answer. Up to `gone` it goes back to work when the new one fails, is
-//! killed or takes too long, because its sockets are still open here. One process says `gone` and the other hears it,
-//! so never do both receive. What arrives in between waits in the sockets.
+//! killed or takes too long, because its sockets are still open here. The old process says `gone` and the new one hears
+//! it, so never do both receive. What arrives in between waits in the sockets.
 //!
 //! Some changes need an address that the old process must close first. Then it ends with `stopped`, and there is no way
 //! back.
+//!
+//! The two processes may be of different versions: a message that is not known ends the attempt, and a field that is
+//! not known is skipped.
 
-mod newcomer;
-mod predecessor;
+mod new_side;
+mod old_side;
 mod wire;
-mod words;
 
-pub(super) use newcomer::TakeOvers;
-pub use newcomer::{Asked, Heard, Newcomer, Offered};
-pub use predecessor::{Left, Predecessor, Reached};
-pub use words::Offer;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use new_side::{OldProcess, OldProcessEnd, OldProcessSearch};
+pub(super) use old_side::TakeOverServer;
+pub use old_side::{NewProcess, NewProcessState, OfferedSockets, TakeOverRequest};
+
+/// How long the other process may take over a message that it owes at once.
+const ANSWERING_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a process that hangs up may take until it is seen to have ended.
+const DYING_LIMIT: Duration = Duration::from_secs(1);
+
+/// What the old process tells of itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TakeOverOffer {
+    pub version: String,
+    /// How many sockets it has.
+    pub sockets: usize,
+    /// What its plan takes.
+    pub memory_bytes: u64,
+    /// The service manager that started it, and which of its services it is.
+    pub manager: Option<String>,
+    pub metrics_address: Option<SocketAddr>,
+    /// What the next process has to know of it, should it die now.
+    pub record: Value,
+    /// Whether `send_all` also gets the file in which it keeps that record.
+    #[serde(default)]
+    pub has_file: bool,
+}
+
+/// What the old process says when it receives no more.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Stopped {
+    /// It ends whatever happens to the new one, which may open nothing of it before it has ended.
+    ends: bool,
+    /// What the next process has to know of it.
+    record: Value,
+}
+
+/// A message between the two.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Message {
+    Offer(TakeOverOffer),
+    /// Asks for its sockets, as versions do that know of nothing else.
+    Send,
+    /// Asks for these and the file of the record.
+    SendAll,
+    /// The names of the descriptors that came before this message.
+    Sockets(Vec<String>),
+    /// The names of those that the new process goes on with.
+    Ready(Vec<String>),
+    Stopped(Stopped),
+    Open,
+    Gone,
+    Bye,
+    /// The attempt ends, and why.
+    Error(String),
+}
+
+/// Why the other process ends the attempt, in its words; another message in this place is of another version.
+fn refusal_in(message: Message) -> String {
+    match message {
+        Message::Error(why) => why,
+        other => format!("it said {other:?}, which does not belong there"),
+    }
+}

@@ -19,7 +19,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::words::Word;
+use super::Message;
 
 /// The kernel's SCM_MAX_FD.
 const AT_ONCE: usize = 253;
@@ -30,10 +30,9 @@ const LINE_BYTES_MAX: usize = 8 << 20;
 /// How long the other end may take to read a line.
 const SAYING_LIMIT: Duration = Duration::from_secs(5);
 
-/// The pause when too many descriptors are on their way to somebody who has yet to take them.
+/// The pause when too many descriptors are on their way that the other end has not yet taken.
 const SENDING_PAUSE: Duration = Duration::from_millis(5);
 
-/// The connection.
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: UnixStream,
@@ -42,13 +41,13 @@ pub(super) struct Wire {
     descriptors: Vec<OwnedFd>,
 }
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct PeerProcess {
     pub(super) user: u32,
-    /// `None` where it is in a container of its own and has no number here.
+    /// `None` where it is in a container of its own and has no process id here.
     pub(super) process: Option<u32>,
-    /// Tells its end.
+    /// Becomes readable when it ends.
     watch: Option<OwnedFd>,
 }
 
@@ -60,21 +59,21 @@ impl Wire {
         Ok(Self { stream, bytes: Vec::new(), descriptors: Vec::new() })
     }
 
-    pub(super) fn peer(&self) -> io::Result<Peer> {
+    pub(super) fn peer(&self) -> io::Result<PeerProcess> {
         let credentials = getsockopt(&self.stream, PeerCredentials)?;
         let pid = Some(credentials.pid()).filter(|&pid| pid > 0);
         let watch = pid.and_then(Pid::from_raw).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Ok(Peer { user: credentials.uid(), process: pid.map(i32::cast_unsigned), watch })
+        Ok(PeerProcess { user: credentials.uid(), process: pid.map(i32::cast_unsigned), watch })
     }
 
-    pub(super) fn say(&mut self, word: &Word) -> io::Result<()> {
-        let mut line = serde_json::to_vec(word)?;
+    pub(super) fn say(&mut self, message: &Message) -> io::Result<()> {
+        let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
         self.stream.write_all(&line).map_err(timed_out)
     }
 
-    /// The next word, if it comes within this time. What has come of it by then is kept.
-    pub(super) fn hear(&mut self, limit: Duration) -> io::Result<Word> {
+    /// The next message, if it comes within this time. What has come of it by then is kept.
+    pub(super) fn hear(&mut self, limit: Duration) -> io::Result<Message> {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
@@ -101,8 +100,8 @@ impl Wire {
         }
     }
 
-    /// The same; and when it does not come, nothing can come any more. What was said in the last moment is heard.
-    pub(super) fn hear_or_hang_up(&mut self, limit: Duration) -> io::Result<Word> {
+    /// The same; when it does not come, this end hangs up. What was said in the last moment is heard.
+    pub(super) fn hear_or_hang_up(&mut self, limit: Duration) -> io::Result<Message> {
         match self.hear(limit) {
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 self.stream.shutdown(Shutdown::Both)?;
@@ -117,22 +116,22 @@ impl Wire {
         let mut piece = [0; 4096];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let parts = &mut [IoSliceMut::new(&mut piece)];
-        let message = recvmsg(&self.stream, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let received = recvmsg(&self.stream, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = part {
                 self.descriptors.extend(descriptors);
             }
         }
-        if message.flags.contains(ReturnFlags::CTRUNC) {
+        if received.flags.contains(ReturnFlags::CTRUNC) {
             let text = "this process may not open as many sockets as it is sent: raise the limit on open files \
                         (ulimit -n, LimitNOFILE=)";
             return Err(io::Error::other(text));
         }
-        self.bytes.extend_from_slice(&piece[..message.bytes]);
-        Ok(message.bytes)
+        self.bytes.extend_from_slice(&piece[..received.bytes]);
+        Ok(received.bytes)
     }
 
-    /// Sends descriptors, which the next word has to explain.
+    /// Sends descriptors, which the next message has to explain.
     pub(super) fn send(&mut self, descriptors: &[impl AsFd]) -> io::Result<()> {
         let deadline = Instant::now() + SAYING_LIMIT;
         for some in descriptors.chunks(AT_ONCE) {
@@ -153,14 +152,14 @@ impl Wire {
         Ok(())
     }
 
-    /// What has been sent here so far.
+    /// The descriptors that have come so far.
     pub(super) fn take_descriptors(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.descriptors)
     }
 }
 
-impl Peer {
-    /// Waits until the process has ended, with all that it had open closed; `None` where that cannot be seen.
+impl PeerProcess {
+    /// Waits until the process has ended and its files are closed; `None` where that cannot be seen.
     pub(super) fn wait_for_end(&self, limit: Duration) -> Option<bool> {
         let watch = self.watch.as_ref()?;
         let deadline = Instant::now() + limit;
@@ -176,7 +175,7 @@ impl Peer {
     }
 }
 
-impl std::fmt::Display for Peer {
+impl std::fmt::Display for PeerProcess {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.process {
             Some(process) => write!(formatter, "process {process}"),
@@ -204,43 +203,43 @@ mod tests {
     const AT_ONCE_AND_MORE: usize = 2 * AT_ONCE + 1;
 
     #[test]
-    fn descriptors_come_before_the_word_that_explains_them_however_many_there_are() {
+    fn descriptors_come_before_the_message_that_explains_them_however_many_there_are() {
         let (mut one, mut other) = pair();
         for count in [0, 1, AT_ONCE, AT_ONCE_AND_MORE] {
             let file = File::open("/dev/null").expect("every host has it");
             let sending = vec![file.as_fd(); count];
             one.send(&sending).expect("they are sent");
-            one.say(&Word::Sockets(vec!["in.0".to_owned(); count])).expect("it is said");
-            one.say(&Word::Open).expect("it is said");
-            let Ok(Word::Sockets(names)) = other.hear(SAYING_LIMIT) else { panic!("the names come first") };
+            one.say(&Message::Sockets(vec!["in.0".to_owned(); count])).expect("it is said");
+            one.say(&Message::Open).expect("it is said");
+            let Ok(Message::Sockets(names)) = other.hear(SAYING_LIMIT) else { panic!("the names come first") };
             assert_eq!((names.len(), other.take_descriptors().len()), (count, count));
-            assert!(matches!(other.hear(SAYING_LIMIT), Ok(Word::Open)));
+            assert!(matches!(other.hear(SAYING_LIMIT), Ok(Message::Open)));
         }
     }
 
     #[test]
-    fn a_word_that_is_cut_off_is_heard_when_the_rest_has_come() {
+    fn a_message_that_is_cut_off_is_heard_when_the_rest_has_come() {
         let (mut one, mut other) = pair();
         one.stream.write_all(b"\"go").expect("room");
         assert_eq!(other.hear(Duration::from_millis(1)).expect_err("nothing yet").kind(), ErrorKind::TimedOut);
         one.stream.write_all(b"ne\"\n").expect("room");
-        assert!(matches!(other.hear(SAYING_LIMIT), Ok(Word::Gone)));
+        assert!(matches!(other.hear(SAYING_LIMIT), Ok(Message::Gone)));
         one.stream.write_all(b"nonsense\n").expect("room");
-        assert_eq!(other.hear(SAYING_LIMIT).expect_err("no word").kind(), ErrorKind::InvalidData);
+        assert_eq!(other.hear(SAYING_LIMIT).expect_err("no message").kind(), ErrorKind::InvalidData);
         drop(one);
         assert_eq!(other.hear(SAYING_LIMIT).expect_err("the end").kind(), ErrorKind::UnexpectedEof);
     }
 
     #[test]
-    fn who_hangs_up_hears_what_was_said_before_and_nothing_can_be_said_after() {
+    fn an_end_that_hangs_up_hears_what_was_said_before_and_nothing_can_be_said_after() {
         let (mut one, mut other) = pair();
         let error = other.hear_or_hang_up(Duration::from_millis(1)).expect_err("nothing is said");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert!(one.say(&Word::Gone).is_err(), "too late");
+        assert!(one.say(&Message::Gone).is_err(), "too late");
         let (mut one, mut other) = pair();
-        one.say(&Word::Gone).expect("in time");
+        one.say(&Message::Gone).expect("in time");
         other.stream.shutdown(Shutdown::Both).expect("it can be shut");
-        assert!(matches!(other.hear(SAYING_LIMIT), Ok(Word::Gone)), "what was said before is heard");
+        assert!(matches!(other.hear(SAYING_LIMIT), Ok(Message::Gone)), "what was said before is heard");
     }
 
     #[test]

@@ -24,12 +24,12 @@ const SCRIPT: &str = concat!(
 
 /// The document and its policy, as they are sent.
 #[derive(Debug)]
-pub(super) struct Page {
+pub(super) struct MetricsPage {
     text: String,
     policy: String,
 }
 
-impl Page {
+impl MetricsPage {
     pub(super) fn new() -> Self {
         let text = FRAME.replace("/*STYLE*/", STYLE).replace("/*REASONS*/", &reasons()).replace("/*SCRIPT*/", SCRIPT);
         let policy = format!(
@@ -69,13 +69,13 @@ mod tests {
 
     #[test]
     fn the_document_is_whole_and_names_nothing_outside_of_itself() {
-        let page = Page::new();
+        let page = MetricsPage::new();
         for mark in ["/*STYLE*/", "/*REASONS*/", "/*SCRIPT*/"] {
             assert_eq!(FRAME.matches(mark).count(), 1, "{mark}");
             assert!(!page.text().contains(mark), "{mark}");
         }
         assert!(page.text().contains(SCRIPT) && page.text().contains(STYLE));
-        // The name of a vocabulary is no address that anybody asks.
+        // The name of a vocabulary is no address that a browser loads.
         let outside = page.text().replace("http://www.w3.org/2000/svg", "");
         for what in ["http://", "https://", "//cdn", "@import", "url(", "innerHTML", "outerHTML", "document.write"] {
             assert!(!outside.contains(what), "{what}");
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_policy_allows_this_style_and_this_script_and_nothing_else() {
-        let policy = Page::new().policy;
+        let policy = MetricsPage::new().policy;
         assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
         assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
         assert!(!policy.contains("unsafe"), "{policy}");
