@@ -60,7 +60,7 @@ impl FileEnd {
         Self { at: now + wall.duration_since(read).unwrap_or_default(), wall, read: (read, now) }
     }
 
-    /// Whether it has come, by either clock, or cannot be told any more because the wall clock was set.
+    /// Whether it has come by either clock, or is unknown because the wall clock was set.
     pub(super) fn has_come(&self, clock: &WallClock, now: Instant) -> bool {
         let wall = clock.now();
         let (read, read_at) = self.read;

@@ -1,5 +1,5 @@
-//! Finished files are compressed: what is in them is there at every moment, whatever a crash leaves and whoever else
-//! does something to them.
+//! Finished files are compressed: their records are on the disk at every moment, whatever a crash leaves and whatever
+//! another program does to the files.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -165,7 +165,7 @@ fn a_file_that_was_changed_after_it_was_compressed_stays_beside_it() {
     subject.reopen_with(settings.clone());
     subject.until_compressed(1);
     subject.close();
-    // As somebody would who unpacks it to look for something, and writes to it.
+    // As an operator does who unpacks it to look for something, and writes to it.
     fs::write(&plain, "precious\nand more\n").expect("written");
     let line = format!("{} {}\n", plain.metadata().expect("there").ino(), plain.file_name().unwrap().to_str().unwrap());
     let list = path_of(&subject, ".log.udpd-index");
@@ -185,7 +185,7 @@ fn what_cannot_be_compressed_stays_as_it_is_and_counts_as_a_failure() {
     let mut subject = Subject::open("log", compressing(9));
     let settings = subject.file().settings.clone();
     let plain = finished_and_ended(&mut subject);
-    // Where it would be written first lies what nobody may replace.
+    // A directory is in the place of the temporary file.
     let name = format!(".{}.gz.udpd-new", plain.file_name().expect("a name").to_str().expect("UTF-8"));
     fs::create_dir(path_of(&subject, &name)).expect("made");
     subject.reopen_with(settings);
@@ -198,7 +198,7 @@ fn what_cannot_be_compressed_stays_as_it_is_and_counts_as_a_failure() {
 }
 
 #[test]
-fn who_locks_a_file_keeps_it_as_it_is_and_the_next_is_compressed() {
+fn a_locked_file_stays_as_it_is_and_the_next_is_compressed() {
     let mut subject = Subject::open("log", compressing(9));
     let settings = subject.file().settings.clone();
     let plain = finished_and_ended(&mut subject);

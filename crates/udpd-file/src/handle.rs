@@ -130,12 +130,11 @@ impl LogHandle {
         Ok(self.0.metadata()?.len())
     }
 
-    /// How many names it has: 0 after a removal.
+    /// How many names (hard links) it has: 0 after a removal.
     pub(super) fn names(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.nlink())
     }
 
-    /// Its inode number.
     pub(super) fn inode(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.ino())
     }

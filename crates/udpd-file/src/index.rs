@@ -1,17 +1,16 @@
-//! Which files were finished here, and in which order: what `keep` goes by.
+//! The list of the files that were finished here, in their order, by which `keep` removes the oldest.
 //!
-//! A directory does not tell. An mtime is what the last copy, the last `touch` or a wrong clock left; a date in a name
-//! is what the clock said then; and a name that looks like ours may be another sink's log or a file of another program.
-//! So a sink with `keep` or `compress` has a small file of its own beside its files, `.NAME.udpd-index`, with
-//! a line for each file: its inode number and its name. The lines stand in the order in which the files were finished,
-//! and nothing is ever removed that has no line there, whose name is not one that this sink gives, or whose inode
-//! number is another.
+//! A directory does not tell that. An mtime is set by the last copy, the last `touch` or a wrong clock; a date in a
+//! name comes from the clock; and a name that looks like ours may be another sink's log or a file of another program.
+//! So a sink with `keep` or `compress` has a small file of its own beside its files, `.NAME.udpd-index`, with a line
+//! for each file: its inode number and its name. The lines stand in the order in which the files were finished. A file
+//! is removed only if it has a line there, a name that this sink gives, and the same inode number.
 //!
 //! A line is written before a file gets its name: a crash in between leaves a line without a file, which is dropped,
 //! and never a file without a line. The compressed form of a file has a line of its own, and the place of the file in
-//! the order: one or both may be there. A crash in the middle of a line costs that line. If the index is removed, the
-//! files that it listed stay: they are counted in one warning and left alone. Lines of files that are gone are dropped,
-//! so the index is as long as what is kept.
+//! the order: one or both forms may exist. A crash in the middle of a line costs that line. If the index is removed,
+//! the files that it listed stay: they are counted in one warning and left alone. Lines of files that are gone are
+//! dropped, so the index is as long as what is kept.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -26,10 +25,10 @@ use udpd_base::os::owned;
 /// The first line, so that no other file is taken for an index.
 const HEADER: &str = "udpd index 1\n";
 
-/// What is longer is not an index.
+/// A longer file is not an index.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// It is written anew when it has more lines that say nothing any more than lines that do, and than this.
+/// The index is rewritten when it has more stale lines than valid ones, and more than this.
 const STALE_LINES_MAX: usize = 64;
 
 /// The longest name of a file.
@@ -38,24 +37,24 @@ const NAME_BYTES_MAX: usize = 255;
 /// A file that was finished here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct IndexEntry {
-    /// Below the directory of the index, without what a compressed form has behind it.
+    /// Its path below the directory of the index, without the suffix of a compressed form.
     name: String,
-    /// Its number as it was written.
+    /// The inode of the plain file.
     plain: Option<u64>,
-    /// And as it is compressed.
+    /// The method and inode of its compressed form.
     compressed: Option<(Method, u64)>,
     /// An earlier run has listed it.
     is_from_before: bool,
 }
 
-/// A finished file that is there.
+/// A finished file that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FinishedFile {
-    /// As it was written.
+    /// The file as it was written.
     pub(super) plain: Option<FinishedForm>,
-    /// As it is compressed.
+    /// The compressed form.
     pub(super) compressed: Option<FinishedForm>,
-    /// An earlier run has finished it, or has left it unfinished.
+    /// An earlier run has listed it, and may have left it unfinished.
     pub(super) is_from_before: bool,
 }
 
@@ -68,7 +67,7 @@ pub(super) struct FinishedForm {
 }
 
 impl FinishedFile {
-    /// The forms that are there.
+    /// The forms that exist.
     pub(super) fn forms(&self) -> impl Iterator<Item = &FinishedForm> {
         self.plain.iter().chain(&self.compressed)
     }
@@ -86,12 +85,12 @@ pub(super) struct Index {
     directory: PathBuf,
     /// The oldest first, each name once.
     entries: Vec<IndexEntry>,
-    /// How many lines the file has; `None`: it must be written anew before anything is added.
+    /// How many lines the file has; `None`: it must be rewritten before a line is added.
     lines: Option<usize>,
 }
 
 impl Index {
-    /// Reads what an earlier run has left. An error means that something else is in its place.
+    /// Reads the index of an earlier run. An error means that something else is in its place.
     pub(super) fn open(name: &FileName) -> io::Result<Self> {
         let (directory, _) = name.below_fixed();
         let path = Self::path_of(name);
@@ -124,7 +123,7 @@ impl Index {
         }
     }
 
-    /// A file is about to get this name, or has it and goes on; it is the newest.
+    /// Lists a file that is about to get this name, or that has it and is written again, as the newest.
     pub(super) fn add(&mut self, path: &Path, inode: u64) -> io::Result<()> {
         let Some(name) = self.below(path) else { return Ok(()) };
         if self.entries.last().is_some_and(|last| last.name == name && last.plain == Some(inode)) {
@@ -135,16 +134,16 @@ impl Index {
         self.append(&name, &name, inode)
     }
 
-    /// The names that a file was about to get before and has not got: a disk that refuses each try would make one more
-    /// of them each second.
+    /// Drops the names that a file was about to get and has not got: a disk that refuses each attempt would add one
+    /// each second.
     fn forget_unused_names(&mut self, inode: u64) {
         let directory = &self.directory;
-        let is_gone = |name: &str| look(directory.join(name), inode).is_err();
+        let is_gone = |name: &str| find(directory.join(name), inode).is_err();
         let of_it = self.entries.iter_mut().filter(|entry| entry.plain == Some(inode));
         of_it.filter(|entry| is_gone(&entry.name)).for_each(|entry| entry.plain = None);
     }
 
-    /// The compressed form of the file of this path is about to get its name.
+    /// Lists the compressed form of the file of this path, which is about to get its name.
     pub(super) fn add_compressed(&mut self, plain: &Path, method: Method, inode: u64) -> io::Result<()> {
         let Some(name) = self.below(plain) else { return Ok(()) };
         self.enter_compressed(&name, method, inode);
@@ -156,7 +155,7 @@ impl Index {
         let line = format!("{inode} {form}\n");
         let most = STALE_LINES_MAX.max(self.entries.len());
         if let Some(lines) = self.lines.filter(|lines| lines.saturating_sub(self.entries.len()) <= most) {
-            // A part of a line that could not be written whole would tear the next one, too.
+            // A line that was written in part would damage the next one too.
             self.lines = None;
             match open_index(&self.path, OpenOptions::new().read(true).append(true)) {
                 Ok(mut file) => {
@@ -164,26 +163,26 @@ impl Index {
                     self.lines = Some(lines + 1);
                     return Ok(());
                 }
-                // The index was removed. What it listed is still known.
+                // The index was removed, but its entries are still in memory.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
-        self.write_anew(name)
+        self.rewrite(name)
     }
 
-    /// Whether this file, by this name, was finished here.
+    /// Whether this file was finished here under this name.
     pub(super) fn has(&self, path: &Path, inode: u64) -> bool {
         let name = self.below(path);
         self.entries.iter().any(|entry| entry.plain == Some(inode) && Some(&entry.name) == name.as_ref())
     }
 
-    /// The finished files, the oldest first. Those that are gone, or that are others by now, are forgotten.
+    /// The finished files, the oldest first. Entries of files that are gone or replaced are dropped.
     pub(super) fn present(&mut self) -> Vec<FinishedFile> {
         self.present_but(None)
     }
 
-    /// The same without asking for the files of one name, which may not have it yet.
+    /// The same, but keeps the entries of one name without a check, because its files may not have it yet.
     fn present_but(&mut self, pending: Option<&str>) -> Vec<FinishedFile> {
         let mut found = Vec::with_capacity(self.entries.len());
         let directory = &self.directory;
@@ -194,13 +193,13 @@ impl Index {
             let path = directory.join(&entry.name);
             let (mut plain, mut compressed) = (None, None);
             if let Some(inode) = entry.plain {
-                plain = look(path.clone(), inode).unwrap_or_else(|()| {
+                plain = find(path.clone(), inode).unwrap_or_else(|()| {
                     entry.plain = None;
                     None
                 });
             }
             if let Some((method, inode)) = entry.compressed {
-                compressed = look(method.path_of(&path), inode).unwrap_or_else(|()| {
+                compressed = find(method.path_of(&path), inode).unwrap_or_else(|()| {
                     entry.compressed = None;
                     None
                 });
@@ -213,15 +212,15 @@ impl Index {
         found
     }
 
-    /// How many files are named as if they had been finished here, and are not listed.
+    /// How many files have names like finished ones, and are not listed.
     pub(super) fn unlisted(&self, current: &Path) -> usize {
         let listed: HashSet<&str> = self.entries.iter().map(|entry| entry.name.as_str()).collect();
         let is_listed = |path: &Path| self.below(path).is_some_and(|name| listed.contains(name.as_str()));
         self.name.finished().iter().filter(|path| *path != current && !is_listed(path)).count()
     }
 
-    /// Where the index of a path is. A path with codes has one for all moments, above the first directory with a code;
-    /// what is below is made a name by writing `%-` for each slash, which is no code.
+    /// The path of the index. A path with codes has one index, above the first directory with a code; the rest becomes
+    /// its name, with `%-`, which is no code, in place of each slash.
     pub(super) fn path_of(name: &FileName) -> PathBuf {
         let (directory, below) = name.below_fixed();
         let mut file = format!(".{}.udpd-index", below.replace('/', "%-"));
@@ -231,7 +230,7 @@ impl Index {
         directory.join(file)
     }
 
-    /// The path whose index this would be; none where that cannot be told from its name.
+    /// The path whose index this is; `None` if its name does not tell.
     pub(super) fn pattern_of(index: &Path) -> Option<String> {
         let below = index.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".udpd-index")?.replace("%-", "/");
         index.parent()?.join(below).to_str().map(str::to_owned)
@@ -241,7 +240,7 @@ impl Index {
         &self.path
     }
 
-    /// Forces it to the disk, if there is one.
+    /// Syncs the index, if there is one.
     pub(super) fn sync(&self) -> io::Result<()> {
         match open(&self.path, OpenOptions::new().read(true)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -253,7 +252,7 @@ impl Index {
         path.strip_prefix(&self.directory).ok()?.to_str().map(str::to_owned)
     }
 
-    /// A file as it was written. A compressed one of before may have had the same name, where that comes again.
+    /// Adds a plain file. Where names repeat, an older compressed file may have the same name.
     fn enter(&mut self, name: &str, inode: u64) {
         self.entries.iter_mut().filter(|entry| entry.name == name).for_each(|entry| entry.plain = None);
         self.entries.retain(|entry| entry.plain.is_some() || entry.compressed.is_some());
@@ -261,7 +260,7 @@ impl Index {
         self.entries.push(IndexEntry { name, plain, compressed: None, is_from_before: false });
     }
 
-    /// The compressed form of a file has the place of that.
+    /// Adds the compressed form of a file, in the place of that file.
     fn enter_compressed(&mut self, name: &str, method: Method, inode: u64) {
         let compressed = Some((method, inode));
         let is_same = |other: &IndexEntry| other.name == name && other.compressed.is_some_and(|(own, _)| own == method);
@@ -275,9 +274,9 @@ impl Index {
         self.entries.retain(|entry| entry.plain.is_some() || entry.compressed.is_some());
     }
 
-    /// Beside it first, so that there is a whole one at every moment. The files of the name `pending` may not have it
-    /// yet.
-    fn write_anew(&mut self, pending: &str) -> io::Result<()> {
+    /// Rewrites the index: beside it first, so that a complete one exists at every moment. The files of the name
+    /// `pending` may not have it yet.
+    fn rewrite(&mut self, pending: &str) -> io::Result<()> {
         self.present_but(Some(pending));
         let mut text = HEADER.to_owned();
         let mut lines = 0;
@@ -293,7 +292,7 @@ impl Index {
         beside.push(".new");
         let beside = PathBuf::from(beside);
         let mut file = match open(&beside, OpenOptions::new().write(true).create_new(true)) {
-            // Left by a crash, if it is ours.
+            // If it is ours, a crash has left it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 open_index(&beside, OpenOptions::new().read(true))?;
                 fs::remove_file(&beside)?;
@@ -312,8 +311,8 @@ impl Index {
     }
 }
 
-/// A file, if it is there and is the one with this number; an error where it is gone or another one.
-fn look(path: PathBuf, inode: u64) -> Result<Option<FinishedForm>, ()> {
+/// A file, if it exists and has this inode; an error if it is gone or another one.
+fn find(path: PathBuf, inode: u64) -> Result<Option<FinishedForm>, ()> {
     match path.symlink_metadata() {
         Ok(metadata) if metadata.is_file() && metadata.ino() == inode => {
             Ok(Some(FinishedForm { path, inode, bytes: metadata.len() }))
@@ -333,8 +332,8 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     owned::open_as(path, options, 0o640)
 }
 
-/// Opens a file that begins as an index does, or was torn in its first line, and refuses any other. The next read
-/// begins behind that line.
+/// Opens a file that begins like an index, perhaps with a torn first line, and refuses any other. The next read begins
+/// after that line.
 fn open_index(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = open(path, options)?;
     let mut beginning = Vec::new();
@@ -345,7 +344,7 @@ fn open_index(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     }
 }
 
-/// The lines of an index, and whether it is whole up to its last byte.
+/// The lines of an index, and whether its last line is complete.
 fn read(path: &Path) -> io::Result<(Vec<u8>, bool)> {
     let mut file = open_index(path, OpenOptions::new().read(true))?;
     let mut body = Vec::new();

@@ -1,4 +1,4 @@
-//! What is listed, in which order, and what is forgotten, whatever a crash or somebody else does to the index.
+//! What is listed, in which order, and what is forgotten, whatever a crash or another program does to the index.
 
 use std::time::Duration;
 

@@ -117,7 +117,7 @@ mod tests {
     use udpd_base::format::Boundary;
 
     #[test]
-    fn who_moves_or_removes_a_file_is_heard_at_once_and_who_writes_it_is_not() {
+    fn a_move_or_a_removal_is_reported_at_once_and_a_write_is_not() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("log");
         let mut handle = LogHandle::open(&path, Boundary::Newline).expect("opened");

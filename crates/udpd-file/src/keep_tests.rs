@@ -1,5 +1,5 @@
-//! What is kept and what is removed, whatever others have put beside it and whatever the clock says; and that files
-//! begin on time whatever is done to the clock.
+//! Which finished files are removed, whatever other programs put beside them and whatever the clock says; and that
+//! files begin on time however the clock is set.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ impl Subject {
         self.file().keeper.request(KeeperRequest::FinishFull(generation));
         self.until("the next file", |file| file.generation > generation);
         // Whatever is asked for next is done after what was finished has been put away.
-        let answer = self.reopener.ask().expect("somebody to ask");
+        let answer = self.reopener.ask().expect("a keeper");
         answer.recv().expect("an answer");
     }
 
@@ -121,7 +121,7 @@ fn a_time_of_change_decides_nothing() {
 }
 
 #[test]
-fn who_locks_a_finished_file_keeps_it_and_the_others_are_removed_as_ever() {
+fn a_finished_file_that_is_locked_stays_and_the_others_are_removed() {
     let mut subject = Subject::open("log", keeping(1));
     subject.finish_with("1");
     let first = subject.logs().into_iter().find(|(_, text)| text == "1\n").expect("finished").0;
@@ -146,13 +146,13 @@ fn without_its_index_nothing_is_removed_that_cannot_be_proven() {
     subject.finish_with("2");
     subject.finish_with("3");
     assert_eq!(subject.contents(), ["1", "3"]);
-    fs::write(&index, "somebody else's").expect("written");
+    fs::write(&index, "of another program").expect("written");
     subject.finish_with("4");
     subject.restart();
     subject.finish_with("5");
     subject.close();
     assert_eq!(subject.contents(), ["1", "4", "5"]);
-    assert_eq!(fs::read(&index).expect("there"), b"somebody else's");
+    assert_eq!(fs::read(&index).expect("there"), b"of another program");
 }
 
 #[test]

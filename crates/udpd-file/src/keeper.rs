@@ -28,7 +28,7 @@ use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::OpenContext;
 
-pub use super::mailbox::{Reopened, Reopener};
+pub use super::mailbox::{FileReopener, Reopened};
 
 /// How often a file that cannot be written is tried again.
 const RETRY: Duration = Duration::from_millis(250);
@@ -163,11 +163,16 @@ impl FileKeeper {
     }
 
     /// Starts the thread, and the compressor if a file needs it, on these cores if any are given.
-    pub fn start(self, registry: &ThreadRegistry, compressor: &Compressor, cores: &[usize]) -> io::Result<Reopener> {
+    pub fn start(
+        self,
+        registry: &ThreadRegistry,
+        compressor: &Compressor,
+        cores: &[usize],
+    ) -> io::Result<FileReopener> {
         let compresses = self.entries.iter().flatten().any(|entry| entry.files.compresses());
         let jobs = compresses.then(|| compressor.engage(registry, cores)).transpose()?;
         let Self { context, entries, inbox, requests, reopeners, reports, watch } = self;
-        let reopener = Reopener(Arc::downgrade(&inbox));
+        let reopener = FileReopener(Arc::downgrade(&inbox));
         let work = KeeperThread {
             entries,
             requests,

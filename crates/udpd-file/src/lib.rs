@@ -31,5 +31,5 @@ pub mod template;
 
 pub use compress::Compressor;
 pub use handle::make_directory;
-pub use keeper::{FileKeeper, Reopened, Reopener};
+pub use keeper::{FileKeeper, FileReopener, Reopened};
 pub use settings::{FileSettings, Keep, Rotate, Sync};

@@ -1,14 +1,13 @@
-//! Who writes a file. Two daemons on one file would tear each other's records, so each file is locked by the one that
-//! writes it.
+//! The lock on a file. Two daemons on one file would tear each other's records, so the writer of a file locks it.
 //!
 //! The lock is one of an open file description (`F_OFD_SETLK`), for writing, over the whole file. It was chosen over
 //! `flock` because that is what readers use: `flock -s log cat` must not keep a daemon from starting, and on a local
-//! file system the two kinds do not see each other. It was chosen over the classic record lock because that one is the
-//! process's: two sinks of one daemon would not see each other, and the first to close any descriptor of the file would
-//! lose it for both. The kernel lets go of it when the last descriptor is closed. Nothing has to be unlocked, so no
-//! unlock can fail.
+//! file system the two kinds do not see each other. It was chosen over the classic record lock because that one belongs
+//! to the process: two sinks of one daemon would not see each other, and the first to close any descriptor of the file
+//! would release it for both. The kernel releases the lock when the last descriptor is closed. Nothing has to be
+//! unlocked, so no unlock can fail.
 //!
-//! A file system without locks does not keep a log from being written; it costs one warning.
+//! On a file system without locks the log is written all the same, after one warning.
 
 use std::fs::{File, TryLockError};
 use std::io;

@@ -173,9 +173,9 @@ impl ReportReceiver for KeeperInbox {
 
 /// Asks the keeper to reopen the files of its sink.
 #[derive(Debug, Clone)]
-pub struct Reopener(pub(super) Weak<KeeperInbox>);
+pub struct FileReopener(pub(super) Weak<KeeperInbox>);
 
-impl Reopener {
+impl FileReopener {
     /// The answer comes when the old files are closed, or never if the sink has ended.
     pub fn ask(&self) -> Option<Receiver<Reopened>> {
         let inbox = self.0.upgrade()?;

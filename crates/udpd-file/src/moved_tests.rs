@@ -1,4 +1,4 @@
-//! Files that somebody else moves, removes, or has a new one begun for: nothing is lost to who can still read it.
+//! Files that another process moves or removes, and reopening: no record is lost that a process can still read.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ impl Subject {
 }
 
 #[test]
-fn a_file_that_somebody_moves_is_left_to_them_and_the_path_leads_to_a_new_one() {
+fn a_file_that_is_moved_is_closed_and_the_path_leads_to_a_new_one() {
     let mut subject = Subject::open("log", PLAIN);
     assert!(subject.write("before"));
     fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
@@ -50,7 +50,7 @@ fn a_file_that_somebody_moves_is_left_to_them_and_the_path_leads_to_a_new_one() 
 fn a_directory_that_is_removed_is_made_again() {
     let mut subject = Subject::open("deep/log", PLAIN);
     assert!(subject.write("lost with its directory"));
-    // Whoever is slow finds the next file in it already.
+    // If this is slow, the next file is in it already.
     while fs::remove_dir_all(path_of(&subject, "deep")).is_err() {}
     subject.file().keeper.request(KeeperRequest::Look);
     subject.until("a new file", |file| {
@@ -62,7 +62,7 @@ fn a_directory_that_is_removed_is_made_again() {
 }
 
 #[test]
-fn an_order_about_a_file_that_was_given_up_meanwhile_changes_nothing() {
+fn a_request_about_a_file_that_is_closed_already_changes_nothing() {
     let mut subject = Subject::open("log", PLAIN);
     for round in 0..20 {
         assert!(subject.write("before"), "round {round}");
@@ -90,7 +90,7 @@ fn an_order_about_a_file_that_was_given_up_meanwhile_changes_nothing() {
 }
 
 #[test]
-fn what_a_file_holds_that_somebody_has_moved_is_forced_to_the_disk_too() {
+fn a_file_that_was_moved_is_synced_too() {
     let mut subject = Subject::open("log", FileSettings { sync: Sync::WhenFinished, ..PLAIN });
     assert!(subject.write("before"));
     let ledger = Arc::clone(&subject.file().ledger);
@@ -132,7 +132,7 @@ fn a_file_that_is_moved_while_nothing_comes_does_not_get_the_next_datagram() {
     let mut subject = Subject::open("log", PLAIN);
     assert!(subject.write("before"));
     fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
-    // Nobody asks the keeper to look, and nothing is written.
+    // No request to look comes, and nothing is written.
     subject.until_in_place();
     assert!(subject.write("after"));
     subject.close();
@@ -141,12 +141,12 @@ fn a_file_that_is_moved_while_nothing_comes_does_not_get_the_next_datagram() {
 }
 
 #[test]
-fn while_no_other_file_can_be_begun_one_that_was_moved_is_written_on() {
+fn while_no_other_file_can_be_begun_a_moved_one_is_written_on() {
     let mut subject = Subject::open("log", PLAIN);
     assert!(subject.write("1"));
     fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
     fs::create_dir(path_of(&subject, "log")).expect("in the way");
-    let answer = subject.reopener.ask().expect("somebody to ask");
+    let answer = subject.reopener.ask().expect("a keeper");
     let refused = answer.recv().expect("an answer").refused;
     assert!(refused.len() == 1 && refused[0].contains("/log: "), "{refused:?}");
     assert!(subject.write("2"), "its reader still gets it");
@@ -159,7 +159,7 @@ fn while_no_other_file_can_be_begun_one_that_was_moved_is_written_on() {
 }
 
 #[test]
-fn while_no_other_file_can_be_begun_one_that_was_removed_takes_nothing_that_nobody_could_read() {
+fn while_no_other_file_can_be_begun_a_removed_one_takes_nothing() {
     let mut subject = Subject::open("log", PLAIN);
     assert!(subject.write("gone with its file"));
     fs::create_dir(path_of(&subject, "other")).expect("made");
@@ -200,10 +200,10 @@ fn what_is_written_to_a_file_after_its_removal_is_doubtful() {
 }
 
 #[test]
-fn a_file_that_nobody_has_moved_stays_when_files_are_reopened() {
+fn a_file_that_was_not_moved_stays_when_files_are_reopened() {
     let mut subject = Subject::open("log", PLAIN);
     assert!(subject.write("before"));
-    let answer = subject.reopener.ask().expect("somebody to ask").recv().expect("an answer");
+    let answer = subject.reopener.ask().expect("a keeper").recv().expect("an answer");
     assert_eq!(answer, Reopened { stayed: 1, ..Reopened::default() });
     assert!(subject.write("after"));
     subject.close();
@@ -216,7 +216,7 @@ fn reopening_is_done_when_the_old_file_is_closed_and_synced_and_not_before() {
     let mut subject = Subject::open("log", FileSettings { sync: Sync::WhenFinished, ..PLAIN });
     assert!(subject.write("before"));
     fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
-    let answer = subject.reopener.ask().expect("somebody to ask");
+    let answer = subject.reopener.ask().expect("a keeper");
     subject.file().note_written(0);
     while path_of(&subject, "log").symlink_metadata().is_err() {
         thread::yield_now();
@@ -230,7 +230,7 @@ fn reopening_is_done_when_the_old_file_is_closed_and_synced_and_not_before() {
 }
 
 #[test]
-fn what_somebody_puts_in_the_place_of_a_file_is_never_renamed() {
+fn a_foreign_file_in_the_place_of_ours_is_never_renamed() {
     let mut subject = Subject::open("log", rotating(1));
     fs::write(path_of(&subject, "new"), "theirs\n").expect("written");
     fs::rename(path_of(&subject, "new"), path_of(&subject, "log")).expect("replaced");

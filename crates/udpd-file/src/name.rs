@@ -4,7 +4,7 @@
 //! it is finished: the moment of that is appended, and a number if that name is taken. Names come from the
 //! configuration and the clock alone, never from a datagram. All times are UTC.
 //!
-//! The clock may be wrong, and may be set. It only ever gives names: which of two files is older no name says, see
+//! The clock may be wrong, and may be set. It only gives names; a name does not tell which of two files is older, see
 //! `index`.
 
 use std::fs;
@@ -16,8 +16,8 @@ use super::compress::is_temporary_of;
 use udpd_base::codec::Method;
 use udpd_base::text::units::CalendarTime;
 
-/// Each code, how many digits stand for it, how often they change, in seconds, and what they can be. Months and years
-/// change at midnight, too.
+/// Each code, its number of digits, how often it changes, in seconds, and its range. Months and years change at
+/// midnight too.
 const CODES: [(char, usize, u64, RangeInclusive<u64>); 6] = [
     ('Y', 4, DAY, 1970..=9999),
     ('m', 2, DAY, 1..=12),
@@ -40,7 +40,7 @@ pub(super) struct FileName {
 }
 
 impl FileName {
-    /// `every` begins a new file at its multiples as well; zero does not.
+    /// A new file also begins at the multiples of `every`, unless that is zero.
     pub(super) fn new(pattern: String, every: Duration) -> Self {
         // Without doubled slashes and dots, so that every name below a directory is spelled in one way.
         let pattern = Path::new(&pattern).components().collect::<PathBuf>().to_string_lossy().into_owned();
@@ -67,8 +67,7 @@ impl FileName {
         PathBuf::from(path)
     }
 
-    /// The next moment at which a file that was begun at `seconds` must be looked at: its name or its period ends.
-    /// `None`: never.
+    /// The next moment at which the name or the period of a file that was begun at `seconds` may end. `None`: never.
     pub(super) fn ends(&self, seconds: u64) -> Option<u64> {
         let used = CODES.iter().filter(|(code, ..)| self.pattern.contains(&format!("%{code}")));
         let used = used.map(|(_, _, unit, _)| *unit);
@@ -85,15 +84,15 @@ impl FileName {
         self.pattern.contains('%')
     }
 
-    /// The deepest directory that is the same at every moment, and what the path is below it.
+    /// The deepest directory without codes, and the rest of the path.
     pub(super) fn below_fixed(&self) -> (PathBuf, &str) {
         let before_code = &self.pattern[..self.pattern.find('%').unwrap_or(self.pattern.len())];
         let slash = before_code.rfind('/').map_or(0, |slash| slash + 1);
         (PathBuf::from(&self.pattern[..slash]), self.pattern[slash..].trim_start_matches('/'))
     }
 
-    /// Whether a file of this path, named as it is below [`FileName::below_fixed`], can be one that was finished here:
-    /// a moment that exists stands for every code, or was appended.
+    /// Whether a file with this path below [`FileName::below_fixed`] can be one that was finished here: a valid moment
+    /// stands for every code, or was appended.
     pub(super) fn is_finished(&self, below: &str) -> bool {
         match matches(self.below_fixed().1, below) {
             // A file whose path has codes is finished as it is; one without must have been renamed.
@@ -103,7 +102,7 @@ impl FileName {
         }
     }
 
-    /// What a finished file was called while it was written, where that can be told from its name.
+    /// The path of a finished file while it was written, if its name tells.
     pub(super) fn before_finishing(&self, path: &Path) -> Option<PathBuf> {
         let (directory, pattern) = self.below_fixed();
         let below = path.strip_prefix(&directory).ok()?.to_str()?;
@@ -111,17 +110,17 @@ impl FileName {
         Some(directory.join(&below[..below.len() - behind.len()]))
     }
 
-    /// The files that can have been finished here, wherever the codes of the path have led.
+    /// The files that can have been finished here, at any moment.
     pub(super) fn finished(&self) -> Vec<PathBuf> {
         self.collect(&|_, name| Some(name.to_owned()))
     }
 
-    /// The same for those of which a compressed form has been begun.
+    /// The same for files that have a temporary file of a compressed form.
     pub(super) fn begun_to_be_compressed(&self) -> Vec<PathBuf> {
         self.collect(&|directory, name| Some(format!("{directory}{}", is_temporary_of(name.strip_prefix(directory)?)?)))
     }
 
-    /// The files that can have been finished here, as `of` finds them by what lies there: a directory and the whole.
+    /// The files that can have been finished here, as `of` finds them by a directory and a name below the fixed one.
     fn collect(&self, of: &dyn Fn(&str, &str) -> Option<String>) -> Vec<PathBuf> {
         let (directory, below) = self.below_fixed();
         let mut found = Vec::new();
@@ -153,15 +152,14 @@ impl FileName {
         }
     }
 
-    /// The directories above `path` that the clock has named, the deepest first.
+    /// The directories above `path` with codes in their names, the deepest first.
     pub(super) fn dated_directories<'p>(&self, path: &'p Path) -> impl Iterator<Item = &'p Path> {
         let fixed = self.below_fixed().0.components().count();
         path.ancestors().skip(1).take_while(move |directory| directory.components().count() > fixed)
     }
 }
 
-/// The names that a file at `path` can get when it is finished at a moment. What has a compressed form by now has had
-/// its name.
+/// The names that a file at `path` can get when it is finished at a moment, except those that compressed files have.
 pub(super) fn finished_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
     let is_free = |name: &PathBuf| Method::ALL.iter().all(|method| method.path_of(name).symlink_metadata().is_err());
     moment_names(path, seconds).filter(is_free)
@@ -181,8 +179,8 @@ fn moment_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Whether this can stand behind the path of a file when it is finished: the moment of that where it was renamed, what
-/// a compressed form has, or what is said of one that was set aside.
+/// Whether this can follow the path of a finished file: the moment if it was renamed, the suffix of a compressed form,
+/// or that of a file that was set aside.
 pub(super) fn is_behind_finished(text: &str) -> bool {
     let ends = Method::ALL.iter().map(|method| method.suffix()).chain([".failed", ".torn"]);
     let plain = ends.filter_map(|end| text.strip_suffix(end)).next().unwrap_or(text);
@@ -196,12 +194,8 @@ fn is_suffix(text: &str) -> bool {
         || number.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// What is left of `text` behind what `pattern` stands for, with numbers for its codes that they can be.
-pub(super) fn behind<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
-    matches(pattern, text)
-}
-
-fn matches<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
+/// The rest of `text` after a match of `pattern`, whose codes stand for numbers in their range.
+pub(super) fn matches<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
     let mut rest = text;
     let mut pattern = pattern.chars();
     while let Some(character) = pattern.next() {

@@ -1,6 +1,6 @@
 //! Repair after a crash: a torn record at the end of a file is moved beside it before anything is appended.
 //!
-//! A file that holds something else than records of the sink's format has no end that could be told, and is refused.
+//! In a file of another format no end of a record can be recognized, so it is refused.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -9,14 +9,14 @@ use std::path::Path;
 use super::handle::append_to;
 use udpd_base::format::Boundary;
 
-/// How far back the end of an existing file of lines is searched for its last whole line, and how much of a file of
-/// blocks is read at once. No record is as long.
+/// How far from its end an existing file of lines is searched for its last whole line, and how much of a file of blocks
+/// is read at once. No record is as long.
 const REPAIR_BYTES: u64 = 1 << 20;
 
 /// How every capture begins: the type of its first block, the same in either byte order.
 const CAPTURE_BEGINS: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// Refuses to go on with a file of another format, which would be taken for one with a torn end.
+/// Refuses a file of another format, which would look like one with a torn end.
 pub(super) fn check_format(mut file: &File, boundary: Boundary) -> io::Result<()> {
     let mut beginning = Vec::new();
     file.seek(SeekFrom::Start(0))?;
@@ -50,7 +50,7 @@ pub(super) fn torn_end(file: &File, boundary: Boundary) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Moves it beside the file, which no other process writes.
+/// Moves the torn end beside the file, which no other process writes.
 pub(super) fn move_aside(file: &File, path: &Path, torn: &[u8]) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".torn");
@@ -65,7 +65,7 @@ pub(super) fn move_aside(file: &File, path: &Path, torn: &[u8]) -> io::Result<()
     Ok(())
 }
 
-/// What follows the last line end. A file whose last mebibyte has no line end at all is not one of ours and is refused.
+/// What follows the last line end. A file whose last mebibyte has no line end at all is not ours and is refused.
 fn torn_line(mut file: &File) -> io::Result<Vec<u8>> {
     let length = file.metadata()?.len();
     let looked_at = length.min(REPAIR_BYTES);

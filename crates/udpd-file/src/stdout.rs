@@ -1,10 +1,10 @@
-//! Records on standard output, or on any stream that cannot be opened again. When its reader is gone for good, the sink
-//! says that it is closed and the daemon ends: it has no reader left.
+//! Records on standard output, which cannot be opened again. When its reader has ended, the sink reports that it is
+//! closed, and the daemon ends.
 //!
-//! A reader that is there and does not read makes the consumer wait. A call that waits in the kernel says nothing of
-//! what a pipe has taken of it, and the daemon may end before it returns. So udpd asks first whether there is room, and
-//! then gives a pipe no more than it takes without waiting: what it has taken counts as delivered whatever comes.
-//! Waiting is not switched off, because the stream belongs to others as well.
+//! A reader that does not read makes the consumer wait. A call that waits in the kernel does not tell how much the pipe
+//! has taken, and the daemon may end before it returns. So udpd asks first whether there is room, and then gives a pipe
+//! no more than it takes without waiting: that counts as delivered whatever follows. The stream is not made
+//! nonblocking, because other processes use it too.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -30,10 +30,10 @@ use udpd_base::sink::settings::{AnySettings, Differs, Needs, OpenedSink, Opening
 use udpd_base::sink::settings::{Scheme, WrittenSink};
 use udpd_base::sink::{ConsumerFeeders, Sink};
 
-/// How long a stream that takes nothing is waited for at once. What it has taken until then is counted.
+/// How long one wait for a stream that takes nothing lasts. What it has taken until then is counted.
 const PATIENCE_MS: u8 = 100;
 
-/// What a pipe or a socket takes whole when it says that it has room.
+/// What a pipe or a socket takes whole when it has room.
 const PIECE_BYTES: usize = libc::PIPE_BUF;
 
 settings! {
@@ -126,18 +126,18 @@ impl OutboxDestination for StdStream {
         match poll(&mut asked, PollTimeout::from(PATIENCE_MS)) {
             Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
             Err(Errno::EINTR) => Err(io::ErrorKind::Interrupted.into()),
-            // Who cannot be asked is written to, and says what is wrong.
+            // If the poll fails, the write returns the error.
             Ok(_) | Err(_) => self.file.write(&bytes[..bytes.len().min(self.piece_bytes)]),
         }
     }
 
-    // Also if another process with the same pipe has made it nonblocking.
+    // Another process with the same pipe may have made it nonblocking.
     fn is_slow(&self, error: &io::Error) -> bool {
         error.kind() == io::ErrorKind::WouldBlock
     }
 
     fn take_back(&mut self, _bytes: usize) -> io::Result<()> {
-        // What a pipe has taken is gone; its reader is gone too, or the write had not failed.
+        // A write to a pipe fails only if its reader has ended, so no process reads what the pipe has taken.
         Ok(())
     }
 }

@@ -1,13 +1,13 @@
-//! Paths with names to be filled in: `/var/log/udpd/{listener}-{consumer}.log`.
+//! Paths with placeholders: `/var/log/udpd/{listener}-{consumer}.log`.
 //!
-//! Placeholders, six codes for the time and no escapes. A brace that is not a placeholder is refused rather than taken
-//! literally, because a file called `{lane].log` is never what was meant. The codes for the time, and what a datagram
-//! fills in, are left in place: the sink fills them in whenever it begins a file.
+//! There are placeholders, six codes for the time and no escapes. A brace that is not a placeholder is refused rather
+//! than taken literally, because a file called `{lane].log` is never what was meant. The codes for the time, and the
+//! placeholders for the addresses of a datagram, stay in the path: the sink fills them in when it begins a file.
 
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::advice::nearest;
 
-/// What stands for each placeholder.
+/// The values of the placeholders of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathNames<'n> {
     /// `{listener}`
@@ -25,7 +25,7 @@ const TIME_CODES: [&str; 6] = ["%Y", "%m", "%d", "%H", "%M", "%S"];
 
 const PLACEHOLDERS: [&str; 7] = ["listener", "lane", "consumer", "sink", "source", "source_port", "destination"];
 
-/// What a datagram fills in. These are left in place by [`expand`].
+/// The placeholders that a datagram fills in. [`expand`] leaves them in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfDatagram {
     /// `{source}`, `{source/24}`, `{source/24/64}`: so many bits of an IPv4 and of an IPv6 address.
@@ -39,11 +39,11 @@ pub enum OfDatagram {
 /// All bits of an address of either family.
 pub const ALL_BITS: [u8; 2] = [32, 128];
 
-/// What the prefix of an IPv6 address is where only that of IPv4 is written: the network that a site gives a host.
+/// The prefix of an IPv6 address if only that of IPv4 is written: the network that a site gives a host.
 const V6_BITS_DEFAULT: u8 = 64;
 
 impl OfDatagram {
-    /// Reads what stands between braces; `None` where it is something else.
+    /// Reads the text between braces; `None` if it is something else.
     pub fn read(name: &str) -> Option<Self> {
         match name {
             "source_port" => Some(Self::SourcePort),
@@ -53,7 +53,7 @@ impl OfDatagram {
     }
 }
 
-/// The bits that `/24` or `/24/64` leave; all of them where nothing is written.
+/// The bits that `/24` or `/24/64` select; all of them without a prefix.
 fn prefix(text: &str) -> Option<[u8; 2]> {
     let mut parts = text.split('/');
     let (before, v4, v6) = (parts.next()?, parts.next(), parts.next());
@@ -74,7 +74,7 @@ pub fn is_by_datagram(template: &str) -> bool {
     template.split('{').skip(1).any(|tail| tail.split('}').next().is_some_and(|name| OfDatagram::read(name).is_some()))
 }
 
-/// True when it has to be known where a datagram was sent to.
+/// True when the destination of a datagram has to be known.
 pub fn needs_destination(template: &str) -> bool {
     has(template, "destination")
 }
@@ -133,9 +133,9 @@ pub fn check(template: &str) -> Result<(), ValueAdvice> {
     check_apart(template)
 }
 
-/// Refuses two placeholders of which a datagram fills in one, where one path could come of two pairs of values: a
-/// sender could have its datagrams written to the file of another. What stands between them must be in neither value,
-/// or in one at most where it is in no other pair.
+/// Refuses two placeholders of which a datagram fills in one, if two pairs of values could give one path: a sender
+/// could have its datagrams written to the file of another. The text between them must occur in neither value, or in
+/// one at most if the pair before is not doubtful.
 fn check_apart(template: &str) -> Result<(), ValueAdvice> {
     let parts: Vec<&str> = template.split('{').skip(1).collect();
     let pairs = parts.iter().zip(parts.iter().skip(1)).map(|(first, second)| {

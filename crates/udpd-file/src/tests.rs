@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::*;
-use crate::{Compressor, Keep, Reopener, Rotate};
+use crate::{Compressor, FileReopener, Keep, Rotate};
 use udpd_base::format::Format;
 use udpd_base::format::prefix::LinePrefix;
 use udpd_base::ledger::SinkTally;
@@ -39,12 +39,12 @@ pub(super) struct Subject {
     pub(super) directory: tempfile::TempDir,
     pub(super) tally: SinkTally,
     pub(super) clock: WallClock,
-    pub(super) reopener: Reopener,
+    pub(super) reopener: FileReopener,
     compressor: Compressor,
 }
 
 /// A file with a keeper of its own.
-fn open(settings: FileSettings, clock: &WallClock, compressor: &Compressor) -> io::Result<(LogFile, Reopener)> {
+fn open(settings: FileSettings, clock: &WallClock, compressor: &Compressor) -> io::Result<(LogFile, FileReopener)> {
     let encoder = Encoder::new(settings.format, scenes(1), |_| true);
     let mut keeper = FileKeeper::new(1, OpenContext::default())?;
     let file = LogFile::open(settings, encoder, clock.clone(), &mut keeper, Caller::default())?;

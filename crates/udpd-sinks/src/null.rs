@@ -1,4 +1,4 @@
-//! The sink that counts and forgets: what everything else costs is measured against it.
+//! The sink that counts and drops: the cost of everything else is measured against it.
 
 use udpd_base::exit::Failure;
 use udpd_base::handover::batch::LaneBatch;
@@ -9,7 +9,7 @@ use udpd_base::sink::settings::{Differs, Needs, OpenedSink, Opening, SinkSetting
 use udpd_base::sink::settings::{Scheme, WrittenSink};
 use udpd_base::sink::{Sink, deliver};
 
-/// Takes everything, keeps nothing, and has no settings.
+/// Counts every datagram as delivered, and has no settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct NullSink;
 

@@ -22,7 +22,7 @@ pub const SINK_TYPES: &[SinkType] = &[
     SinkType::of::<KafkaSettings>(),
 ];
 
-/// What a table says, where it is right, and which of its keys are written where.
+/// The settings of a table, if it is right, and which of its keys are written where.
 type Read<'a> = (Option<AnySettings>, WrittenKeys<'a>);
 
 /// One type of sink.
@@ -41,7 +41,7 @@ impl SinkType {
         Self { name: T::NAME, schemes: T::SCHEMES, keys: T::keys, read: read::<T> }
     }
 
-    /// The keys that it has besides those of every sink, under the path of the table.
+    /// Its keys besides those of every sink, under the path of the table.
     pub fn keys(&self, table: &str) -> Vec<KeyDeclaration> {
         (self.keys)(table)
     }

@@ -1,4 +1,4 @@
-//! A spill whose disk fails, and one in which somebody else has been. A descriptor that cannot do what is asked of it
+//! A spill whose disk fails, and one in which another program has been. A descriptor that cannot do what is asked of it
 //! stands for a disk that fails: one to be read from fails each write, one to be written to each read, and `/dev/full`
 //! has no room.
 
@@ -20,7 +20,7 @@ fn full() -> File {
 }
 
 /// Has the last segment use another file, and returns its own.
-fn replace_file(store: &mut Store, file: File) -> File {
+fn replace_file(store: &mut SpillStore, file: File) -> File {
     mem::replace(&mut store.segments.back_mut().expect("a segment").file, file)
 }
 
@@ -97,12 +97,12 @@ fn a_file_that_stands_where_the_next_segment_would_be_is_left_alone_and_passed_b
     let directory = TempDir::new().expect("a directory");
     let (mut store, _) = open(&directory);
     let in_the_way = segment::path(directory.path(), FIRST_NUMBER);
-    fs::write(&in_the_way, "somebody else's").expect("written");
+    fs::write(&in_the_way, "of another program").expect("written");
     let error = append(&mut store, 0, 0..10, 10).expect_err("it is in the way");
     assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
     store.write_out(|_, _| {}).expect("under the next number");
     assert_eq!(drain(&mut store), ((0..10).collect(), 0));
-    assert_eq!(fs::read(&in_the_way).expect("still there"), b"somebody else's");
+    assert_eq!(fs::read(&in_the_way).expect("still there"), b"of another program");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_segment_that_cannot_be_removed_is_not_sent_again() {
     let directory = TempDir::new().expect("a directory");
     let (mut store, _) = open(&directory);
     append(&mut store, 0, 0..10, 10).expect("room");
-    // Nobody removes a directory so.
+    // A directory cannot be removed like a file.
     store.segments[0].path = directory.path().to_owned();
     assert_eq!(drain(&mut store), ((0..10).collect(), 0));
     assert_eq!((store.is_empty(), files(&directory).len()), (true, 1));
@@ -121,7 +121,7 @@ fn a_segment_that_cannot_be_removed_is_not_sent_again() {
 }
 
 #[test]
-fn what_somebody_had_before_it_was_written_counts_as_handed_on_from_its_first_byte() {
+fn what_a_destination_had_before_it_was_written_counts_as_handed_on_from_its_first_byte() {
     let directory = TempDir::new().expect("a directory");
     let (mut store, _) = open(&directory);
     store.expect_handed(30);
@@ -129,7 +129,7 @@ fn what_somebody_had_before_it_was_written_counts_as_handed_on_from_its_first_by
     drop(store);
     let (mut store, found) = open(&directory);
     assert_eq!((left(&found), twice(&found)), (100, 30));
-    // This one ends in good order, and nobody took anything: what it was told is still true.
+    // This one ends in good order, and no destination took anything: what it was told is still true.
     store.close(false).expect("closed");
     drop(store);
     let (mut store, found) = open(&directory);
@@ -161,7 +161,7 @@ fn files_of_others_are_left_alone_and_what_is_no_file_is_refused_by_its_name() {
         assert_eq!(fs::read(directory.path().join(name)).expect("still there"), b"not udpd's", "{name}");
     }
     let odd = segment::path(directory.path(), 5);
-    let refused = || Store::open(directory.path(), BYTES_MAX, lanes(), &[]).expect_err("refused").to_string();
+    let refused = || SpillStore::open(directory.path(), BYTES_MAX, lanes(), &[]).expect_err("refused").to_string();
     fs::create_dir(&odd).expect("made");
     assert!(refused().contains(odd.to_str().expect("UTF-8")), "{}", refused());
     fs::remove_dir(&odd).expect("removed");

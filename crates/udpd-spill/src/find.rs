@@ -12,20 +12,20 @@ use super::layout::{ALIGNMENT, FRAME_BYTES_MAX, FrameHead, HEAD_BYTES, HEADER_BY
 use super::segment::Segment;
 use udpd_base::os::owned;
 
-/// How much is read at a time where the next frame is looked for.
+/// How much is read at once in the search for the next frame.
 const LOOK_BYTES: usize = 64 << 10;
 
 /// The longest names in front of a frame's datagrams.
 const NAMES_BYTES_MAX: usize = 2 * u8::MAX as usize;
 
-/// What is in a segment, frame by frame.
+/// The datagrams and bytes of a segment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents {
-    /// Datagrams behind the mark, by the name of their listener.
+    /// Datagrams after the mark, by the name of their listener.
     pub(super) left: Vec<(String, u64)>,
     /// Datagrams of frames that end too early, the same way.
     pub(super) torn: Vec<(String, u64)>,
-    /// Datagrams behind the mark that were handed on all the same, the same way.
+    /// Datagrams after the mark that were handed on, the same way.
     pub(super) handed: Vec<(String, u64)>,
     /// Bytes that belong to no frame.
     pub(super) torn_bytes: u64,
@@ -33,7 +33,8 @@ pub(super) struct Contents {
     pub(super) records: u64,
 }
 
-/// The first frame from `at` on, and where it begins. What the disk does not give is passed over, and `error` says why.
+/// The first frame from `at` on, and where it begins. Places that the disk does not return are skipped, and `error`
+/// says why.
 pub(super) fn next(segment: &Segment, at: u64, error: &mut Option<io::Error>) -> Option<(u64, FrameHead)> {
     if at + HEAD_BYTES as u64 > segment.bytes {
         return None;
@@ -63,7 +64,7 @@ fn search(segment: &Segment, mut at: u64, error: &mut Option<io::Error>) -> Opti
     None
 }
 
-/// What was read; why it was not is noted, unless it is not there.
+/// The result of a read. An error of the disk goes to `error`.
 fn noted<T>(read: io::Result<T>, error: &mut Option<io::Error>) -> Option<T> {
     read.map_err(|found| {
         if is_of_the_disk(&found) {
@@ -73,7 +74,7 @@ fn noted<T>(read: io::Result<T>, error: &mut Option<io::Error>) -> Option<T> {
     .ok()
 }
 
-/// Whether the disk has failed, and what is there may well be what was written.
+/// Whether the disk has failed, so that the data may still be intact.
 pub(super) fn is_of_the_disk(error: &io::Error) -> bool {
     !matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
 }
@@ -83,8 +84,8 @@ pub(super) fn is_whole(segment: &Segment, at: u64, head: FrameHead) -> bool {
     at + head.frame_bytes() <= segment.bytes
 }
 
-/// Reads the heads of all frames, and none of the datagrams but where a head cannot be read. An error is one of the
-/// disk: going on would treat as damaged, and remove, what may be readable tomorrow.
+/// Reads the heads of all frames, and datagrams only where a head cannot be read. It fails on an error of the disk:
+/// otherwise data that may be readable later would count as damaged and be removed.
 pub(super) fn contents(segment: &Segment) -> io::Result<Contents> {
     let (mut contents, mut error) = (Contents::default(), None);
     let (mut at, mut behind, mut uncounted) = (HEADER_BYTES as u64, 0, HEADER_BYTES as u64);
@@ -95,7 +96,7 @@ pub(super) fn contents(segment: &Segment) -> io::Result<Contents> {
         let from = head.first.max(decided);
         let undecided = head.end().saturating_sub(from);
         let name = noted(listener_of(segment, begin, head), &mut error).unwrap_or_default();
-        // Heads between that cannot be read were those of so many. Whose they are is a guess.
+        // So many datagrams belong to heads in between that cannot be read. Their listener is a guess.
         add(&mut contents.torn, &name, head.first.saturating_sub(decided.max(behind)));
         if is_whole {
             let handed = head.end().min(u64::from(segment.mark.handed)).saturating_sub(from);
@@ -108,13 +109,13 @@ pub(super) fn contents(segment: &Segment) -> io::Result<Contents> {
     }
     contents.records = behind;
     contents.torn_bytes += segment.bytes.saturating_sub(at);
-    // Behind the last head that can be read nothing says how many there were, but what is there itself.
+    // After the last readable head only the datagrams themselves tell how many there were.
     noted(unsealed(&segment.file, uncounted, segment.bytes, (behind, decided), &mut contents.torn), &mut error);
     error.map_or(Ok(contents), Err)
 }
 
-/// Counts the datagrams of frames whose heads cannot be trusted, one behind the other from `at` on. `behind` is the
-/// place behind the last datagram before them, and `decided` where the undecided ones begin.
+/// Counts the datagrams of consecutive frames from `at` on whose heads cannot be trusted. `behind` is the place after
+/// the last datagram before them, and `decided` the place of the first undecided one.
 fn unsealed(
     file: &File,
     mut at: u64,
@@ -148,20 +149,20 @@ fn unsealed_frame(bytes: &[u8]) -> Option<(String, u64, usize)> {
             return Some((String::from_utf8_lossy(name).into_owned(), datagrams, HEAD_BYTES + body.len()));
         }
     }
-    // Its head is not even right by itself, and says neither where its datagrams begin nor where it ends.
+    // The head is invalid, and tells neither where the datagrams begin nor where the frame ends.
     let begins = (0..=NAMES_BYTES_MAX.min(behind.len())).step_by(ALIGNMENT);
     let (begin, (datagrams, length)) =
         begins.map(|begin| (begin, count(&behind[begin..]))).max_by_key(|(_, (_, length))| *length)?;
     (datagrams > 0).then(|| (String::new(), datagrams, HEAD_BYTES + begin + length))
 }
 
-/// How many datagrams lie here one behind the other, and how long they are.
+/// How many datagrams follow one another here, and how long they are.
 fn count(bytes: &[u8]) -> (u64, usize) {
     let mut packed = PackedDatagrams::of(bytes);
     let mut datagrams = 0;
     loop {
         let length = bytes.len() - packed.rest().len();
-        // One that came from nowhere was never written: bytes that are all zero would be many.
+        // A datagram without a source was never written: zero bytes would look like many of them.
         match packed.next() {
             Some(datagram) if datagram.source().is_some() => datagrams += 1,
             _ => return (datagrams, length),
@@ -169,7 +170,7 @@ fn count(bytes: &[u8]) -> (u64, usize) {
     }
 }
 
-/// What cannot be read of a segment whose header is damaged, so that none of its heads can be trusted.
+/// The datagrams of a segment whose header is damaged, so that none of its heads can be trusted.
 pub(super) fn contents_unsealed(path: &Path) -> io::Result<Vec<(String, u64)>> {
     let file = owned::open(path, OpenOptions::new().read(true))?;
     let bytes = file.metadata()?.len();

@@ -10,32 +10,32 @@
 //! that another kind of machine has written. The checksum of a head also covers the key, which is random and only in
 //! the header, and where the frame lies: no payload can look like a frame to a reader that looks for the next one.
 
-/// What this udpd writes, and the newest that it reads.
+/// The version that this udpd writes, and the newest that it reads.
 pub(super) const VERSION: u8 = 1;
 
 pub(super) const HEADER_BYTES: usize = 64;
 pub(super) const HEAD_BYTES: usize = 32;
 
-/// Where the marks are, which take turns.
+/// The places of the two marks, which are written in turn.
 pub(super) const MARKS: [u64; 2] = [32, 48];
 pub(super) const MARK_BYTES: usize = 16;
 
 /// Where frames and datagrams begin: at a multiple of this.
 pub(super) const ALIGNMENT: usize = 8;
 
-/// A frame that has so many bytes gets no more datagrams.
+/// A frame of so many bytes gets no more datagrams.
 pub(super) const FRAME_FULL_BYTES: usize = 128 << 10;
 
-/// The longest frame: the longest datagram with all that can stand beside it comes to one that is nearly full.
+/// The longest frame: one that is nearly full, plus the longest datagram.
 pub const FRAME_BYTES_MAX: usize = FRAME_FULL_BYTES + (72 << 10);
 
-/// So many datagrams a segment has at most: marks have four bytes to say how many.
+/// The most datagrams of a segment: marks have four bytes for their number.
 pub(super) const RECORDS_MAX: u64 = u32::MAX as u64;
 
-/// No datagram takes less: see `mmsg::pack`.
+/// The least that a datagram takes, see `mmsg::pack`.
 const RECORD_BYTES_MIN: u64 = 16;
 
-/// A mark that says more was never written: each frame has one, and no segment has so many.
+/// A mark with a larger number was never written: each frame has one, and no segment has so many.
 const TURN_MAX: u32 = u32::MAX / 2;
 
 const MAGIC: [u8; 8] = *b"udpdspil";
@@ -44,7 +44,7 @@ const FRAME_MAGIC: [u8; 4] = *b"fram";
 /// What a segment begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
-    /// The number that it was born with. Its name may say another by now.
+    /// The number with which it was created. Its name may have another by now.
     pub(super) number: u64,
     pub(super) key: u32,
 }
@@ -52,7 +52,7 @@ pub(super) struct SegmentHeader {
 /// Why a segment cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unreadable {
-    /// By a newer udpd, of this version of the layout.
+    /// A newer udpd has written it, with this version of the layout.
     Newer(u8),
     OtherMachine,
     Damaged,
@@ -61,9 +61,9 @@ pub(super) enum Unreadable {
 /// How far the datagrams of a segment are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct SegmentMark {
-    /// So many of the first are decided.
+    /// How many of the first datagrams are decided.
     pub(super) decided: u32,
-    /// So many of the first have been handed on, or are about to be.
+    /// How many of the first have been handed on, or are about to be.
     pub(super) handed: u32,
     /// Grows with each mark.
     pub(super) turn: u32,
@@ -97,7 +97,7 @@ impl FrameHead {
         self.first + u64::from(self.records)
     }
 
-    /// As it lies at `at` in the segment with this header.
+    /// Its bytes at `at` in the segment with this header.
     pub(super) fn encode(self, header: SegmentHeader, at: u64) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..4].copy_from_slice(&FRAME_MAGIC);
@@ -111,7 +111,7 @@ impl FrameHead {
         bytes
     }
 
-    /// What lies at `at`, if that is the head of a frame.
+    /// Reads the head of a frame at `at`, if there is one.
     pub(super) fn decode(bytes: &[u8; HEAD_BYTES], header: SegmentHeader, at: u64) -> Option<Self> {
         if four(bytes, 28) != head_sum(bytes, header, at) {
             return None;
@@ -127,7 +127,7 @@ impl FrameHead {
         let (records, body_bytes, first, body_sum) =
             (four(bytes, 4), four(bytes, 8), eight(bytes, 16), four(bytes, 24));
         let head = Self { records, body_bytes, listener_bytes: bytes[12], bound_bytes: bytes[13], first, body_sum };
-        // None of the others was ever written.
+        // Any other head was never written.
         let for_records = u64::from(body_bytes).checked_sub(head.names_bytes() as u64)?;
         let is_possible = head.frame_bytes() <= FRAME_BYTES_MAX as u64
             && (body_bytes as usize).is_multiple_of(ALIGNMENT)
@@ -151,7 +151,7 @@ fn head_sum(bytes: &[u8; HEAD_BYTES], header: SegmentHeader, at: u64) -> u32 {
     hasher.finalize()
 }
 
-/// The kind of machine that datagrams are written on: in which order its bytes are, and how long its numbers.
+/// The kind of machine that has written the datagrams: its byte order and the length of its numbers.
 fn machine() -> u8 {
     u8::try_from(usize::BITS).unwrap_or(u8::MAX) | u8::from(cfg!(target_endian = "big"))
 }
@@ -193,7 +193,7 @@ impl SegmentMark {
         bytes
     }
 
-    /// The later of the two marks of a header. One that is torn says nothing: then more is sent twice, and none lost.
+    /// The later of the two marks of a header. A torn one is ignored: then more is sent twice, and none is lost.
     pub(super) fn latest(header: &[u8; HEADER_BYTES]) -> Self {
         let mark = |at: u64| {
             let bytes = &header[at as usize..at as usize + MARK_BYTES];

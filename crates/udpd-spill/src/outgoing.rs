@@ -24,7 +24,7 @@ struct UnwrittenFrame {
 }
 
 impl UnwrittenFrame {
-    /// Its head, before it is known where it will lie and what its body comes to.
+    /// Its head, before its place and its checksum are known.
     fn head(self, body_bytes: usize) -> FrameHead {
         let body_bytes = u32::try_from(body_bytes).unwrap_or(u32::MAX);
         let (records, (listener_bytes, bound_bytes)) = (self.records, self.names);
@@ -32,7 +32,7 @@ impl UnwrittenFrame {
     }
 }
 
-/// What waits to be written.
+/// The frames that wait to be written.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
@@ -89,7 +89,7 @@ impl Outgoing {
         self.frames.iter().map(|frame| (frame.listener, u64::from(frame.records)))
     }
 
-    /// The bytes as they lie in the segment with this header, which has so many bytes and has had so many datagrams.
+    /// The bytes for the segment with this header, which has so many bytes and has had so many datagrams.
     pub(super) fn sealed(&mut self, header: SegmentHeader, at: u64, mut first: u64) -> &[u8] {
         self.is_open = false;
         let ends = self.frames.iter().skip(1).map(|frame| frame.begin).chain([self.bytes.len()]).collect::<Vec<_>>();
@@ -108,8 +108,8 @@ impl Outgoing {
         0..end
     }
 
-    /// The head of the first frame as far as it is known, with its listener and its lane; its body goes to `body`. It
-    /// takes no more.
+    /// The head of the first frame as far as it is known, with its listener and its lane; its body goes to `body`. The
+    /// frame takes no more datagrams.
     pub(super) fn first(&mut self, body: &mut Vec<u8>) -> Option<(FrameHead, usize, usize)> {
         let first = *self.frames.first()?;
         self.is_open &= self.frames.len() > 1;
@@ -118,7 +118,7 @@ impl Outgoing {
         Some((first.head(body.len()), first.listener, first.lane))
     }
 
-    /// What the first frame is on the disk, and how many datagrams are in it.
+    /// The size of the first frame on the disk, and its number of datagrams.
     pub(super) fn first_size(&self) -> (u64, u64) {
         (self.first_range().len() as u64, self.frames.first().map_or(0, |first| u64::from(first.records)))
     }
@@ -147,7 +147,7 @@ impl Outgoing {
         self.is_open &= !self.frames.is_empty();
     }
 
-    /// Forgets them.
+    /// Drops all frames.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.frames.clear();

@@ -1,4 +1,4 @@
-//! What an earlier process has left in the directory of a spill.
+//! Recovery: the datagrams that an earlier process has left in the directory of a spill.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -18,15 +18,15 @@ const LOCK: &str = "lock";
 pub struct Recovered {
     /// Datagrams that wait, by listener.
     pub left: Vec<(usize, u64)>,
-    /// Datagrams that cannot be read, because a write had begun and not finished or for damage, by listener.
+    /// Datagrams that cannot be read, because of an unfinished write or damage, by listener.
     pub torn: Vec<(usize, u64)>,
     /// Bytes of which nothing can be read.
     pub torn_bytes: u64,
-    /// Of those that wait so many at most have been handed on already, by listener.
+    /// How many of those that wait may have been handed on already, by listener.
     pub twice_at_most: Vec<(usize, u64)>,
-    /// Files of which nothing can be read, under the names that they have now.
+    /// Files that cannot be read, under their new names.
     pub set_aside: Vec<PathBuf>,
-    /// Files in which nothing was, and that are removed.
+    /// Empty files that were removed.
     pub empty: Vec<PathBuf>,
     /// Unknown listeners of datagrams that wait.
     pub unknown: Vec<String>,
@@ -48,7 +48,7 @@ pub(super) fn claim(directory: &Path) -> io::Result<File> {
     }
 }
 
-/// The same error with the name of what it is about.
+/// The same error with a path.
 fn named(path: &Path, error: io::Error) -> io::Error {
     if owned::is_refusal(&error) {
         return error;
@@ -68,7 +68,7 @@ pub(super) fn move_in(from: &Path, to: &Path, first: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens what is there, the oldest first.
+/// Opens the segments, the oldest first.
 pub(super) fn recover(directory: &Path, lanes: &SpillLanes) -> io::Result<(Vec<Segment>, Recovered)> {
     let mut found = Recovered::default();
     let mut segments = Vec::new();
@@ -97,7 +97,7 @@ pub(super) fn recover(directory: &Path, lanes: &SpillLanes) -> io::Result<(Vec<S
 fn set_aside(path: &Path, found: &mut Recovered) -> io::Result<()> {
     let bytes = path.metadata()?.len();
     if bytes == 0 {
-        // It was begun and nothing more, or a power cut has taken what was in it.
+        // It was only created, or a power cut has taken its content.
         found.empty.push(path.to_owned());
         return std::fs::remove_file(path);
     }
@@ -117,7 +117,7 @@ fn add_torn(torn: &[(String, u64)], lanes: &SpillLanes, found: &mut Recovered) {
     torn.iter().for_each(|(name, datagrams)| add(&mut found.torn, lanes.find(name, "").listener, *datagrams));
 }
 
-/// A segment with something in it; one without is removed.
+/// Reads a segment; one without waiting datagrams is removed.
 fn take(mut segment: Segment, lanes: &SpillLanes, found: &mut Recovered) -> io::Result<Option<Segment>> {
     let contents = find::contents(&segment)?;
     if contents.records == 0 && contents.torn_bytes >= HEAD_BYTES as u64 {

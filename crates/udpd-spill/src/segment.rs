@@ -13,10 +13,10 @@ use udpd_base::os::owned;
 /// No segment has a number from this one on.
 const NUMBER_END: u64 = 1 << 62;
 
-/// What a segment is called behind its number.
+/// The suffix of a segment after its number.
 const SUFFIX: &str = ".spill";
 
-/// What one is called of which nothing can be read.
+/// The suffix of a segment that cannot be read.
 const UNREADABLE_SUFFIX: &str = ".torn";
 
 /// One file.
@@ -32,13 +32,13 @@ pub(super) struct Segment {
     /// How many datagrams it has had.
     pub(super) records: u64,
     pub(super) mark: SegmentMark,
-    /// The mark that its header has.
+    /// The mark in its header.
     written: SegmentMark,
-    /// So many of the first a former process may have handed on.
+    /// How many of the first datagrams an earlier process may have handed on.
     handed_before: u32,
     /// How many datagrams of each listener are not decided.
     pub(super) left: Vec<(usize, u64)>,
-    /// How many were not when they came here, and of those the ones that were read.
+    /// How many were undecided when they were added, and how many of those were read.
     pub(super) held: u64,
     pub(super) seen: u64,
     /// Whether a power loss could take some of it.
@@ -66,11 +66,11 @@ pub(super) fn path(directory: &Path, number: u64) -> PathBuf {
 }
 
 impl Segment {
-    /// A new one. So many of those that will come first have been handed on.
+    /// Creates a segment. So many of its first datagrams have been handed on already.
     pub(super) fn create(directory: &Path, number: u64, handed: u32) -> io::Result<Self> {
         let path = path(directory, number);
         let file = owned::open(&path, OpenOptions::new().read(true).write(true).create_new(true))?;
-        // The standard library seeds its hash tables with random numbers, and has no others.
+        // The seed of a hash table is the only random number of the standard library.
         let key = (RandomState::new().hash_one(number) >> 32) as u32;
         let header = SegmentHeader { number, key };
         let mark = SegmentMark { handed, turn: u32::from(handed > 0), decided: 0 };
@@ -105,7 +105,7 @@ impl Segment {
         }
     }
 
-    /// Opens one that an earlier process has left. Its contents are not read yet.
+    /// Opens a segment of an earlier process, without reading its contents.
     pub(super) fn open((number, path): (u64, PathBuf)) -> io::Result<Result<Self, Unreadable>> {
         let file = owned::open(&path, OpenOptions::new().read(true).write(true))?;
         let bytes = file.metadata()?.len();
@@ -121,10 +121,10 @@ impl Segment {
         }))
     }
 
-    /// Appends whole frames of so many datagrams. On a failure it is as it was.
+    /// Appends whole frames of so many datagrams. On a failure the segment stays as it was.
     pub(super) fn append(&mut self, frames: &[u8], records: u64) -> io::Result<()> {
         if let Err(error) = write_all_at(&self.file, frames, self.bytes) {
-            // What is left behind the end is written over, or found to be torn.
+            // Bytes that stay after the end are overwritten, or found to be torn.
             let _ = set_len(&self.file, self.bytes);
             return Err(error);
         }
@@ -159,12 +159,12 @@ impl Segment {
         Ok(())
     }
 
-    /// The destination holds nothing of it any more, except what an earlier process has handed on.
+    /// The destination holds no datagrams of it any more, except those that an earlier process has handed on.
     pub(super) fn take_back(&mut self) {
         self.mark.handed = self.mark.decided.max(self.handed_before);
     }
 
-    /// Forces it to the disk.
+    /// Syncs it to the disk.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if self.is_unsynced {
             self.file.sync_data()?;
@@ -192,7 +192,7 @@ pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     fs::rename(path, &aside).map(|()| aside)
 }
 
-/// Writes all of it or fails; what was written by then stays there.
+/// Writes all bytes or fails; those that were written by then stay.
 fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     #[cfg(test)]
     if let Some(missing) = small::take(file, at + bytes.len() as u64) {
@@ -215,7 +215,7 @@ fn remove_file(path: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-/// How much room the disk of this thread has.
+/// The free space of this thread's disk in tests.
 #[cfg(test)]
 pub(crate) mod small {
     use std::cell::Cell;

@@ -24,27 +24,27 @@ use super::recover::Recovered;
 use super::segment::Segment;
 use super::{find, outgoing, recover};
 
-/// How often what cannot be read is looked at again; four times a second.
+/// How often an unreadable place is read again, four times a second.
 const TRIES: u32 = 20;
 
 /// The memory of one store and its reader.
 pub const MEMORY_BYTES: usize = outgoing::MEMORY_BYTES + 2 * FRAME_BYTES_MAX;
 
-/// The least that one can do with: a few segments of a few frames.
+/// The smallest limit that is useful: a few segments of a few frames.
 pub const BYTES_MIN: u64 = 4 << 20;
 
-/// A segment is this part of what the spill may take.
+/// A segment takes this fraction of the limit.
 const SEGMENTS: u64 = 16;
 
-/// How many files it has open: its segments, of which each can be a little shorter than planned, and its lock.
+/// How many files it has open: its segments, each of which can be a little shorter than planned, and its lock.
 pub const FILES_MAX: usize = 2 * SEGMENTS as usize + 2;
 
-/// The number of the first segment ever. What was taken before can still get a number before it.
+/// The number of the first segment. Segments of other directories that are moved in later get smaller numbers.
 const FIRST_NUMBER: u64 = 1 << 40;
 
 /// The directory of one consumer.
 #[derive(Debug)]
-pub struct Store {
+pub struct SpillStore {
     directory: PathBuf,
     _lock: File,
     lanes: SpillLanes,
@@ -55,22 +55,22 @@ pub struct Store {
     is_begun: bool,
     next_number: u64,
     out: Outgoing,
-    /// Its first frame was read, and what becomes of it is open.
+    /// Its first frame was read, and its outcome is open.
     is_lent: bool,
-    /// So many of what comes next have been handed on before it is written.
+    /// So many of the next datagrams are handed on before they are written.
     handed: u32,
-    /// Why the last sync failed, until [`Store::take_sync_error`] takes it.
+    /// Why the last sync failed, until [`SpillStore::take_sync_error`] takes it.
     sync_error: Option<io::Error>,
     place: ReadPosition,
     /// The frame that was read last, and where its datagrams begin.
     body: Vec<u8>,
     names_bytes: usize,
-    /// How often in a row the disk has given back nothing.
+    /// How many reads in a row have failed.
     failures: u32,
 }
 
-impl Store {
-    /// Opens the spill in this directory, which is made where it is missing, and takes what is in `others` as well.
+impl SpillStore {
+    /// Opens the spill in this directory, which is created if it is missing, and moves in the segments of `others`.
     pub fn open(
         directory: &Path,
         bytes_max: u64,
@@ -117,12 +117,12 @@ impl Store {
         self.segments.iter().flat_map(|segment| &segment.left).map(|(_, left)| left).sum()
     }
 
-    /// Whether nothing is in it, and nothing on its way there.
+    /// Whether it holds no datagrams, on the disk or in memory.
     pub fn is_empty(&self) -> bool {
         self.out.is_empty() && self.segments.iter().all(Segment::is_done)
     }
 
-    /// Adds a datagram of this lane. True when it is time to write.
+    /// Adds a datagram of this lane. Returns true when it is time to write.
     pub fn push(&mut self, lane: usize, datagram: &Datagram<'_>) -> bool {
         self.out.push(self.lanes.lane(lane), datagram);
         self.out.is_full()
@@ -138,9 +138,9 @@ impl Store {
         self.out.len() as u64
     }
 
-    /// Writes what was added, and tells how many datagrams of which listener that was; an error of the kind
-    /// `QuotaExceeded` says that it may have no more room. On an error all of it waits as before. Returns the segment
-    /// of the frame that was read from memory and is on the disk now, and its place behind the last datagram there.
+    /// Writes what was added, and calls `written` with the number of datagrams by listener. An error of the kind
+    /// `QuotaExceeded` means that the limit is reached. On an error everything waits as before. Returns the segment of
+    /// the frame that was read from memory and is on the disk now, and its place after the last datagram there.
     pub fn write_out(&mut self, mut written: impl FnMut(usize, u64)) -> io::Result<Option<(u64, u64)>> {
         if self.out.is_empty() {
             return Ok(None);
@@ -159,7 +159,7 @@ impl Store {
         let Some(last) = self.segments.back_mut() else { return Err(io::ErrorKind::NotFound.into()) };
         let (number, begin, first) = (last.number, last.bytes, last.records);
         if first == 0 && last.mark.handed != self.handed {
-            // It was made before, and then the disk did not take more.
+            // The segment was created before, and then the disk took no more.
             last.mark.handed = self.handed;
             last.write_mark()?;
         }
@@ -178,7 +178,7 @@ impl Store {
         Ok(lent)
     }
 
-    /// Forgets what waits to be written, and tells how many datagrams of which listener that was.
+    /// Drops what waits to be written, and calls `lost` with the number of datagrams by listener.
     pub fn forget_unwritten(&mut self, mut lost: impl FnMut(usize, u64)) {
         self.out.by_listener().for_each(|(listener, datagrams)| lost(listener, datagrams));
         self.out.clear();
@@ -199,24 +199,24 @@ impl Store {
         self.next_number += 1;
         self.segments.push_back(Segment::create(&self.directory, number, self.handed)?);
         self.is_begun = true;
-        // So that a power loss does not take the name.
+        // A power loss must not lose the name.
         let forced = File::open(&self.directory).and_then(|directory| directory.sync_all());
         self.sync_error = forced.err().or(self.sync_error.take());
         Ok(())
     }
 
-    /// Why something that was written could not be forced to the disk, if so, since this was last asked.
+    /// Why a sync has failed since the last call, if one has.
     pub fn take_sync_error(&mut self) -> Option<io::Error> {
         self.sync_error.take()
     }
 
     /// The destination may still deliver so many of the next datagrams. To be called before they are added, so that the
-    /// mark is on the disk no later than they are.
+    /// mark reaches the disk no later than they do.
     pub fn expect_handed(&mut self, datagrams: u64) {
         self.handed = u32::try_from(datagrams).unwrap_or(u32::MAX);
     }
 
-    /// All before this place of a segment are decided. What is decided as a whole is removed.
+    /// All datagrams before this place of a segment are decided. Segments that are decided are removed.
     pub fn acknowledge(&mut self, segment: u64, end: u64) {
         if let Some(segment) = self.segments.iter_mut().find(|own| own.number == segment) {
             segment.mark.decided = segment.mark.decided.max(u32::try_from(end).unwrap_or(u32::MAX));
@@ -224,8 +224,8 @@ impl Store {
         self.remove_done();
     }
 
-    /// Removes each segment of which nothing waits. The last one, which takes more, goes only when nothing waits in
-    /// any: on a disk that is full its room is all that there is for what comes.
+    /// Removes each segment without waiting datagrams. The last one, which takes more, is removed only when none wait
+    /// in any: on a full disk its space is all that there is for new ones.
     fn remove_done(&mut self) {
         let all = self.segments.iter().all(Segment::is_done);
         let last = self.segments.back().map(|last| last.number);
@@ -233,7 +233,7 @@ impl Store {
         while let Some(place) = self.segments.iter().position(is_over) {
             let Some(mut segment) = self.segments.remove(place) else { break };
             if let Err(error) = segment.remove() {
-                // It says itself that it is done.
+                // Its mark tells that it is done.
                 let marked = segment.write_mark();
                 let and_sends = if marked.is_err() { ", or the next udpd sends it again" } else { "" };
                 log::warn!(
@@ -245,12 +245,12 @@ impl Store {
         self.is_begun &= !self.segments.is_empty();
     }
 
-    /// The number of the oldest segment with something in it: to give up another makes no room.
+    /// The number of the oldest segment with datagrams: to give up another frees no space.
     pub fn oldest(&self) -> Option<u64> {
         self.segments.front().filter(|oldest| oldest.records > 0).map(|oldest| oldest.number)
     }
 
-    /// Gives up the oldest segment; returns what is lost with it by listener.
+    /// Gives up the oldest segment; returns the lost datagrams by listener.
     pub fn drop_oldest(&mut self) -> Vec<(usize, u64)> {
         let Some(oldest) = self.segments.pop_front() else { return Vec::new() };
         if let Err(error) = oldest.remove() {
@@ -260,7 +260,7 @@ impl Store {
         oldest.left
     }
 
-    /// The destination may still deliver the first so many of the waiting datagrams.
+    /// The destination may still deliver so many of the first waiting datagrams.
     pub fn note_handed(&mut self, mut datagrams: u64) -> io::Result<()> {
         all(self.segments.iter_mut().map(|segment| {
             let decided = u64::from(segment.mark.decided);
@@ -271,13 +271,13 @@ impl Store {
         }))
     }
 
-    /// Forces everything to the disk.
+    /// Syncs everything to the disk.
     pub fn sync(&mut self) -> io::Result<()> {
         all(self.segments.iter_mut().map(Segment::sync))
     }
 
-    /// The end: nothing more is handed on, and `acknowledge` has marked what is decided. Unless the destination may
-    /// still deliver some of the rest, none of it will be sent twice.
+    /// Ends it: nothing more is handed on, and `acknowledge` has marked what is decided. Unless the destination may
+    /// still deliver some of the rest (`may_be_twice`), none of it will be sent twice.
     pub fn close(&mut self, may_be_twice: bool) -> io::Result<()> {
         let marked = all(self.segments.iter_mut().map(|segment| {
             if !may_be_twice {
@@ -289,15 +289,15 @@ impl Store {
     }
 }
 
-/// Does all of them, and tells of the first that failed.
+/// Evaluates all results, and returns the first error.
 fn all(mut results: impl Iterator<Item = io::Result<()>>) -> io::Result<()> {
     let first = results.try_for_each(|result| result);
     results.for_each(drop);
     first
 }
 
-impl Store {
-    /// Reads the next frame that has something undecided, and writes down that it is handed on.
+impl SpillStore {
+    /// Reads the next frame with undecided datagrams, and marks it as handed on.
     pub fn read(&mut self) -> Result<Option<Frame>, SpillReadError> {
         while let Some(index) = self.segments.iter().position(|segment| segment.number >= self.place.segment) {
             let number = self.segments[index].number;
@@ -313,7 +313,7 @@ impl Store {
             let segment = &mut self.segments[index];
             let seen = std::mem::replace(&mut segment.seen, segment.held);
             if seen < segment.held {
-                // A head that was there is not any more.
+                // A head that was readable before is not any more.
                 return Ok(Some(Frame::lost(segment, segment.held - seen)));
             }
             if index + 1 == self.segments.len() {
@@ -325,7 +325,7 @@ impl Store {
         Ok(self.read_unwritten())
     }
 
-    /// The next frame of what the disk does not take. Nothing that is on the disk waits before it.
+    /// The next frame of those that the disk does not take, if none wait on the disk.
     fn read_unwritten(&mut self) -> Option<Frame> {
         let (head, listener, lane) = self.out.first(&mut self.body).filter(|_| self.left() == 0)?;
         (self.names_bytes, self.is_lent) = (head.names_bytes(), true);
@@ -333,7 +333,7 @@ impl Store {
         Some(Frame { segment: 0, listener, lane, skipped: 0, datagrams, end, is_damaged: false, is_unwritten: true })
     }
 
-    /// Of the frame that was read from memory only the datagrams at these places wait on; it is read again.
+    /// Keeps only the datagrams at these places of the frame that was read from memory; it is read again.
     pub fn keep_unwritten(&mut self, is_kept: impl Fn(usize) -> bool) {
         self.out.keep_of_first(is_kept);
         self.is_lent = false;
@@ -356,7 +356,7 @@ impl Store {
         }
     }
 
-    /// The frame with this head, and the place behind it; `None` where it is cut off, or all of it is decided.
+    /// The frame with this head; `None` if it is cut off, or all of it is decided.
     fn frame_at(&mut self, index: usize, begin: u64, head: FrameHead) -> Result<Option<Frame>, SpillReadError> {
         let segment = &mut self.segments[index];
         let decided = u64::from(segment.mark.decided);
@@ -388,7 +388,7 @@ impl Store {
         Ok(Some(Frame { segment, listener, lane, skipped, datagrams, end, is_damaged, is_unwritten: false }))
     }
 
-    /// Whose the frame is that was read; of one that could not be, the name of its listener is all that is known.
+    /// The lane of the frame that was read; of an unreadable one only the name of the listener is known.
     fn lane_of(&self, head: FrameHead, unread: Option<&str>) -> &SpillLane {
         let name = usize::from(head.listener_bytes);
         let text = |from: usize, to: usize| String::from_utf8_lossy(self.body.get(from..to).unwrap_or_default());
@@ -403,7 +403,7 @@ impl Store {
         self.body.get(self.names_bytes..).unwrap_or_default()
     }
 
-    /// So many datagrams of a listener, of those that were read from this segment, are decided.
+    /// So many datagrams of a listener that were read from this segment are decided.
     pub fn decide(&mut self, segment: u64, listener: usize, datagrams: u64) {
         let Some(segment) = self.segments.iter_mut().find(|own| own.number == segment) else { return };
         if let Some((_, left)) = segment.left.iter_mut().find(|(own, _)| *own == listener) {
@@ -411,8 +411,8 @@ impl Store {
         }
     }
 
-    /// So many datagrams of a segment cannot be read. Tells whose they are taken to be, which is this listener's as far
-    /// as it has any.
+    /// So many datagrams of a segment cannot be read. Calls `lost` with their number by listener; they count for this
+    /// listener as far as it has any.
     pub fn give_up(&mut self, segment: u64, listener: usize, mut datagrams: u64, mut lost: impl FnMut(usize, u64)) {
         let Some(segment) = self.segments.iter_mut().find(|own| own.number == segment) else { return };
         segment.left.sort_by_key(|(own, _)| *own != listener);
@@ -432,20 +432,20 @@ pub struct Frame {
     pub segment: u64,
     pub listener: usize,
     pub lane: usize,
-    /// So many of its datagrams, the first ones, were decided before.
+    /// How many of its first datagrams were decided before.
     pub skipped: usize,
-    /// So many are not decided.
+    /// How many are not decided.
     pub datagrams: u64,
-    /// Its place behind the last of its datagrams.
+    /// The place after its last datagram.
     pub end: u64,
     /// Its content is damaged and cannot be sent.
     pub is_damaged: bool,
-    /// It waits in memory, because the disk does not take it, and stays there until `Store::keep_unwritten`.
+    /// It waits in memory, because the disk does not take it, and stays there until `SpillStore::keep_unwritten`.
     pub is_unwritten: bool,
 }
 
 impl Frame {
-    /// What is at this place of the frame, as a place among the datagrams of the segment.
+    /// The place in the segment of the datagram at this place of the frame.
     pub fn in_segment(&self, place: usize) -> u64 {
         (self.end + place as u64).saturating_sub(self.skipped as u64 + self.datagrams)
     }
@@ -474,12 +474,12 @@ pub(super) struct ReadPosition {
     pub(super) at: u64,
 }
 
-/// Why nothing can be read now. The reader retries later.
+/// Why no frame can be read now. The reader retries later.
 #[derive(Debug)]
 pub enum SpillReadError {
     /// The disk does not return it.
     Unread(io::Error),
-    /// It cannot be marked as handed on, so a crash would hide what comes twice.
+    /// It cannot be marked as handed on, so after a crash repeats would not be counted.
     Unmarked(io::Error),
 }
 
@@ -494,7 +494,7 @@ pub struct SpillLane {
     pub bound: String,
 }
 
-/// All of them, at least one.
+/// All lanes that feed the consumer, at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpillLanes(Vec<SpillLane>);
 
@@ -504,7 +504,7 @@ impl SpillLanes {
         (!lanes.is_empty()).then_some(Self(lanes))
     }
 
-    /// The lane that is called so and bound there; else one of that listener; and where that is gone, the first of all.
+    /// The lane with this name and address; else one of that listener; and if that is gone, the first of all.
     pub(super) fn find(&self, name: &str, bound: &str) -> &SpillLane {
         let of_listener = || self.0.iter().filter(|lane| lane.name == name);
         let exact = of_listener().find(|lane| lane.bound == bound);

@@ -25,16 +25,16 @@ fn lanes() -> SpillLanes {
     SpillLanes::of(vec![lane(0, "syslog"), lane(1, "flows")]).expect("two lanes")
 }
 
-fn open_with(directory: &TempDir, bytes_max: u64) -> (Store, Recovered) {
-    Store::open(directory.path(), bytes_max, lanes(), &[]).expect("it opens")
+fn open_with(directory: &TempDir, bytes_max: u64) -> (SpillStore, Recovered) {
+    SpillStore::open(directory.path(), bytes_max, lanes(), &[]).expect("it opens")
 }
 
-fn open(directory: &TempDir) -> (Store, Recovered) {
+fn open(directory: &TempDir) -> (SpillStore, Recovered) {
     open_with(directory, BYTES_MAX)
 }
 
 /// Appends datagrams whose payloads are these numbers, padded to `bytes`, and writes them as one write.
-fn append(store: &mut Store, lane: usize, numbers: std::ops::Range<u32>, bytes: usize) -> io::Result<()> {
+fn append(store: &mut SpillStore, lane: usize, numbers: std::ops::Range<u32>, bytes: usize) -> io::Result<()> {
     let mut packed = Vec::new();
     let source = "192.0.2.7:514".parse().expect("an address");
     for number in numbers {
@@ -51,7 +51,7 @@ fn append(store: &mut Store, lane: usize, numbers: std::ops::Range<u32>, bytes: 
 }
 
 /// The numbers of a frame's datagrams that are not decided.
-fn numbers(store: &Store, frame: Frame) -> Vec<u32> {
+fn numbers(store: &SpillStore, frame: Frame) -> Vec<u32> {
     let mut batch = PackedBatch::pool(1, FRAME_BYTES_MAX, false).expect("memory").0.remove(0);
     assert!(batch.unpack(store.datagrams(), |place| place >= frame.skipped));
     let number = |payload: &[u8]| String::from_utf8_lossy(payload).trim().parse().expect("a number");
@@ -61,7 +61,7 @@ fn numbers(store: &Store, frame: Frame) -> Vec<u32> {
 }
 
 /// Reads everything and acknowledges it; how many of it could not be read comes second.
-fn drain(store: &mut Store) -> (Vec<u32>, u64) {
+fn drain(store: &mut SpillStore) -> (Vec<u32>, u64) {
     let (mut read, mut lost) = (Vec::new(), 0);
     while let Some(frame) = store.read().expect("it reads") {
         if frame.is_damaged {
@@ -131,7 +131,7 @@ fn another_process_goes_on_where_this_one_was_and_is_told_what_may_be_twice() {
     store.acknowledge(first.segment, first.end);
     let second = store.read().expect("it reads").expect("a frame");
     drop(store);
-    // As after a kill: the second frame was handed on, and nobody has acknowledged it.
+    // As after a kill: the second frame was handed on, and not acknowledged.
     let (mut store, found) = open(&directory);
     assert_eq!((left(&found), twice(&found)), (300 - first.datagrams, second.datagrams));
     assert_eq!(drain(&mut store), ((first.datagrams as u32..300).collect(), 0));
@@ -265,7 +265,7 @@ fn a_second_writer_and_what_a_newer_udpd_wrote_are_refused_and_left_alone() {
     let directory = TempDir::new().expect("a directory");
     let (mut store, _) = open(&directory);
     append(&mut store, 0, 0..3, 8).expect("room");
-    let refused = || Store::open(directory.path(), BYTES_MAX, lanes(), &[]).expect_err("refused").to_string();
+    let refused = || SpillStore::open(directory.path(), BYTES_MAX, lanes(), &[]).expect_err("refused").to_string();
     assert!(refused().contains("second one"), "{}", refused());
     drop(store);
     let path = files(&directory).remove(0);
@@ -291,7 +291,7 @@ fn what_consumers_have_left_that_there_are_no_more_comes_first() {
         append(&mut store, 0, numbers, 8).expect("room");
     }
     let others = [other.path().to_owned()];
-    let (mut store, found) = Store::open(directory.path(), BYTES_MAX, lanes(), &others).expect("it opens");
+    let (mut store, found) = SpillStore::open(directory.path(), BYTES_MAX, lanes(), &others).expect("it opens");
     assert_eq!(left(&found), 40);
     assert_eq!(drain(&mut store), ((0..40).collect(), 0));
     assert!(files(&other).is_empty());
@@ -305,7 +305,7 @@ fn datagrams_of_a_listener_that_is_gone_are_not_lost() {
     drop(store);
     let lane = SpillLane { lane: 3, listener: 2, name: "other".to_owned(), bound: "[::]:1".to_owned() };
     let lanes = SpillLanes::of(vec![lane]).expect("a lane");
-    let (mut store, found) = Store::open(directory.path(), BYTES_MAX, lanes, &[]).expect("it opens");
+    let (mut store, found) = SpillStore::open(directory.path(), BYTES_MAX, lanes, &[]).expect("it opens");
     assert_eq!((found.unknown.as_slice(), found.left.as_slice()), (&["flows".to_owned()][..], &[(2, 5)][..]));
     let frame = store.read().expect("it reads").expect("a frame");
     assert_eq!((frame.listener, frame.lane, numbers(&store, frame).len()), (2, 3, 5));

@@ -8,7 +8,7 @@ use crossbeam_channel::RecvTimeoutError;
 
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::{self, ThreadRegistry};
-use udpd_file::{Compressor, FileKeeper, Reopened, Reopener};
+use udpd_file::{Compressor, FileKeeper, FileReopener, Reopened};
 
 /// How long the old files may take. A disk that takes longer hangs, and the client would hang with it.
 const REOPEN_LIMIT: Duration = Duration::from_secs(10);
@@ -20,7 +20,7 @@ const COMPRESSION_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Default)]
 pub struct SinkFiles {
     /// By the name of the sink. Shared, because a reload changes it under those who have this.
-    reopeners: Arc<Mutex<Vec<(String, Reopener)>>>,
+    reopeners: Arc<Mutex<Vec<(String, FileReopener)>>>,
     /// Of all sinks, also those of earlier pipelines.
     compressor: Compressor,
 }
@@ -64,7 +64,7 @@ impl SinkFiles {
         self.compressor.await_end(COMPRESSION_LIMIT);
     }
 
-    fn list(&self) -> MutexGuard<'_, Vec<(String, Reopener)>> {
+    fn list(&self) -> MutexGuard<'_, Vec<(String, FileReopener)>> {
         self.reopeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::index::Index;
-use super::super::name::{FileName, behind, is_behind_finished};
+use super::super::name::{FileName, is_behind_finished, matches};
 use super::key::{KeyReading, SourceKey, SourcePattern, without_slashes};
 
 /// How many names the search looks at, which takes a tenth of a second.
@@ -36,7 +36,7 @@ impl SourceScan {
         self.names_left == 0
     }
 
-    /// Adds the sources of the path with this number, whose files are below the directory without placeholders.
+    /// Adds the sources of the path with this number, whose files are below this directory without placeholders.
     pub(super) fn take(&mut self, number: usize, path: &str, directory: &Path) {
         let below = path.strip_prefix(directory.to_str().unwrap_or_default()).unwrap_or(path);
         let levels = SourcePattern::levels(below.trim_start_matches('/'));
@@ -56,7 +56,7 @@ impl SourceScan {
             self.names_left -= 1;
             let (name, is_last) = (entry.file_name(), below.is_empty());
             let is_rest = |rest: &str| rest.is_empty() || is_last && is_behind_finished(rest);
-            let read = name.to_str().and_then(|name| own.read(name, reading, &behind, &is_rest));
+            let read = name.to_str().and_then(|name| own.read(name, reading, &matches, &is_rest));
             match read {
                 Some(read) if is_told => self.sources.extend(read.key()),
                 Some(read) => deeper.push((entry.path(), read)),

@@ -102,7 +102,7 @@ mod tests {
     use super::super::super::settings::FileSettings;
     use super::super::key::SourceKey;
     use super::super::source_file::SourceFiles;
-    use super::super::table::SourceTable;
+    use super::super::table::KnownSources;
     use super::*;
     use udpd_base::ledger::FileLedger;
 
@@ -122,7 +122,7 @@ mod tests {
         let settings = FileSettings::new(format!("{}/{{source}}/log", here.path().display()));
         let mut files = SourceFiles::new(&settings, Vec::new());
         files.number(settings.path.clone());
-        let (parts, mut table) = (files.parts().expect("parts"), SourceTable::new(10, 1, 10));
+        let (parts, mut table) = (files.parts().expect("parts"), KnownSources::new(10, 1, 10));
         files.file_systems.begin(here.path()).expect("a directory");
         for last in [1, 2, 3, 1] {
             let source = std::net::SocketAddr::from(([10, 0, 0, last], 7));

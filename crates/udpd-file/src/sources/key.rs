@@ -1,8 +1,8 @@
-//! Which file a datagram belongs to, by its addresses, and how those become a part of a path.
+//! The file that a datagram belongs to, by its addresses, and how those become a part of a path.
 //!
-//! Nothing that a sender writes gets into a name: only addresses and ports as numbers, which are formatted here. What
-//! comes out has digits, the letters a to f, dots, hyphens and underscores, and never begins with a hyphen or a dot. So
-//! no sender can leave the directory, hide a file or make one that a shell or another system cannot name.
+//! Nothing that a sender writes gets into a name: only addresses and ports as numbers, which are formatted here. Names
+//! have digits, the letters a to f, dots, hyphens and underscores, and never begin with a hyphen or a dot. So no sender
+//! can leave the directory, hide a file or make one that a shell or another system cannot name.
 //!
 //! An IPv6 address has hyphens for its colons (`2001-db8--7`), and a zero where it would begin or end with one
 //! (`0--1`). Replacing the hyphens by colons gives the address again. An IPv4 address that came to an IPv6 socket is
@@ -68,12 +68,12 @@ impl SourcePattern {
         Self(pieces)
     }
 
-    /// What each directory of a path is called, and then the file. The slash in `{source/24}` parts none.
+    /// The patterns of the directories of a path, and of the file. The slash in `{source/24}` separates nothing.
     pub(super) fn levels(path: &str) -> Vec<Self> {
         without_slashes(path).split('/').map(|level| Self::new(&level.replace(SLASH, "/"))).collect()
     }
 
-    /// What tells its files apart: the finest that is named.
+    /// The parts of the addresses that distinguish its files: the finest that are named.
     pub(super) fn parts(&self) -> KeyParts {
         let mut parts = KeyParts { bits: None, port: false, destination: false };
         for piece in &self.0 {
@@ -90,13 +90,13 @@ impl SourcePattern {
         parts
     }
 
-    /// Whether anything in it is filled in by a datagram.
+    /// Whether a datagram fills in a part of it.
     pub(super) fn names_a_datagram(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, PatternPiece::Filled(_)))
     }
 
-    /// Reads what [`SourcePattern::fill`] has made of it, on top of what was read before: `behind` says what is left of
-    /// a text behind a piece that no datagram fills in, and `is_rest` what may be left in the end.
+    /// Reads a text that [`SourcePattern::fill`] has made, and adds to what was read before: `behind` gives the rest of
+    /// a text after a piece that no datagram fills in, and `is_rest` tells what may follow the last piece.
     pub(super) fn read(
         &self,
         text: &str,
@@ -123,7 +123,7 @@ impl SourcePattern {
         read(&self.0, text, before, behind, is_rest)
     }
 
-    /// Whether this can be what [`SourcePattern::fill`] makes of it, for some source.
+    /// Whether [`SourcePattern::fill`] can make this text for some source.
     pub(super) fn fits(&self, text: &str) -> bool {
         fits(&self.0, text)
     }
@@ -180,10 +180,10 @@ impl SourceKey {
     }
 }
 
-/// Stands for a slash between braces. No path has it.
+/// Replaces a slash between braces. No path has it.
 const SLASH: char = '\u{1}';
 
-/// A path in which a slash parts directories and does nothing else. [`SourcePattern::levels`] knows it.
+/// A path in which each slash separates directories. [`SourcePattern::levels`] restores the others.
 pub(super) fn without_slashes(path: &str) -> String {
     let mut is_within = false;
     let of = |character| {
@@ -193,7 +193,7 @@ pub(super) fn without_slashes(path: &str) -> String {
     path.chars().map(of).collect()
 }
 
-/// What a path that was filled in says of its source, as far as it was read.
+/// The source that a filled-in path names, as far as it was read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeyReading {
     path: u32,
@@ -204,7 +204,7 @@ pub(super) struct KeyReading {
 }
 
 impl KeyReading {
-    /// Of a path of this number, by what tells its files apart.
+    /// For the path with this number, whose files these parts distinguish.
     pub(super) fn new(path: usize, parts: KeyParts) -> Self {
         let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         // There are no more paths than lanes.
@@ -216,8 +216,8 @@ impl KeyReading {
         }
     }
 
-    /// With what stands for one more placeholder; `None` where that is nothing that udpd writes there, or stands for
-    /// those that are too many.
+    /// Adds the text of one more placeholder; `None` if udpd does not write such a text there, or if it is that of the
+    /// overflow file.
     fn with(mut self, of: OfDatagram, text: &str) -> Option<Self> {
         let address = |text: &str| text.replace('-', ":").parse::<IpAddr>().ok();
         match of {
@@ -265,7 +265,7 @@ fn fits(pieces: &[PatternPiece], text: &str) -> bool {
     }
 }
 
-/// Whether this can stand for it in a path.
+/// Whether this text can replace the placeholder in a path.
 fn is_of(of: OfDatagram, text: &str) -> bool {
     let is_number = |text: &str| text.parse::<u32>().is_ok();
     let behind = |text: &str, mark: &str| match text.split_once(mark) {

@@ -41,7 +41,7 @@ use gathered::{GatheredRecords, NONE, RecordChain};
 use keeper::KeptSourceFiles;
 use key::{KeyParts, SourceKey};
 use source_file::SourceFiles;
-use table::SourceTable;
+use table::KnownSources;
 use udpd_base::capture::headers;
 use udpd_base::format::{Encoder, Scene};
 use udpd_base::handover::Caller;
@@ -75,7 +75,7 @@ pub(crate) struct SourcesSink {
     /// The number of the path of each lane.
     path_of_lane: Vec<Option<usize>>,
     scenes: Arc<[Scene]>,
-    table: SourceTable,
+    table: KnownSources,
     gathered: GatheredRecords,
     /// The sources with gathered records.
     waiting: Vec<usize>,
@@ -119,7 +119,7 @@ impl SourcesSink {
         let kept = KeptSourceFiles::new(&files, settings, Arc::clone(&ledger), Arc::clone(&mailbox));
         let buffer = usize::try_from(settings.buffer_bytes).unwrap_or(usize::MAX);
         // Each lane can have a path of its own.
-        let mut table = SourceTable::new(settings.sources_max, path_of_lane.len(), settings.open_files);
+        let mut table = KnownSources::new(settings.sources_max, path_of_lane.len(), settings.open_files);
         let mut scan = SourceScan::new(settings.sources_max);
         threads::blocking(|| files.scan_sources(&mut scan));
         if scan.is_cut_short() {

@@ -15,7 +15,7 @@ use super::existing::SourceScan;
 use super::file_systems::FileSystems;
 use super::keeper::SourceRetention;
 use super::key::{KeyParts, SourceKey, SourcePattern};
-use super::table::{NewFile, SourceTable};
+use super::table::{BegunFile, KnownSources};
 use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
 
@@ -90,7 +90,7 @@ impl SourceFiles {
     /// files had to be closed for its descriptor.
     pub(super) fn provide(
         &self,
-        table: &mut SourceTable,
+        table: &mut KnownSources,
         place: usize,
         now: u64,
         ledger: &FileLedger,
@@ -120,7 +120,7 @@ impl SourceFiles {
         match opened.and_then(|handle| Ok((handle.inode()?, handle.length()?, handle))) {
             Ok((inode, length, handle)) => {
                 let at = begun.map_or(now, |begun| begun.at);
-                table.at(place).begun = Some(NewFile { at, inode, length, seen_bytes: length, is_displaced: false });
+                table.at(place).begun = Some(BegunFile { at, inode, length, seen_bytes: length, is_displaced: false });
                 table.note_opened(place, handle);
                 Ok(lacking)
             }
@@ -128,7 +128,7 @@ impl SourceFiles {
         }
     }
 
-    fn open(&self, path: &Path, begun: Option<NewFile>, key: &SourceKey) -> io::Result<LogHandle> {
+    fn open(&self, path: &Path, begun: Option<BegunFile>, key: &SourceKey) -> io::Result<LogHandle> {
         let _lock = self.retention.lock();
         if let Some(left) = begun {
             let (mut handle, is_as_left) = LogHandle::open_again(path, self.boundary, (left.inode, left.length))?;
@@ -156,7 +156,7 @@ impl SourceFiles {
     /// Closes a file that another process has moved or removed. A file that was moved just now is written once more
     /// while nothing is in its place: the process may be about to create another there, as logrotate does with
     /// `create`.
-    fn leave_if_taken(&self, table: &mut SourceTable, place: usize, ledger: &FileLedger) {
+    fn leave_if_taken(&self, table: &mut KnownSources, place: usize, ledger: &FileLedger) {
         let source = table.at(place);
         let (Some(handle), Some(begun)) = (&source.handle, &mut source.begun) else { return };
         let path = self.path(&source.key, begun.at);
@@ -178,7 +178,7 @@ impl SourceFiles {
     }
 
     /// Closes the file, open or not, if another process has moved or removed it; returns whether it has.
-    pub(super) fn leave_at_once_if_taken(&self, table: &mut SourceTable, place: usize, ledger: &FileLedger) -> bool {
+    pub(super) fn leave_at_once_if_taken(&self, table: &mut KnownSources, place: usize, ledger: &FileLedger) -> bool {
         let source = table.at(place);
         let Some(begun) = &mut source.begun else { return false };
         if source.handle.is_some() {
@@ -192,7 +192,7 @@ impl SourceFiles {
     }
 
     /// Finishes the file of a source if its period is over or it is full; returns whether it did.
-    pub(super) fn finish(&self, table: &mut SourceTable, place: usize, now: u64, is_full: bool) -> io::Result<bool> {
+    pub(super) fn finish(&self, table: &mut KnownSources, place: usize, now: u64, is_full: bool) -> io::Result<bool> {
         let source = table.at(place);
         let (key, Some(begun)) = (source.key, source.begun) else { return Ok(false) };
         let name = self.name(&key);
@@ -215,7 +215,7 @@ impl SourceFiles {
 }
 
 /// Whether a path still leads to the file that was begun there.
-fn is_as_begun(path: &Path, begun: &NewFile) -> bool {
+fn is_as_begun(path: &Path, begun: &BegunFile) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.is_file() && found.ino() == begun.inode)
 }
 

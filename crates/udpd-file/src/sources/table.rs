@@ -20,17 +20,17 @@ pub(super) struct SourceState {
     /// Its file, while that is open.
     pub(super) handle: Option<LogHandle>,
     /// The file that was begun and is not finished, open or not.
-    pub(super) begun: Option<NewFile>,
+    pub(super) begun: Option<BegunFile>,
     /// Its current errors, for the log.
     pub(super) failing: FailingEpisodes,
-    /// Its neighbours among the open ones, in order of their last write.
+    /// Its neighbours among the open files, in order of their last write.
     older: usize,
     newer: usize,
 }
 
 /// A file that was begun and is not finished.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct NewFile {
+pub(super) struct BegunFile {
     /// In seconds since 1970.
     pub(super) at: u64,
     pub(super) inode: u64,
@@ -43,7 +43,7 @@ pub(super) struct NewFile {
 
 /// All sources.
 #[derive(Debug)]
-pub(super) struct SourceTable {
+pub(super) struct KnownSources {
     by_key: HashMap<SourceKey, usize>,
     sources: Vec<SourceState>,
     sources_max: usize,
@@ -61,7 +61,7 @@ pub(super) fn memory_bytes_max(sources_max: usize) -> usize {
     sources_max * size_of::<SourceState>() + slots * (size_of::<(SourceKey, usize)>() + 1)
 }
 
-impl SourceTable {
+impl KnownSources {
     pub(super) fn new(sources_max: usize, paths: usize, open_max: usize) -> Self {
         Self {
             by_key: HashMap::with_capacity(sources_max + paths),

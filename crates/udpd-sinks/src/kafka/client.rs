@@ -1,8 +1,8 @@
 //! The library's client and what is under way in it.
 //!
-//! Every datagram that the client took is under way until its delivery report is heard, and is then delivered or
-//! failed, once. `under_way` is counted apart from the ledger's `pending`, which also holds what the sink has not
-//! handed over yet.
+//! Every datagram that the client took is under way until its delivery report comes, and is then delivered or failed,
+//! once. `under_way` is counted apart from the ledger's `pending`, which also holds what the sink has not handed over
+//! yet.
 
 use std::fmt;
 use std::thread;
@@ -35,7 +35,7 @@ const ROOM_WAIT_MAX: Duration = Duration::from_millis(50);
 /// How long to sleep between two looks at the end of all deliveries.
 const END_WAIT: Duration = Duration::from_millis(2);
 
-/// How often messages are told not to linger between two of these looks.
+/// How often a flush is asked for between two of these looks.
 const FLUSHES: usize = 32;
 
 /// How long the library may take to report what is taken back from it.
@@ -47,7 +47,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// The least time between two clients: one that fails at once is not replaced at once.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long datagrams wait for a report before it is said that no broker answers.
+/// How long datagrams wait for a report before the log says that no broker answers.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A message as the binding takes it.
@@ -75,8 +75,8 @@ pub(super) struct KafkaClient {
     under_way: Vec<u64>,
     /// At how many bytes the library ends a batch.
     batch_bytes: usize,
-    /// It has been said that brokers refuse batches for their size.
-    has_said_split: bool,
+    /// The log says that brokers refuse batches for their size.
+    has_logged_split: bool,
     born: Instant,
     /// When something was last reported, or nothing was under way.
     last_report: Instant,
@@ -107,7 +107,7 @@ impl KafkaClient {
             settings: settings.clone(),
             under_way,
             batch_bytes,
-            has_said_split: false,
+            has_logged_split: false,
             born: now,
             last_report: now,
         })
@@ -124,8 +124,8 @@ impl KafkaClient {
         self.born
     }
 
-    /// Hands a message over. While the queue is full it waits, which is the wait of this sink alone; the library makes
-    /// room by delivering, or by giving up the oldest when `message.timeout.ms` has passed.
+    /// Hands a message over. While the queue is full it waits, which delays this sink alone; the library makes room by
+    /// delivering, or by giving up the oldest when `message.timeout.ms` has passed.
     pub(super) fn send(&mut self, mut record: Record<'_>, tallies: &mut Tallies) {
         let listener = record.delivery_opaque;
         let mut wait = ROOM_WAIT_MIN;
@@ -168,8 +168,8 @@ impl KafkaClient {
         }
     }
 
-    /// Sends what came back with a batch that was refused once more, in smaller batches. False while it has to wait:
-    /// until the client has nothing else under way, so that nothing of it is overtaken again.
+    /// Sends again, in smaller batches, what came back with a batch that was refused. Returns false while that has to
+    /// wait until the client has nothing else under way, so that nothing overtakes it.
     fn send_again(&mut self, tallies: &mut Tallies) -> bool {
         if self.producer.context().returned() == 0 {
             return true;
@@ -182,7 +182,7 @@ impl KafkaClient {
         if returned.iter().any(|one| one.is_split) {
             let bytes = returned.iter().map(|one| size_at_least(&one.message)).sum();
             self.batch_bytes = (self.batch_bytes.min(bytes) / 2).max(1);
-            self.say_split();
+            self.log_split();
             self.replace();
         }
         self.resend(returned, tallies);
@@ -208,9 +208,9 @@ impl KafkaClient {
         }
     }
 
-    /// Says once that brokers refuse batches for their size.
-    pub(super) fn say_split(&mut self) {
-        if !std::mem::replace(&mut self.has_said_split, true) {
+    /// Logs once that brokers refuse batches for their size.
+    pub(super) fn log_split(&mut self) {
+        if !std::mem::replace(&mut self.has_logged_split, true) {
             log::warn!(
                 "sink {}: the brokers refuse a batch for topic {} because it is too large; udpd sends it again in \
                  smaller ones, which takes longer; raise max.message.bytes of the topic, or write batch.size in \
@@ -221,8 +221,8 @@ impl KafkaClient {
         }
     }
 
-    /// Says, within the allowance, that brokers refuse a message alone.
-    pub(super) fn say_refused(&self, refusal: MessageRefusal, bytes_at_most: usize) {
+    /// Logs that brokers refuse a message alone, a few times a minute at most.
+    pub(super) fn log_refused(&self, refusal: MessageRefusal, bytes_at_most: usize) {
         let why = match refusal {
             MessageRefusal::TooLarge => "its size; raise max.message.bytes of the topic (too_large)",
             MessageRefusal::Policy => "its time, its key or what it is (against_policy)",
@@ -248,8 +248,8 @@ impl KafkaClient {
         }
     }
 
-    /// Hears what became of messages with tickets, and tells it. True when the client had failed for good and there is
-    /// another one, which knows of none.
+    /// Calls `tell` for each message with a ticket whose outcome is known. Returns true when the client had failed for
+    /// good and another one, which has no messages, replaces it.
     pub(super) fn hear_outcomes(&mut self, tell: &mut dyn FnMut(usize, MessageOutcome, i32)) -> bool {
         self.poll();
         let is_fatal = self.producer.context().is_fatal();
@@ -276,20 +276,19 @@ impl KafkaClient {
         is_fatal && self.renew(&mut Tallies::new(0..0))
     }
 
-    /// Messages do not linger, because a caller waits for them.
+    /// Has the library send at once, because a caller waits.
     pub(super) fn hurry(&self) {
         let _ = self.producer.flush(Duration::ZERO);
     }
 
-    /// Takes back what is under way, and hears no more of it.
+    /// Takes back what is under way, and drops its reports.
     pub(super) fn take_back(&mut self) {
         self.producer.purge(PurgeConfig::default().queue().inflight());
         self.poll();
         self.producer.context().take_outcomes(|_, _, _| {});
     }
 
-    /// Hears everything that the library has to say, without waiting for more; true if anything was delivered or
-    /// failed.
+    /// Takes all reports that there are, without waiting for more; returns true if anything was delivered or failed.
     pub(super) fn hear(&mut self, tallies: &mut Tallies) -> bool {
         let settled = self.drain(tallies);
         if self.producer.context().is_fatal() {
@@ -299,7 +298,7 @@ impl KafkaClient {
         settled
     }
 
-    /// Says what has to be said now.
+    /// Writes the log lines that are due.
     pub(super) fn review(&mut self, now: Instant) {
         if self.under_way() == 0 {
             self.last_report = now;
@@ -308,7 +307,7 @@ impl KafkaClient {
         self.producer.context().review(in_vain, now);
         #[cfg(feature = "kafka-tls")]
         if let Some(question) = self.producer.context().take_question() {
-            trust::say_why(&self.registry, &self.name, question);
+            trust::log_distrust(&self.registry, &self.name, question);
         }
     }
 
@@ -322,9 +321,8 @@ impl KafkaClient {
     ) -> u64 {
         let deadline = Instant::now() + limit;
         while self.under_way() > 0 && !self.producer.context().is_fatal() && Instant::now() < deadline {
-            // Messages do not linger while this call lasts, which is a moment: hence so often, or a busy machine never
-            // runs the library's own thread in that moment. What it says, that something is left, is seen from what is
-            // under way.
+            // The library sends at once while this call lasts, which is a moment: hence so often, or a busy machine
+            // never runs the library's own thread in that moment. Its result is known from what is under way.
             for _ in 0..FLUSHES {
                 let _ = self.producer.flush(Duration::ZERO);
             }
@@ -340,7 +338,7 @@ impl KafkaClient {
         left
     }
 
-    /// Hears what there is to hear; true if anything was delivered or failed.
+    /// Takes the reports that there are; returns true if anything was delivered or failed.
     fn drain(&mut self, tallies: &mut Tallies) -> bool {
         self.poll();
         self.settle(tallies)
@@ -376,7 +374,7 @@ impl KafkaClient {
         any
     }
 
-    /// Takes everything back that is under way. What the library does not report in time is failed all the same.
+    /// Takes back everything that is under way. What the library does not report in time fails too.
     fn give_up(&mut self, tallies: &mut Tallies) {
         if self.under_way() == 0 {
             return;
@@ -393,7 +391,7 @@ impl KafkaClient {
         }
     }
 
-    /// Replaces a client that has failed for good; false if there cannot be another one now.
+    /// Replaces a client that has failed for good; returns false if no other can be started now.
     fn renew(&mut self, tallies: &mut Tallies) -> bool {
         let returned = self.take_returned();
         self.give_up(tallies);
@@ -408,7 +406,7 @@ impl KafkaClient {
         is_renewed
     }
 
-    /// Starts another client in the place of this one; false if there cannot be one now.
+    /// Starts another client in the place of this one; returns false if that fails.
     fn replace(&mut self) -> bool {
         self.born = Instant::now();
         match producer(&self.name, &self.settings, self.under_way.len(), self.batch_bytes) {
@@ -425,7 +423,7 @@ impl KafkaClient {
     }
 }
 
-/// A client of the library whose batches end at so many bytes, with what the files of passwords and certificates hold
+/// A client of the library whose batches end at so many bytes, with the passwords and certificates that the files hold
 /// now.
 fn producer(
     name: &str,

@@ -1,9 +1,9 @@
-//! What the library calls back, always from within a poll and so always on the consumer's thread: delivery reports,
-//! errors, log lines and the wish for a token. Reports are counted here, by listener, and the sink fetches the counts
-//! after the poll.
+//! The callbacks of the library: delivery reports, errors, log lines and requests for a token. They always come from
+//! within a poll and so on the consumer's thread. Reports are counted here, by listener, and the sink fetches the
+//! counts after the poll.
 //!
 //! The binding asks for a context that threads could share. Only one thread ever uses it, so a count is a plain load
-//! and store in an atomic, and the lock around the voice is never contended.
+//! and store in an atomic, and no lock is ever contended.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ use super::settings::KafkaSettings;
 #[cfg(feature = "kafka-tls")]
 use super::trust::{self, TrustQuestion};
 
-/// A count with one writer, who is its only reader too.
+/// A count that one thread writes and reads.
 #[derive(Debug, Default)]
 struct ReportCount(AtomicU64);
 
@@ -56,7 +56,7 @@ struct Reports {
     against_policy: ReportCount,
 }
 
-/// What became of a listener's datagrams since it was asked last.
+/// The reports of one listener's datagrams since the last call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reported {
     pub(super) delivered: u64,
@@ -74,7 +74,7 @@ pub(super) struct Returned {
     pub(super) is_split: bool,
 }
 
-/// The receiver of everything that the library has to say.
+/// Receives the callbacks of the library.
 #[derive(Debug)]
 pub(super) struct Context {
     reports: Box<[Reports]>,
@@ -138,7 +138,7 @@ impl Context {
         }
     }
 
-    /// What became of messages with tickets since the last call, and of which partition they are.
+    /// The outcomes of messages with tickets since the last call, with their partitions.
     pub(super) fn take_outcomes(&self, mut tell: impl FnMut(usize, MessageOutcome, i32)) {
         let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         outcomes.drain(..).for_each(|(ticket, outcome, partition)| tell(ticket, outcome, partition));
@@ -159,53 +159,53 @@ impl Context {
         self.fatal.load(Ordering::Relaxed)
     }
 
-    /// Says, within the allowance, that a datagram will not be in the topic.
+    /// Logs that a datagram will not be in the topic, a few times a minute at most.
     pub(super) fn refused(&self, reason: &str) {
-        self.speak(|log_lines| log_lines.failed(&self.hidden.clean(reason), Instant::now()));
+        self.write(|log_lines| log_lines.failed(&self.hidden.clean(reason), Instant::now()));
     }
 
-    /// Says once that the topic takes nothing now, until it takes something again.
+    /// Logs once that the topic takes nothing now, until it takes something again.
     pub(super) fn waits(&self, error: &KafkaError) {
         let cure = match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition) => "make the topic",
             Some(RDKafkaErrorCode::TopicAuthorizationFailed) => "allow udpd to write to it",
             Some(RDKafkaErrorCode::InvalidTimestamp) => "the clocks of this host and of the brokers differ: set them",
-            _ => "see to the brokers",
+            _ => "check the brokers",
         };
         let reason = error.to_string();
         self.away.store(true, Ordering::Relaxed);
-        self.speak(|log_lines| log_lines.waits(&self.hidden.clean(&reason), cure));
+        self.write(|log_lines| log_lines.waits(&self.hidden.clean(&reason), cure));
     }
 
-    /// Says what was withheld from the log, when it is time; and, where datagrams have waited in vain, that nobody
-    /// answers. A connection that was closed because nothing was sent for a while is no news.
+    /// Logs how many lines were left out, when a minute is over; and, if datagrams have waited in vain, that no broker
+    /// answers. A connection that was closed because nothing was sent for a while is not logged.
     pub(super) fn review(&self, in_vain: bool, now: Instant) {
         if in_vain && self.away.load(Ordering::Relaxed) {
-            self.speak(KafkaLog::gone);
+            self.write(KafkaLog::gone);
         }
-        self.speak(|log_lines| log_lines.remind(now));
+        self.write(|log_lines| log_lines.remind(now));
     }
 
-    /// The broker to probe, once for each time that udpd begins not to trust one.
+    /// The broker to probe, once for each time that udpd ceases to trust one.
     #[cfg(feature = "kafka-tls")]
     pub(super) fn take_question(&self) -> Option<TrustQuestion> {
         self.question.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// A broker does not let udpd in.
+    /// A broker refuses to authenticate udpd.
     fn refused_by_broker(&self, reason: &str) {
         let cure = match self.security.sasl {
             Some(Sasl::OauthBearer) => "check token_file, which udpd reads again by itself",
             Some(_) => "check sasl, username and password_file, and then: udpd reload",
             None => "check whether the brokers want sasl",
         };
-        self.shut_out(&format!("the brokers do not let udpd in: {reason}; {cure}"));
+        self.locked_out(&format!("the brokers do not let udpd in: {reason}; {cure}"));
     }
 
     /// A broker does not take the certificate that udpd has shown, or wants one.
     fn certificate_refused(&self, reason: &str) {
-        // Each attempt comes here; the file is read for the one that is said.
-        if self.log_lines.lock().unwrap_or_else(PoisonError::into_inner).is_shut_out() {
+        // Each attempt comes here; the file is read only for the one that is logged.
+        if self.log_lines.lock().unwrap_or_else(PoisonError::into_inner).is_locked_out() {
             return self.away.store(true, Ordering::Relaxed);
         }
         let mut cure = "the brokers may want one: tls_certificate_file, tls_key_file".to_owned();
@@ -216,31 +216,31 @@ impl Context {
                 cure = format!("{until}; check it, and then: udpd reload");
             }
         }
-        self.shut_out(&format!("the brokers refuse the certificate of udpd: {reason}; {cure}"));
+        self.locked_out(&format!("the brokers refuse the certificate of udpd: {reason}; {cure}"));
     }
 
-    /// There is no TLS with a broker.
+    /// TLS with a broker fails.
     fn not_trusted(&self, reason: &str) {
         #[cfg(feature = "kafka-tls")]
         if let Some(broker) = trust::broker_of(reason).filter(|_| reason.contains("certificate verify failed")) {
             self.away.store(true, Ordering::Relaxed);
-            if self.log_lines.lock().unwrap_or_else(PoisonError::into_inner).begins_to_be_shut_out() {
+            if self.log_lines.lock().unwrap_or_else(PoisonError::into_inner).note_locked_out() {
                 let (broker, ca_file) = (broker.to_owned(), self.security.ca_file.clone());
                 let question = TrustQuestion { broker, ca_file, reason: reason.to_owned() };
                 *self.question.lock().unwrap_or_else(PoisonError::into_inner) = Some(question);
             }
             return;
         }
-        self.shut_out(&format!("no TLS connection to a broker: {reason}; check brokers, tls and tls_ca_file"));
+        self.locked_out(&format!("no TLS connection to a broker: {reason}; check brokers, tls and tls_ca_file"));
     }
 
-    fn shut_out(&self, cause: &str) {
+    fn locked_out(&self, cause: &str) {
         self.away.store(true, Ordering::Relaxed);
-        self.speak(|log_lines| log_lines.shut_out(cause));
+        self.write(|log_lines| log_lines.locked_out(cause));
     }
 
-    fn speak(&self, ask: impl FnOnce(&mut KafkaLog) -> Lines) {
-        let lines = ask(&mut self.log_lines.lock().unwrap_or_else(PoisonError::into_inner));
+    fn write(&self, lines: impl FnOnce(&mut KafkaLog) -> Lines) {
+        let lines = lines(&mut self.log_lines.lock().unwrap_or_else(PoisonError::into_inner));
         for (level, text) in lines {
             log::log!(level, "{text}");
         }
@@ -269,7 +269,7 @@ impl ClientContext for Context {
             RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => Level::Info,
             RDKafkaLogLevel::Debug => Level::Debug,
         };
-        self.speak(|log_lines| log_lines.library(level, facility, &self.hidden.clean(line), Instant::now()));
+        self.write(|log_lines| log_lines.library(level, facility, &self.hidden.clean(line), Instant::now()));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -281,12 +281,12 @@ impl ClientContext for Context {
             }
             Some(RDKafkaErrorCode::Fatal) => {
                 if !self.fatal.swap(true, Ordering::Relaxed) {
-                    self.speak(|log_lines| log_lines.fatal(reason, self.has_spill, Instant::now()));
+                    self.write(|log_lines| log_lines.fatal(reason, self.has_spill, Instant::now()));
                 }
             }
             Some(RDKafkaErrorCode::Authentication) => self.refused_by_broker(reason),
             Some(RDKafkaErrorCode::SSL) => self.not_trusted(reason),
-            // What the other end of TLS says when it is not content, which may be after the handshake.
+            // An alert from the other end of TLS, which may come after the handshake.
             Some(RDKafkaErrorCode::BrokerTransportFailure) if reason.contains("SSL") && reason.contains(" alert ") => {
                 self.certificate_refused(reason);
             }
@@ -296,12 +296,12 @@ impl ClientContext for Context {
                 | RDKafkaErrorCode::Resolve
                 | RDKafkaErrorCode::OperationTimedOut,
             ) => {
-                self.speak(|log_lines| {
+                self.write(|log_lines| {
                     log_lines.trouble(reason);
                     Lines::new()
                 });
             }
-            _ => self.speak(|log_lines| log_lines.error(reason, Instant::now())),
+            _ => self.write(|log_lines| log_lines.error(reason, Instant::now())),
         }
     }
 
@@ -327,12 +327,12 @@ impl ProducerContext for Context {
                 }
                 if self.away.load(Ordering::Relaxed) {
                     self.away.store(false, Ordering::Relaxed);
-                    self.speak(KafkaLog::back);
+                    self.write(KafkaLog::back);
                 }
             }
             Err((error, message)) => {
                 let purged = [RDKafkaErrorCode::PurgeQueue, RDKafkaErrorCode::PurgeInflight];
-                // What the sink itself takes back it says in one line.
+                // The sink logs in one line what it takes back itself.
                 let is_purged = error.rdkafka_error_code().is_some_and(|code| purged.contains(&code));
                 let outcome = MessageOutcome::of(error.rdkafka_error_code(), message.timestamp().to_millis());
                 match (ticket, outcome) {

@@ -1,9 +1,9 @@
-//! The files that a sink names, certificates, keys, passwords and tokens: where they are, who may use them, and whether
-//! they hold something else than before.
+//! The files that a sink names (certificates, keys, passwords and tokens): where they are, which users may read them,
+//! and whether their content has changed.
 //!
 //! A path that begins with `$CREDENTIALS_DIRECTORY/` is a credential of the service manager (`LoadCredential=` of
-//! systemd), which only this unit can read. Who checks the configuration outside of the unit has none, and that is no
-//! fault of the configuration.
+//! systemd), which only this unit can read. A check of the configuration outside of the unit has none, which is no
+//! error.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -36,7 +36,7 @@ pub(super) fn check_path(text: &str) -> Result<PathBuf, ValueAdvice> {
     }
 }
 
-/// Where a file is that the configuration names; none for a credential where there are none.
+/// Where a file that the configuration names is; `None` for a credential if the service manager has passed none.
 pub(super) fn located(path: &Path) -> Option<PathBuf> {
     match path.to_str().and_then(|text| text.strip_prefix(CREDENTIAL)) {
         Some(name) => std::env::var_os(DIRECTORY).map(|directory| PathBuf::from(directory).join(name)),
@@ -44,7 +44,7 @@ pub(super) fn located(path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// All of a file that is no longer than it may be.
+/// The content of a file; an error if that is longer than it may be.
 pub(super) fn contents(place: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     // Opening a pipe would block, also one that has just taken the file's place.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(place)?;
@@ -59,7 +59,7 @@ pub(super) fn contents(place: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>>
     }
 }
 
-/// What is wrong with who may read a secret.
+/// A warning if users that should not may read a secret.
 pub(super) fn doubt(path: &Path) -> Option<ValueAdvice> {
     let place = located(path)?;
     let mode = std::fs::metadata(&place).ok()?.mode();
@@ -69,7 +69,7 @@ pub(super) fn doubt(path: &Path) -> Option<ValueAdvice> {
     })
 }
 
-/// What a file held when the configuration was read, to notice that it holds something else.
+/// A fingerprint of a file's content when the configuration was read, to notice a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Print(Option<u64>);
 

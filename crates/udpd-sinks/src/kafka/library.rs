@@ -51,7 +51,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("log.queue", "the sink sets it to read the library's log lines"),
 ];
 
-/// Whether a value is a certain wrong one.
+/// Whether a value contradicts what the client promises.
 type IsAgainst = fn(&str) -> bool;
 
 /// What an idempotent client cannot have: the property, what is right for it, and which values are not.
@@ -294,7 +294,7 @@ pub(super) fn expand_topic(template: &str, listener: &str, sink: &str) -> String
     template.replace("{listener}", listener).replace("{sink}", sink)
 }
 
-/// Refuses what no broker could have as a topic, whatever the names are: a name has letters that a topic may have.
+/// Refuses what no broker could have as a topic, whatever the names are: names hold only letters that a topic may have.
 fn check_topic(template: &str) -> Result<(), KafkaError> {
     let wrong = |reason: String| Err(KafkaError::of_key("topic", template, reason));
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -316,8 +316,8 @@ fn check_topic(template: &str) -> Result<(), KafkaError> {
     Ok(())
 }
 
-/// Whether a client is made that has to work, or only what is written is checked, for which a credential of another
-/// unit may stay unread.
+/// Whether a client is to be used, or the configuration is only checked, for which a credential of another unit may
+/// stay unread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Check,
@@ -327,7 +327,7 @@ pub(super) enum Purpose {
 /// A property of the library, the key of the sink for it, and its value.
 pub(super) type Property = (&'static str, &'static str, String);
 
-/// What the library is told of this security.
+/// The properties for this security.
 fn security_properties(of: &Security, purpose: Purpose) -> Result<Vec<Property>, KafkaError> {
     let protocol = match (of.tls, of.sasl) {
         (false, None) => return Ok(Vec::new()),

@@ -26,7 +26,7 @@ pub(super) struct KafkaLog {
     /// The log says that no broker answers.
     gone: bool,
     /// The log says that brokers and udpd do not accept each other.
-    shut_out: bool,
+    locked_out: bool,
     last_trouble: String,
     library: LogLimiter,
     failures: LogLimiter,
@@ -40,7 +40,7 @@ impl KafkaLog {
             brokers: brokers.to_owned(),
             topic: topic.to_owned(),
             gone: false,
-            shut_out: false,
+            locked_out: false,
             last_trouble: String::new(),
             library: LogLimiter::of(LINES_MAX),
             failures: LogLimiter::of(LINES_MAX),
@@ -49,8 +49,8 @@ impl KafkaLog {
 
     /// No broker is left, and something waits for one.
     pub(super) fn gone(&mut self) -> Lines {
-        // Who is not let in waits for another reason.
-        if std::mem::replace(&mut self.gone, true) || self.shut_out {
+        // If udpd is locked out, the log has the cause already.
+        if std::mem::replace(&mut self.gone, true) || self.locked_out {
             return Vec::new();
         }
         let why = if self.last_trouble.is_empty() { "" } else { ": " };
@@ -62,16 +62,16 @@ impl KafkaLog {
     }
 
     pub(super) fn back(&mut self) -> Lines {
-        let (gone, shut_out) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.shut_out));
-        if !gone && !shut_out {
+        let (gone, locked_out) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.locked_out));
+        if !gone && !locked_out {
             return Vec::new();
         }
         vec![(Level::Info, format!("{}: a broker of {} takes datagrams again", self.subject, self.brokers))]
     }
 
     /// Brokers and udpd do not accept each other.
-    pub(super) fn shut_out(&mut self, cause: &str) -> Lines {
-        if !self.begins_to_be_shut_out() {
+    pub(super) fn locked_out(&mut self, cause: &str) -> Lines {
+        if !self.note_locked_out() {
             return Vec::new();
         }
         let text = format!(
@@ -82,19 +82,19 @@ impl KafkaLog {
         vec![(Level::Warn, text)]
     }
 
-    /// Whether that has been said already.
-    pub(super) fn is_shut_out(&self) -> bool {
-        self.shut_out
+    /// Whether the log says so already.
+    pub(super) fn is_locked_out(&self) -> bool {
+        self.locked_out
     }
 
-    /// The same, said by somebody else: whether that is new.
-    pub(super) fn begins_to_be_shut_out(&mut self) -> bool {
-        !std::mem::replace(&mut self.shut_out, true)
+    /// The same, logged by another line; returns whether that is new.
+    pub(super) fn note_locked_out(&mut self) -> bool {
+        !std::mem::replace(&mut self.locked_out, true)
     }
 
     /// The topic takes nothing now, and what comes for it is in a spill.
     pub(super) fn waits(&mut self, reason: &str, cure: &str) -> Lines {
-        if !self.begins_to_be_shut_out() {
+        if !self.note_locked_out() {
             return Vec::new();
         }
         let text = format!(
@@ -111,8 +111,8 @@ impl KafkaLog {
         let what = if has_spill { "is sent again" } else { "counts as failed" };
         if self.library.pass(now).is_some() {
             let text = format!(
-                "{}: the client has lost its place among the messages of topic {}; udpd replaces it, and what it had \
-                 not delivered {what}: {reason}",
+                "{}: the producer of topic {} has failed for good; udpd replaces it, and what it had not delivered \
+                 {what}: {reason}",
                 self.subject, self.topic
             );
             lines.push((Level::Error, text));
@@ -120,7 +120,7 @@ impl KafkaLog {
         lines
     }
 
-    /// Something about a connection; an error of the client that comes with a line of its own.
+    /// An error of a connection, for which the library has a log line of its own.
     pub(super) fn trouble(&mut self, reason: &str) {
         reason.clone_into(&mut self.last_trouble);
     }
@@ -152,7 +152,7 @@ impl KafkaLog {
     pub(super) fn library(&mut self, level: Level, facility: &str, line: &str, now: Instant) -> Lines {
         let level = match facility {
             // One connection of several, or one that is tried again and again.
-            "FAIL" if self.gone || self.shut_out => Level::Debug,
+            "FAIL" if self.gone || self.locked_out => Level::Debug,
             "FAIL" => Level::Info,
             _ => level,
         };
@@ -163,7 +163,7 @@ impl KafkaLog {
         lines
     }
 
-    /// Says what was withheld in a minute that is over.
+    /// Tells how many lines were left out in a minute that is over.
     pub(super) fn remind(&mut self, now: Instant) -> Lines {
         let mut lines = Vec::new();
         match self.library.take_suppressed(now) {
@@ -210,10 +210,10 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_let_in_says_so_once_with_the_cause_until_datagrams_are_taken_again() {
+    fn a_refusal_by_brokers_is_logged_once_with_the_cause_until_datagrams_are_taken_again() {
         let mut log_lines = log_lines();
         for _ in 0..1_000 {
-            let said = log_lines.shut_out("wrong password");
+            let said = log_lines.locked_out("wrong password");
             assert!(said.iter().all(|(level, text)| *level == Level::Warn && text.contains("stream: wrong password;")));
             assert_eq!(log_lines.gone(), [], "the cause has been named");
             let lines = log_lines.library(Level::Error, "FAIL", "again", Instant::now());
@@ -221,8 +221,8 @@ mod tests {
         }
         assert_eq!(log_lines.back().len(), 1);
         assert_eq!(log_lines.back(), []);
-        assert_eq!(log_lines.shut_out("wrong password").len(), 1, "the next time it is said again");
-        assert_eq!(log_lines.shut_out("wrong password"), []);
+        assert_eq!(log_lines.locked_out("wrong password").len(), 1, "the next time it is said again");
+        assert_eq!(log_lines.locked_out("wrong password"), []);
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(lines.len(), 1);
         assert!(lines[0].1.contains("99995 more datagrams"), "{lines:?}");
         assert_eq!(log_lines.remind(start + INTERVAL * 2), [], "a count is said once");
-        assert_eq!(log_lines.failed("timed out", start + INTERVAL * 3).len(), 1, "a new minute has a new allowance");
+        assert_eq!(log_lines.failed("timed out", start + INTERVAL * 3).len(), 1, "a new minute");
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_lines_of_the_library_are_not_rationed() {
+    fn debug_lines_of_the_library_are_not_limited() {
         let mut log_lines = log_lines();
         let now = Instant::now();
         assert!((0..100).all(|_| log_lines.library(Level::Debug, "MSG", "sent", now).len() == 1));

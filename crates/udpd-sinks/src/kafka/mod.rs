@@ -1,27 +1,28 @@
 //! Messages in a topic of a Kafka cluster, one for each datagram, through librdkafka (cargo feature `kafka`).
 //!
-//! **The books.** Delivered is what the brokers have acknowledged as `acks` asks; failed is what the library reports as
-//! lost after its own retries, which may have reached a broker whose answer did not reach us. Between the two a
+//! **The ledger.** Delivered is what the brokers have acknowledged as `acks` asks; failed is what the library reports
+//! as lost after its own retries, which may have reached a broker whose answer did not reach us. Between the two a
 //! datagram is pending, also after `flush`: a flush sends nothing earlier than the library would and waits for nothing.
-//! Instead the sink is due every few milliseconds while anything is under way, hears the reports, and the consumer
+//! Instead the sink is due every few milliseconds while anything is under way, takes the reports, and the consumer
 //! publishes them. The consumer's thread does all of it, so the counters keep their one writer; the library's own
-//! threads only talk to brokers. With nothing under way it is due once a second, because the library talks about
-//! connections also then, and unread reports would pile up.
+//! threads only talk to brokers. With nothing under way it is due once a second, because the library also reports about
+//! connections then, and unread reports would pile up.
 //!
 //! **A broker that is away or slow.** The library's queue is bounded in messages and bytes. While it is full, `accept`
 //! waits for room: the consumer takes nothing more, its channel fills, and `when_full` decides what that means for the
-//! receivers. Nothing is lost silently and no other sink waits. The wait has an end: after `message.timeout.ms` (five
-//! minutes unless `properties` say otherwise; 0 means never) the library gives up the oldest messages, which are then
-//! failed, and there is room. Reconnecting, with a growing pause, is the library's.
+//! receivers. Nothing is lost without a count and no other sink waits. The wait has an end: after `message.timeout.ms`
+//! (five minutes unless `properties` say otherwise; 0 means never) the library gives up the oldest messages, which are
+//! then failed, and there is room. Reconnecting, with a growing pause, is the library's.
 //!
 //! **Stopping.** `finish` waits for what is under way, at most four seconds, and publishes what is acknowledged as it
 //! learns of it; then it takes the rest back and counts it as failed. A consumer that is in `accept` when the daemon
 //! stops does not see it, as the trait has no way to tell; the daemon waits for it as for any sink that takes nothing,
 //! and then counts what it has not settled as its failure. So the ledger closes either way.
 //!
-//! **Who is who.** Keys say how the brokers are known (TLS) and who udpd is (SASL); passwords stand in files. The
-//! library reads certificates once for each client, so a reload takes a changed file for a changed sink. A broker that
-//! refuses udpd, or that udpd does not trust, is named once with the cause, and tried again for as long as it takes.
+//! **Identity.** The keys say how udpd recognizes the brokers (TLS) and authenticates to them (SASL); passwords stand
+//! in files. The library reads certificates once for each client, so a reload takes a changed file for a changed sink.
+//! A broker that refuses udpd, or that udpd does not trust, is named once with the cause, and tried again for as long
+//! as it takes.
 //!
 //! **A batch that is refused for its size** is sent again in smaller ones; only a message that is refused alone counts
 //! as refused. With a spill that takes rounds (`rounds.rs`), which keep the order. Without one the client is replaced

@@ -26,7 +26,7 @@ const LOOK_EVERY: usize = 32;
 /// How long no round is as large as one that was refused.
 const MEMORY: Duration = Duration::from_secs(60);
 
-/// What a round has still room for.
+/// How much of a round is used.
 #[derive(Debug)]
 pub(super) struct RoundLimit {
     begun: Instant,
@@ -62,7 +62,7 @@ impl DeliveryRounds {
         RoundLimit { begun: Instant::now(), messages: 0, bytes: 0, is_over: false, is_cut: false }
     }
 
-    /// Whether a message of this size has a place in the round.
+    /// Whether a message of this size fits into the round.
     pub(super) fn has_room(&self, room: &mut RoundLimit, size: usize) -> bool {
         let is_doubtful = self.refused_alone.is_some_and(|refused| size >= refused);
         let fits = !room.is_over && room.messages < self.messages_max && room.bytes + size <= self.bytes;
@@ -92,14 +92,14 @@ impl DeliveryRounds {
         }
     }
 
-    /// A batch of the round was refused that had several messages.
+    /// A batch of the round with several messages was refused.
     pub(super) fn was_refused(&mut self, now: Instant) {
         let bytes = self.last.take().map_or(self.bytes, |room| room.bytes);
         self.refused = Some((bytes, now));
         self.bytes = (self.bytes.min(bytes) / 2).max(1);
     }
 
-    /// Something of the round came back, for no reason that has to do with its size.
+    /// Something of the round came back for another reason than its size.
     pub(super) fn was_broken(&mut self) {
         self.last = None;
     }
@@ -207,7 +207,7 @@ impl MessageSlots {
         self.slots.iter().filter(|slot| matches!(slot, MessageSlot::UnderWay { .. })).count()
     }
 
-    /// Whether it is known what became of the first `count`.
+    /// Whether the outcome of the first `count` is known.
     pub(super) fn is_decided(&self, count: usize) -> bool {
         self.slots.len() >= count
             && self
@@ -217,7 +217,7 @@ impl MessageSlots {
                 .all(|slot| matches!(slot, MessageSlot::Delivered | MessageSlot::Refused(_)))
     }
 
-    /// When everything of the round is reported: tells who was refused alone from who was only in the same batch.
+    /// When everything of the round is reported: tells messages that were refused alone from those in the same batch.
     pub(super) fn conclude(&mut self, now: Instant) -> RoundOutcome {
         let (mut outcome, mut is_split) = (RoundOutcome::default(), false);
         if !self.rounds.is_under_way() || self.under_way() > 0 {
@@ -259,7 +259,7 @@ impl MessageSlots {
         outcome
     }
 
-    /// Another client has taken the place of the one that had what is under way.
+    /// Another client has replaced the one that had the messages under way.
     pub(super) fn begin_anew(&mut self) {
         self.slots
             .iter_mut()
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_batch_that_is_refused_all_are_sent_again_and_who_was_alone_in_another_is_refused() {
+    fn all_messages_of_a_refused_batch_are_sent_again_and_one_that_was_alone_is_refused() {
         let (mut slots, tickets) = under_way(4);
         for (ticket, partition) in tickets.iter().zip([0, 1, 0, 2]) {
             assert_eq!(slots.conclude(Instant::now()), RoundOutcome::default(), "not before all are reported");
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_broker_names_in_a_batch_is_refused_and_the_others_are_sent_again() {
+    fn a_message_that_a_broker_names_in_a_batch_is_refused_and_the_others_are_sent_again() {
         let (mut slots, tickets) = under_way(3);
         for (ticket, outcome) in tickets.iter().zip([
             MessageOutcome::Bystander,

@@ -81,8 +81,8 @@ fn parse_token(text: &str, now: SystemTime) -> Result<KafkaToken, String> {
         // The moment and not how long ago: the library repeats an error only when its text is another.
         let CalendarTime { year, month, day, hour, minute, second } = CalendarTime::at(expires.as_secs());
         return Err(format!(
-            "its token expired at {year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z, and nobody has \
-             written a new one"
+            "its token expired at {year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z, and no \
+             new one was written"
         ));
     }
     let principal = claims.get("sub").and_then(Value::as_str).filter(|name| !name.is_empty() && !name.contains('\0'));

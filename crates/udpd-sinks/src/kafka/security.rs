@@ -1,5 +1,4 @@
-//! How udpd and the brokers know each other: TLS, and who udpd says that it is (SASL). What an operator writes of it,
-//! and whether that goes together.
+//! How udpd and the brokers authenticate each other, by TLS and SASL: the keys, and the checks of one against another.
 
 use std::path::{Path, PathBuf};
 
@@ -120,7 +119,7 @@ impl Security {
         words.chain(self.files().map(|(key, _)| key)).collect()
     }
 
-    /// Holds one key against another.
+    /// Checks one key against another.
     pub(super) fn check(&self) -> Result<(), KafkaError> {
         self.check_build()?;
         let tls_file = self.files().find(|(key, _)| key.starts_with("tls_"));
@@ -139,7 +138,7 @@ impl Security {
         self.check_sasl()
     }
 
-    /// What this build lacks is said with the way out.
+    /// Refuses what this build lacks.
     fn check_build(&self) -> Result<(), KafkaError> {
         let way_out = "this udpd was built without TLS for Kafka; build it with: cargo build --release --features \
                        kafka-tls";
@@ -175,13 +174,13 @@ impl Security {
         }
     }
 
-    /// What is right and yet not good, each with its key.
+    /// Warnings about settings that are valid and not safe, each with its key.
     pub(super) fn doubts(&self) -> Vec<(&'static str, ValueAdvice)> {
         let is_secret = |key: &str| !matches!(key, "tls_ca_file" | "tls_certificate_file");
         let open = self.files().filter(|(key, _)| is_secret(key));
         let mut doubts: Vec<_> = open.filter_map(|(key, path)| Some((key, files::doubt(path)?))).collect();
         if let (false, Some(sasl @ (Sasl::Plain | Sasl::OauthBearer))) = (self.tls, self.sasl) {
-            let what = format!("without TLS {} shows its secret to whoever hears the network", sasl.name());
+            let what = format!("without TLS {} shows its secret to every listener on the network", sasl.name());
             doubts.push(("sasl", ValueAdvice::new(what, "write tls = true if the brokers have it")));
         }
         #[cfg(feature = "kafka-tls")]

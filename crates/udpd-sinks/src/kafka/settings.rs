@@ -135,7 +135,7 @@ fn check_acks(text: &str) -> Result<String, ValueAdvice> {
     match text {
         "all" | "-1" | "1" | "0" => Ok(text.to_owned()),
         _ => {
-            let cure = "write \"all\", \"1\" (the leader) or \"0\" (nobody, so that a loss is not seen)";
+            let cure = "write \"all\", \"1\" (the leader) or \"0\" (none, so that a loss is not seen)";
             Err(ValueAdvice::new(format!("{text:?} is unknown"), cure))
         }
     }

@@ -23,12 +23,12 @@ use udpd_base::ledger::Tallies;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::{ConsumerFeeders, Sink};
-use udpd_spill::spilling::Attempt;
+use udpd_spill::spilling::SpillableSink;
 
 /// The longest wait for outstanding acknowledgements at the end.
 const FINISH_LIMIT: Duration = Duration::from_secs(4);
 
-/// How soon after a datagram its report is looked for.
+/// How soon after a datagram the reports are looked at.
 const REPORT_WAIT_MIN: Duration = Duration::from_millis(10);
 
 /// How rarely, while none comes.
@@ -94,7 +94,7 @@ impl KafkaSink {
         send(&mut self.client, record)
     }
 
-    /// Hears the library, and decides when to hear it again.
+    /// Takes the reports of the library, and decides when to look again.
     fn hear(&mut self, tallies: &mut Tallies) -> bool {
         let settled = self.client.hear(tallies);
         if settled {
@@ -143,7 +143,7 @@ impl Sink for KafkaSink {
     }
 }
 
-/// The time of day, as the kernel would give it.
+/// The time of day, counted as the kernel counts it.
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
@@ -157,28 +157,28 @@ const PATIENCE_AGAIN: Duration = Duration::from_millis(20);
 /// How long one look for reports is from the next.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How often the library is heard while nothing is under way.
+/// How often the library is polled while nothing is under way.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 
 impl KafkaSink {
-    /// Hears what became of messages. True when a broker has given some back, which it will not take at once.
+    /// Takes the outcomes of messages. Returns true when a broker has given some back, which it will not take at once.
     fn hear_outcomes(&mut self) -> bool {
         let slots = &mut self.slots;
         let was_renewed =
             self.client.hear_outcomes(&mut |ticket, outcome, partition| slots.note(ticket, outcome, partition));
         if was_renewed {
-            // The client of before has nothing under way any more.
+            // The new client has nothing under way.
             slots.begin_anew();
         }
         let outcome = slots.conclude(Instant::now());
         if outcome.is_too_large {
-            self.client.say_split();
+            self.client.log_split();
         }
-        outcome.refused.into_iter().for_each(|(refusal, size)| self.client.say_refused(refusal, size));
+        outcome.refused.into_iter().for_each(|(refusal, size)| self.client.log_refused(refusal, size));
         outcome.is_broken
     }
 
-    /// Hands a round over of those that the library does not have. False where nothing can be handed over now.
+    /// Hands over a round of the messages that the library does not have. Returns false if none can be handed over now.
     fn hand_over(&mut self, batch: &LaneBatch) -> bool {
         let (mut now, mut any) = (None, false);
         let mut room = self.slots.rounds.begin();
@@ -203,7 +203,7 @@ impl KafkaSink {
             };
             any = true;
         }
-        // What comes later does not overtake.
+        // Later datagrams do not overtake.
         let missing = batch.datagrams.datagrams().count().saturating_sub(self.slots.slots.len());
         self.slots.slots.extend(std::iter::repeat_n(MessageSlot::Free, missing));
         if self.slots.under_way() > 0 {
@@ -213,7 +213,7 @@ impl KafkaSink {
     }
 }
 
-impl Attempt for KafkaSink {
+impl SpillableSink for KafkaSink {
     fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
         let was_tried = !self.slots.slots.is_empty();
         let count = batch.datagrams.datagrams().count();

@@ -274,7 +274,7 @@ fn a_full_queue_waits_for_room_and_loses_nothing() {
 #[test]
 fn where_no_broker_ever_comes_a_full_queue_gives_up_its_oldest_and_goes_on() {
     let bounds = [("queue.buffering.max.messages", "5"), ("message.timeout.ms", "1200"), ("linger.ms", "0")];
-    // Nobody listens there.
+    // No process listens there.
     let mut bench = Bench::new(&settings("127.0.0.1:9", &bounds));
     bench.accept(&[&b"x"[..]; 12], 64);
     assert!(bench.tallies[1].dropped.sink_error >= 7, "5 of 12 can wait, so 7 have failed: {:?}", bench.tallies[1]);
@@ -314,7 +314,7 @@ fn a_datagram_that_is_too_long_for_the_brokers_fails_alone() {
 }
 
 #[test]
-fn a_client_that_has_failed_for_good_is_replaced_and_the_books_close() {
+fn a_client_that_has_failed_for_good_is_replaced_and_the_ledger_closes() {
     let cluster = cluster();
     let mut bench = Bench::new(&settings(&cluster.bootstrap_servers(), &[]));
     bench.accept(&[b"before"], 64);

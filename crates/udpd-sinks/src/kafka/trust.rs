@@ -1,8 +1,8 @@
 //! What is wrong with a certificate, in words (cargo feature `kafka-tls`).
 //!
 //! The library says of a broker's certificate that it could not be verified, and not why: whether it has expired, is
-//! for another host, or is vouched for by somebody unknown. So when that happens a thread connects once more, as the
-//! library does, verifies the same chain and says what it finds. It sends nothing that the library would not send.
+//! for another host, or comes from an unknown authority. So when that happens a thread connects once more, as the
+//! library does, verifies the same chain and logs what it finds. It sends nothing that the library would not send.
 
 use std::fmt::Write;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
@@ -25,13 +25,13 @@ use udpd_base::os::threads::ThreadRegistry;
 /// How long the broker may take for each step.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Threads that look at brokers at the same time: one that sends a byte now and then would keep its thread for as long
-/// as it likes.
+/// How many threads probe brokers at the same time: a broker that sends a byte now and then could keep its thread for
+/// ever.
 const AT_ONCE_MAX: usize = 4;
 
 static AT_ONCE: AtomicUsize = AtomicUsize::new(0);
 
-/// The place of one such thread.
+/// The permission for one such thread.
 struct ProbeTurn;
 
 impl ProbeTurn {
@@ -63,8 +63,8 @@ pub(super) fn broker_of(line: &str) -> Option<&str> {
     Some(rest.split_once('/')?.0).filter(|broker| !broker.is_empty())
 }
 
-/// Says in the log why a broker is not trusted, from a thread of its own, because a broker may take its time.
-pub(super) fn say_why(registry: &ThreadRegistry, sink: &str, question: TrustQuestion) {
+/// Logs why a broker is not trusted, from a thread of its own, because the broker may be slow.
+pub(super) fn log_distrust(registry: &ThreadRegistry, sink: &str, question: TrustQuestion) {
     let (reason, sink) = (question.reason.clone(), sink.to_owned());
     let say = |sink: &str, why: &str| {
         log::warn!(
@@ -84,7 +84,7 @@ pub(super) fn say_why(registry: &ThreadRegistry, sink: &str, question: TrustQues
     }
 }
 
-/// Why the certificate of this broker is not trusted; none if it is.
+/// Why the certificate of this broker is not trusted; `None` if it is.
 fn why(broker: &str, ca_file: Option<&Path>) -> Result<Option<String>, String> {
     let (host, _) = broker.rsplit_once(':').ok_or("no port")?;
     let authorities = match ca_file.map(|path| (path, authorities_of(path))) {
@@ -116,7 +116,7 @@ fn why(broker: &str, ca_file: Option<&Path>) -> Result<Option<String>, String> {
     }
 }
 
-/// A client that verifies as the library does, and keeps the first thing that is wrong.
+/// A client that verifies as the library does, and records the first error.
 fn listening(host: &str, authorities: Option<Vec<X509>>, found: Arc<Mutex<Option<String>>>) -> Result<Ssl, ErrorStack> {
     let mut context = SslContext::builder(SslMethod::tls_client())?;
     match authorities {
@@ -177,7 +177,7 @@ fn name(of: &X509NameRef) -> String {
     common.and_then(|entry| entry.data().to_string().ok()).unwrap_or_default()
 }
 
-/// That a certificate in a file has expired, if one has. What cannot be read the library complains of.
+/// Which certificate in a file has expired, if one has. The library reports what cannot be read.
 pub(super) fn expiry(path: &Path) -> Option<String> {
     let now = Asn1Time::days_from_now(0).ok()?;
     let past = of_file(path)?.into_iter().find(|certificate| certificate.not_after() < now)?;

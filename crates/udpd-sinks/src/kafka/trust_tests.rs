@@ -59,7 +59,7 @@ fn signed(common: &str, by: Option<&Signed>, days: (i64, i64), host: &str) -> Si
     Signed { key, certificate: builder.build() }
 }
 
-/// A broker that shows a certificate to whoever comes first.
+/// A broker that shows a certificate to its first client.
 fn broker(own: &Signed) -> (String, JoinHandle<()>) {
     let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).expect("an acceptor");
     acceptor.set_private_key(&own.key).expect("set");
@@ -78,7 +78,7 @@ fn file(certificate: &X509) -> (tempfile::TempDir, PathBuf) {
     (directory, path)
 }
 
-/// What is said of a broker with this certificate by somebody who trusts this authority.
+/// What a client that trusts this authority says of a broker with this certificate.
 fn said_of(own: &Signed, authority: &Signed) -> Option<String> {
     let (_directory, path) = file(&authority.certificate);
     let (address, accepting) = broker(own);
@@ -152,8 +152,8 @@ fn a_broker_that_shows_no_certificate_is_no_answer() {
     let accepting = std::thread::spawn(move || drop(listener.accept()));
     assert!(why(&address, None).is_err());
     accepting.join().expect("accepted");
-    assert!(why(&address, None).is_err(), "nobody is there any more");
-    assert!(why("nobody", None).is_err());
+    assert!(why(&address, None).is_err(), "no broker is there any more");
+    assert!(why("noport", None).is_err());
 }
 
 #[test]

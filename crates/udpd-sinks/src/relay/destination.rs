@@ -27,7 +27,7 @@ use udpd_base::os::threads;
 use udpd_base::sink::{deliver, fail};
 use udpd_base::text::address::PeerAddress;
 
-/// Messages in the queue; each can be a train of datagrams of one length.
+/// The number of messages in the queue; each can be a train of datagrams of one length.
 const SLOTS: usize = 64;
 
 /// The longest payload there is: that of an IPv6 packet.
@@ -86,11 +86,11 @@ pub(super) struct RelayDestination {
     decided: usize,
     /// Whether it may wait for room.
     may_wait: bool,
-    /// Waiting was in vain, and nothing has changed since.
+    /// Waiting was in vain, and the kernel has taken nothing since.
     is_stalled: bool,
     /// It has failed since the last [`RelayDestination::take_failure`].
     has_failed: bool,
-    /// The same of what the network has answered.
+    /// The same for answers of the network.
     is_refused: bool,
     tally: DestinationTally,
     ledger: Arc<DestinationLedger>,
@@ -133,7 +133,7 @@ impl RelayDestination {
         Ok(destination)
     }
 
-    /// To be called once before it is sent to; it may wait for a resolver until `limit`.
+    /// To be called once before the first datagram; it may wait for a resolver until `limit`.
     pub(super) fn begin(&mut self, limit: Instant) {
         let reason = self.route.begin(limit);
         self.note_no_route(reason);
@@ -170,7 +170,7 @@ impl RelayDestination {
             return self.note_queued();
         }
         if self.queue.is_full() && !self.make_room(tallies) {
-            self.say_full();
+            self.log_full();
             return self.leave(listener, tallies);
         }
         let bytes = match &mut self.spoof {
@@ -211,7 +211,7 @@ impl RelayDestination {
         }
     }
 
-    fn say_full(&mut self) {
+    fn log_full(&mut self) {
         let consequence = self.log_lines.consequence();
         self.log_error(DestinationError::Full, || {
             format!(
@@ -222,7 +222,7 @@ impl RelayDestination {
     }
 
     /// Sends what is queued, and waits if it may, for as long as the kernel takes some of it now and then: a slow
-    /// device is not a dead one. Whether there is room then.
+    /// device is not a dead one. Returns whether there is room then.
     fn make_room(&mut self, tallies: &mut Tallies) -> bool {
         let mut failed_looks = 0;
         let mut queued = self.queue.len();
@@ -248,7 +248,7 @@ impl RelayDestination {
             && self.queue.join_prefixed(prefix, datagram.payload())
     }
 
-    /// Sends what is queued. False when the kernel did not take all of it, and it should be tried again.
+    /// Sends what is queued. Returns false when the kernel did not take all of it, and it should be tried again.
     pub(super) fn flush(&mut self, tallies: &mut Tallies) -> bool {
         if self.queue.is_empty() && !self.log_lines.has_error() {
             self.publish();
@@ -312,7 +312,7 @@ impl RelayDestination {
 
     /// Fails what the kernel did not take at once, because this relay never waits.
     pub(super) fn refuse_rest(&mut self, tallies: &mut Tallies) {
-        self.say_full();
+        self.log_full();
         self.give_up(tallies);
     }
 
@@ -351,7 +351,7 @@ impl RelayDestination {
         }
     }
 
-    /// What the network has answered to datagrams that were sent before.
+    /// Counts the answers of the network to datagrams that were sent before.
     fn note_answers(&mut self) {
         let answers = self.queue.answers();
         self.tally.icmp_errors += answers.len() as u64;
@@ -413,7 +413,7 @@ impl RelayDestination {
         }
     }
 
-    /// Says what is wrong, once, and counts it against the destination where it is not the fault of a datagram.
+    /// Logs an error once, and counts it against the destination unless the datagram is at fault.
     fn log_error(&mut self, error: DestinationError, text: impl FnOnce() -> String) {
         self.has_failed |= error.is_of_destination();
         self.log_lines.error(error, text);
@@ -471,7 +471,7 @@ impl RelayDestination {
     /// network has refused something meanwhile, nothing of the batch counts as sent.
     pub(super) fn end_batch(&mut self, listener: usize, tallies: &mut Tallies, left: &mut Vec<usize>) {
         if !self.make_room(tallies) {
-            self.say_full();
+            self.log_full();
             self.give_up(tallies);
         }
         let was_refused = self.take_refusal();
@@ -495,14 +495,14 @@ impl RelayDestination {
         }
     }
 
-    /// Whether the network has refused something since this was last asked.
+    /// Whether the network has refused something since the last call.
     pub(super) fn take_refusal(&mut self) -> bool {
         self.read_answer();
         std::mem::take(&mut self.is_refused)
     }
 }
 
-/// Whether the kernel will take it in a moment.
+/// Whether the kernel will take it soon.
 fn is_for_a_moment(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(nix::libc::EAGAIN | nix::libc::ENOBUFS | nix::libc::ENOMEM | nix::libc::EINTR))
 }
@@ -511,19 +511,19 @@ fn is_for_a_moment(error: &io::Error) -> bool {
 /// batch.
 #[derive(Debug, Default)]
 struct BatchOutcome {
-    /// The one in hand.
+    /// The place of the datagram in hand.
     place: usize,
-    /// Those in the queue, in its order, and how many of them are decided.
+    /// The datagrams in the queue, in its order, and how many of them are decided.
     queued: Vec<usize>,
     decided: usize,
-    /// Those that the kernel has taken.
+    /// The datagrams that the kernel has taken.
     sent: Vec<usize>,
-    /// Those that it has not, and may another time.
+    /// The datagrams that it has not taken, and may take another time.
     left: Vec<usize>,
 }
 
 impl BatchOutcome {
-    /// The one in hand is queued.
+    /// The datagram in hand is queued.
     fn queue(&mut self) {
         self.queued.push(self.place);
     }
@@ -544,7 +544,7 @@ impl BatchOutcome {
         self.decided = 0;
     }
 
-    /// Whether nothing of it can be taken back any more.
+    /// Whether nothing of the batch can be taken back any more.
     fn is_over(&self) -> bool {
         self.sent.is_empty() && self.queued.is_empty()
     }
@@ -553,7 +553,7 @@ impl BatchOutcome {
 /// The longest packet there is.
 const PACKET_BYTES_MAX: usize = 65_575;
 
-/// What keeps the sources, in packets built one after the other.
+/// Builds packets with the original sources, one after the other.
 #[derive(Debug)]
 struct Spoof {
     packet: Vec<u8>,
@@ -577,7 +577,7 @@ impl Spoof {
         Self { packet: Vec::with_capacity(PACKET_BYTES_MAX) }
     }
 
-    /// The packet that carries this datagram to `destination`, on a way that takes so many bytes.
+    /// The packet that carries this datagram to `destination`, on a route with this MTU.
     fn packet(
         &mut self,
         datagram: &Datagram<'_>,

@@ -38,9 +38,9 @@ struct DestinationGroup {
     first: usize,
     count: usize,
     failover: Option<Failover>,
-    /// With a failover, the place of the one in use for this batch.
+    /// With a failover, the place of the destination in use for this batch.
     current: usize,
-    /// One that the next datagram tries.
+    /// The destination that the next datagram tries.
     tried: Option<usize>,
     /// The same as it was at the last review, by its place in the group: once it is tried, the trial has begun.
     offered: Option<usize>,
@@ -49,7 +49,7 @@ struct DestinationGroup {
 }
 
 impl DestinationGroups {
-    /// So many destinations for all sources but those of the routes, whose destinations come behind them.
+    /// Groups of so many destinations for all sources except those of the routes, whose destinations follow.
     pub(super) fn new(destinations: usize, routes: &[SourceRoute], mode: RelayMode) -> Self {
         let mut first = 0;
         let mut group = |count: usize| {
@@ -67,7 +67,7 @@ impl DestinationGroups {
         Self { networks, groups }
     }
 
-    /// Looks at what has failed, before a batch is handed out.
+    /// Takes account of failures, before a batch is sent.
     pub(super) fn review(&mut self, sink: &str, destinations: &mut [RelayDestination]) {
         for group in &mut self.groups {
             group.review(sink, destinations);
@@ -105,14 +105,14 @@ impl DestinationGroup {
         if let Some(place) = self.offered.take().filter(|_| self.tried.is_none()) {
             failover.begin_trial(place, now);
         }
-        // What was wrong with the others before they were needed says nothing of now.
+        // Failures of the others before they were needed tell nothing now.
         failover.review(now, |place| if is_at_rest { place == 0 } else { own[place].take_failure() });
         self.current = self.first + failover.current();
         self.offered = failover.tries(now);
         self.tried = self.offered.map(|place| self.first + place);
         let info = failover.works().then_some(failover.current());
         if info != std::mem::replace(&mut self.said, info) {
-            say(sink, info, own[failover.current()].peer());
+            log_current(sink, info, own[failover.current()].peer());
         }
         if is_at_rest {
             own[1..].iter_mut().for_each(|other| _ = other.take_failure());
@@ -120,8 +120,8 @@ impl DestinationGroup {
     }
 }
 
-/// What the log hears of which one is in use. While none works they take turns, which is not said of each.
-fn say(sink: &str, works: Option<usize>, peer: &PeerAddress) {
+/// Logs which one is in use. While none works they take turns, which is logged once.
+fn log_current(sink: &str, works: Option<usize>, peer: &PeerAddress) {
     match works {
         Some(0) => log::info!("sink {sink}: sends to {peer} again, the first of its destinations"),
         Some(_) => log::warn!("sink {sink}: sends to {peer} now, because those before it do not work"),
@@ -142,9 +142,9 @@ struct Failover {
     failed: Vec<Option<Instant>>,
     /// The place of the one in use.
     current: usize,
-    /// One that was sent to although it counts as failed, and since when.
+    /// The place of one that was sent to although it counts as failed, and since when.
     trial: Option<(usize, Instant)>,
-    /// After how long one that has failed is tried.
+    /// After how long a failed one is tried.
     every: Duration,
 }
 
@@ -163,12 +163,12 @@ impl Failover {
         self.failed[self.current].is_none()
     }
 
-    /// Whether all is as it should be, so that only the first can have failed.
+    /// Whether the first works and nothing is on trial, so that only the first can have failed.
     fn is_at_rest(&self) -> bool {
         self.current == 0 && self.works() && self.trial.is_none()
     }
 
-    /// Takes account of those that have failed since it was last asked, and chooses.
+    /// Takes account of those that have failed since the last call, and chooses.
     fn review(&mut self, now: Instant, mut has_failed: impl FnMut(usize) -> bool) {
         if self.is_at_rest() {
             // Only the first was sent to, so nothing is known of the others.
@@ -184,13 +184,13 @@ impl Failover {
             self.failed[place] = None;
         }
         let working = self.failed.iter().position(Option::is_none);
-        // Where none works, the one that failed longest ago: it is the likeliest to be back.
+        // If none works, the one that failed longest ago: it is the likeliest to be back.
         let chosen = working.or_else(|| (0..self.failed.len()).min_by_key(|&place| self.failed[place]));
         self.current = chosen.unwrap_or(0);
     }
 
-    /// One that the next datagram is to try: the one in use where that has failed, or one before it after its period.
-    /// It is the same until the trial has begun.
+    /// The place that the next datagram is to try: the one in use if that has failed, or one before it after its
+    /// period. The result stays the same until the trial has begun.
     fn tries(&self, now: Instant) -> Option<usize> {
         if self.trial.is_some() {
             return None;
@@ -200,7 +200,7 @@ impl Failover {
         own.or_else(|| self.failed[..self.current].iter().position(is_due))
     }
 
-    /// A datagram goes to the one that was to be tried: what is heard of it counts from now on.
+    /// A datagram goes to the one that was to be tried: errors from now on count against it.
     fn begin_trial(&mut self, place: usize, now: Instant) {
         self.trial = Some((place, now));
     }
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn where_none_works_the_one_in_use_is_on_trial_until_it_fails_or_has_been_silent_for_long_enough() {
+    fn if_none_works_the_one_in_use_is_on_trial_until_it_fails_or_was_silent_for_long_enough() {
         let (mut failover, at) = three();
         review(&mut failover, at(1), |_| true);
         assert_eq!((try_one(&mut failover, at(1)), failover.works()), (Some(0), false));

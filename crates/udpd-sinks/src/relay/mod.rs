@@ -28,7 +28,7 @@ use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{DestinationLedger, Tallies};
 use udpd_base::sink::{ConsumerFeeders, Sink};
 use udpd_base::text::address::PeerAddress;
-use udpd_spill::spilling::Attempt;
+use udpd_spill::spilling::SpillableSink;
 
 /// How soon a queue that the kernel did not take is tried again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -39,11 +39,11 @@ const FINISH_LIMIT: Duration = Duration::from_secs(1);
 /// Sends datagrams on.
 #[derive(Debug)]
 struct RelaySink {
-    /// What the log calls it.
+    /// Its name in the log.
     name: String,
     destinations: Vec<RelayDestination>,
     groups: DestinationGroups,
-    /// By lane, what datagrams came to.
+    /// The addresses of the lanes.
     scenes: Arc<[Scene]>,
     /// When a queue that was not taken is tried again.
     retry: Option<Instant>,
@@ -90,8 +90,8 @@ impl RelaySink {
 }
 
 impl Sink for RelaySink {
-    /// Here and not at the start, which a resolver that is silent would hold up. What comes meanwhile waits in the
-    /// queue. One that never waits goes on without what is not known yet.
+    /// Waits for resolvers here and not at the start, which a silent resolver would delay. What comes meanwhile waits
+    /// in the queue. A sink that never waits begins without the addresses that are not known yet.
     fn begin(&mut self) {
         let limit = Instant::now() + if self.never_waits { Duration::ZERO } else { FIRST_ANSWER };
         self.destinations.iter_mut().for_each(|destination| destination.begin(limit));
@@ -133,7 +133,7 @@ impl Sink for RelaySink {
     }
 }
 
-impl Attempt for RelaySink {
+impl SpillableSink for RelaySink {
     fn begin(&mut self) {
         Sink::begin(self);
     }

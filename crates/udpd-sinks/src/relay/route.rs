@@ -26,13 +26,13 @@ use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::text::address;
 use udpd_base::text::address::PeerAddress;
 
-/// How often the way is looked at.
+/// How often the route is reviewed.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a send buffer should hold while the device is busy.
+/// How much a send buffer should hold while the device is busy.
 const SEND_BUFFER_BYTES: usize = 1 << 21;
 
-/// As small as the kernel makes it.
+/// The kernel raises it to its minimum.
 const RECEIVE_BUFFER_BYTES: usize = 1;
 
 /// A connected socket, and the address of this host that it sends from.
@@ -43,33 +43,33 @@ struct OpenRoute {
     mtu_bytes: usize,
 }
 
-/// The way there, or none yet.
+/// The route to a destination, or none yet.
 #[derive(Debug)]
 pub(super) struct RouteSocket {
     target: DestinationTarget,
     /// Where the destination was when that was last known.
     address: Option<SocketAddr>,
-    /// By a raw socket, which takes whole packets.
+    /// A raw socket, which takes whole packets.
     is_raw: bool,
     open: Option<OpenRoute>,
     reviewed: Instant,
 }
 
-/// What looking at the way has shown.
+/// The result of a review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RouteChange {
     Same,
-    /// The destination is there now.
+    /// The destination has this address now.
     To(SocketAddr),
     /// Packets leave from this address now.
     From(IpAddr),
-    /// There is a way again.
+    /// There is a route again.
     OpenedSink,
 }
 
 impl RouteSocket {
-    /// Looks for the way. That there is none now is not an error; that it may not be used or never could be is one.
-    /// This never waits for a resolver: the route to a name is found by [`RouteSocket::begin`].
+    /// Finds the route. If there is none now, that is not an error; if udpd has no right to it, or there can never be
+    /// one, it is. This never waits for a resolver: [`RouteSocket::begin`] finds the route to a name.
     pub(super) fn new(
         target: DestinationTarget,
         is_raw: bool,
@@ -85,7 +85,7 @@ impl RouteSocket {
         }
     }
 
-    /// Waits for the first answer where it leads to a name, and no longer than until `limit`. Why there is no way then.
+    /// Finds the route to a name, for which it waits until `limit`. Returns why there is no route then.
     pub(super) fn begin(&mut self, limit: Instant) -> Option<io::Error> {
         if !self.target.is_named() {
             return None;
@@ -102,7 +102,7 @@ impl RouteSocket {
         }
     }
 
-    /// Takes the first address that there is a way to.
+    /// Takes the first address that has a route.
     fn open_first_route(&mut self) -> Result<(), (&'static str, io::Error)> {
         let addresses = self.target.now(None).map_err(|error| (FIND_ROUTE, error))?;
         self.address = addresses.first().copied();
@@ -111,7 +111,7 @@ impl RouteSocket {
         Ok(())
     }
 
-    /// Whether there is no way just now. What a name means may be wrong today and right tomorrow.
+    /// Whether a route may appear later. A name may have a wrong address today and a right one tomorrow.
     fn may_appear(&self, error: &io::Error) -> bool {
         is_for_a_while(error) || (self.target.moves() && error.kind() != io::ErrorKind::PermissionDenied)
     }
@@ -121,17 +121,17 @@ impl RouteSocket {
         self.address
     }
 
-    /// What to send on, if there is a way.
+    /// The socket to send on, if there is a route.
     pub(super) fn socket(&self) -> Option<&Socket> {
         self.open.as_ref().map(|open| &open.socket)
     }
 
-    /// The longest packet that the way takes whole; of no way any.
+    /// The longest packet that the route takes whole; unlimited while there is no route.
     pub(super) fn mtu_bytes(&self) -> usize {
         self.open.as_ref().map_or(usize::MAX, |open| open.mtu_bytes)
     }
 
-    /// Looks at the way again, now and then.
+    /// Reviews the route, at most once a second.
     pub(super) fn review(&mut self) -> RouteChange {
         if self.reviewed.elapsed() < REVIEW_INTERVAL {
             return RouteChange::Same;
@@ -167,7 +167,7 @@ impl RouteSocket {
         RouteChange::To(first)
     }
 
-    /// The first of several addresses that there is a way to, or what is in the way of the first.
+    /// The first of several addresses that has a route, or the error of the first.
     fn find_first(&self, addresses: &[SocketAddr]) -> Result<(SocketAddr, OpenRoute), (&'static str, io::Error)> {
         let mut refusal = None;
         for &address in addresses {
@@ -179,22 +179,22 @@ impl RouteSocket {
         Err(refusal.unwrap_or_else(|| (FIND_ROUTE, io::ErrorKind::NotFound.into())))
     }
 
-    /// A new socket on the way there.
+    /// A new socket connected to this address.
     fn find(&self, address: SocketAddr) -> Result<OpenRoute, (&'static str, io::Error)> {
         let failed = |operation| move |error| (operation, error);
         let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
-        // A raw socket tells neither its address nor what the way takes, so an ordinary one is asked.
+        // A raw socket tells neither its address nor the MTU of the route, so an ordinary one is asked.
         let probe = Socket::nonblocking(family).map_err(failed("make a socket"))?;
         let raw = if self.is_raw { Some(Socket::raw(family).map_err(failed(MAKE_RAW_SOCKET))?) } else { None };
         probe.connect(address).map_err(failed(FIND_ROUTE))?;
         if let Some(raw) = &raw {
             raw.connect(address).map_err(failed(FIND_ROUTE))?;
         }
-        let from = probe.local_addr().map_err(failed("see the own address"))?.ip();
-        let mtu_bytes = probe.path_mtu().map_err(failed("see the MTU"))?;
+        let from = probe.local_addr().map_err(failed("read its own address"))?.ip();
+        let mtu_bytes = probe.path_mtu().map_err(failed("read the MTU of the route"))?;
         let socket = raw.unwrap_or(probe);
-        // So that a datagram is not called delivered that a full queue of the device has thrown away.
-        socket.set_report_errors(true).map_err(failed("hear of errors"))?;
+        // So that a datagram that a full queue of the device has dropped does not count as delivered.
+        socket.set_report_errors(true).map_err(failed("have errors reported"))?;
         // No thread reads answers, so neither datagrams nor error records may take up memory.
         let _ = socket.set_receive_buffer(RECEIVE_BUFFER_BYTES);
         // A smaller buffer only means that the queue is tried again more often.
@@ -203,7 +203,7 @@ impl RouteSocket {
     }
 }
 
-/// Whether there is no way just now: an interface is down, or has no address or route yet.
+/// Whether the error may pass: an interface is down, or has no address or route yet.
 fn is_for_a_while(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -211,10 +211,10 @@ fn is_for_a_while(error: &io::Error) -> bool {
     )
 }
 
-/// How long what comes first waits for the first answers of a resolver.
+/// How long the first datagrams wait for the first answers of a resolver.
 pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
 
-/// What finds out where a destination is.
+/// What the address of a destination comes from.
 #[derive(Debug)]
 pub(super) enum DestinationTarget {
     At(SocketAddr),
@@ -227,14 +227,14 @@ pub(super) enum DestinationTarget {
 pub(super) struct Lookup<'a> {
     pub(super) registry: &'a ThreadRegistry,
     pub(super) every: Duration,
-    /// What the relay is called.
+    /// The name of the relay.
     pub(super) sink: &'a str,
-    /// What this process receives on: no name may lead back there.
+    /// The addresses that this process receives on: no name may lead back there.
     pub(super) bound: &'a [SocketAddr],
 }
 
 impl DestinationTarget {
-    /// Begins to find out.
+    /// Begins to look up a name.
     pub(super) fn at(peer: &PeerAddress, lookup: Lookup<'_>) -> io::Result<Self> {
         Ok(match peer {
             PeerAddress::Address(address) => Self::At(*address),
@@ -257,7 +257,7 @@ impl DestinationTarget {
         })
     }
 
-    /// Waits for the first answer, where there is to be one, and no longer than until `limit`.
+    /// Waits for the first answer about a name, until `limit`.
     pub(super) fn settle(&self, limit: Instant) {
         if let Self::Named(name) = self {
             threads::blocking(|| name.wait(limit));
@@ -269,9 +269,8 @@ impl DestinationTarget {
         matches!(self, Self::Named(_))
     }
 
-    /// Where it is now, at least one address; `before` is where it was. Of several addresses of a name that one comes
-    /// first for as long as it is among them: resolvers turn the order of their answers. Nothing is allocated for one
-    /// that is no name: this is asked once a second.
+    /// Its addresses now, at least one; `before` is the one in use, which comes first as long as a name still has it,
+    /// because resolvers rotate their answers. Nothing is allocated for a plain address: this is called once a second.
     pub(super) fn now(&self, before: Option<SocketAddr>) -> io::Result<Cow<'_, [SocketAddr]>> {
         match self {
             Self::At(address) => Ok(std::slice::from_ref(address).into()),
@@ -289,20 +288,20 @@ impl DestinationTarget {
                 if addresses.is_empty() {
                     return Err(io::Error::new(io::ErrorKind::NotFound, "no resolver has given its address yet"));
                 }
-                // Stable: those that it was not at stay in the resolver's order.
+                // Stable: the others stay in the resolver's order.
                 addresses.sort_by_key(|address| before != Some(*address));
                 Ok(addresses.into())
             }
         }
     }
 
-    /// Whether it can be elsewhere later.
+    /// Whether its address can change.
     pub(super) fn moves(&self) -> bool {
         !matches!(self, Self::At(_))
     }
 }
 
-/// The number of an interface, asked by a socket of a kind that a relay makes anyway: a sandbox lets it make no other.
+/// The number of an interface, asked by a socket of a kind that a relay makes anyway: a sandbox allows no other.
 fn index_of(interface: &str) -> io::Result<u32> {
     let socket = Socket::nonblocking(Family::V6).or_else(|error| match error.raw_os_error() {
         Some(libc::EAFNOSUPPORT) => Socket::nonblocking(Family::V4),
@@ -314,8 +313,8 @@ fn index_of(interface: &str) -> io::Result<u32> {
 /// An operation that a [`RelayError`] is about: it needs a right.
 const MAKE_RAW_SOCKET: &str = "make a raw socket";
 
-/// Another: the address is one that can be sent to.
-const FIND_ROUTE: &str = "find a way";
+/// Another: the address can be sent to.
+const FIND_ROUTE: &str = "find a route";
 
 /// Another: a thread that looks up a name.
 pub(super) const START_LOOKUP: &str = "start a thread that looks up its name";
@@ -329,7 +328,7 @@ pub(super) struct RelayError {
 }
 
 impl RelayError {
-    /// The same as the end of a command.
+    /// The error with which a command ends.
     pub(super) fn of_sink(self, sink: &str) -> Failure {
         let Self { destination, operation, error } = self;
         let (code, cure) = match (operation, error.raw_os_error().map(Errno::from_raw)) {
@@ -354,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_the_addresses_of_a_name_the_first_that_there_is_a_way_to_is_sent_to_and_left_when_there_is_none() {
+    fn of_the_addresses_of_a_name_the_first_that_has_a_route_is_sent_to_until_it_has_none() {
         // No host lets an ordinary socket connect to the broadcast address.
         let addresses = ["255.255.255.255:9", "127.0.0.1:9", "127.0.0.2:9"];
         let [nowhere, near, other] = addresses.map(|text| text.parse().expect(text));
@@ -368,11 +367,19 @@ mod tests {
             route.reviewed -= REVIEW_INTERVAL;
             route.review()
         };
-        assert_eq!(review(&mut route, vec![nowhere, other, near]), RouteChange::Same, "it stays where there is a way");
+        assert_eq!(
+            review(&mut route, vec![nowhere, other, near]),
+            RouteChange::Same,
+            "it stays at an address that has a route"
+        );
         assert_eq!(review(&mut route, vec![nowhere, other]), RouteChange::To(other));
         assert_eq!(review(&mut route, vec![nowhere]), RouteChange::To(nowhere));
         assert!(route.socket().is_none(), "the old address belongs to another host");
-        assert_eq!(review(&mut route, vec![nowhere, near]), RouteChange::To(near), "rather than to stay without a way");
+        assert_eq!(
+            review(&mut route, vec![nowhere, near]),
+            RouteChange::To(near),
+            "rather than to stay without a route"
+        );
     }
 
     #[test]

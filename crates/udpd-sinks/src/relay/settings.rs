@@ -109,7 +109,7 @@ impl RelaySettings {
         self.peers().any(|peer| matches!(peer, PeerAddress::Host { .. }))
     }
 
-    /// What waits for one destination would hold up what others could have.
+    /// Datagrams that wait for one destination would delay those for others.
     fn check_spill(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         let Some(place) = written.place("spill").filter(|_| self.spill.is_on()) else { return };
         let is_shared = self.distribute == Distribute::BySource && self.destinations.len() > 1;

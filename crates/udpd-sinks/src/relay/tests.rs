@@ -122,7 +122,7 @@ fn more_than_the_queue_holds_goes_out_in_several_calls() {
 }
 
 #[test]
-fn a_destination_where_nobody_listens_is_sent_to_and_its_answers_are_counted() {
+fn a_destination_without_a_listener_is_sent_to_and_its_answers_are_counted() {
     let gone = receiver();
     let refusing = address(&gone);
     drop(gone);
@@ -154,7 +154,7 @@ fn by_source_each_sender_has_one_destination_and_a_dead_one_costs_the_others_not
 }
 
 #[test]
-fn whoever_may_keeps_the_source_and_whoever_may_not_hears_why() {
+fn with_the_right_the_source_is_kept_and_without_it_the_error_says_why() {
     let destination = receiver();
     let (mut sink, ledgers) = match open(&[address(&destination)], KeepSource::Address) {
         Ok(opened) => opened,
@@ -242,7 +242,7 @@ fn a_destination_that_has_failed_is_tried_by_a_datagram_of_its_own_sources_and_n
 }
 
 #[test]
-fn the_way_to_a_name_is_looked_for_when_its_consumer_begins_and_nobody_waits_for_it_before() {
+fn the_route_to_a_name_is_found_when_its_consumer_begins_and_not_waited_for_before() {
     let destination = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("127.0.0.1:0")).expect("a free port");
     let peers = [PeerAddress::Host { name: "localhost".to_owned(), port: address(&destination).port() }];
     let (registry, _events) = ThreadRegistry::new();

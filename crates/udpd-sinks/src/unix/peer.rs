@@ -19,16 +19,16 @@ pub(super) struct UnixPeer<S> {
     path: PathBuf,
     connect: fn(&Path) -> io::Result<S>,
     pub(super) socket: Option<S>,
-    /// When it was last looked for.
+    /// When udpd last tried to connect.
     pub(super) tried: Option<Instant>,
-    /// What it does not take is not lost.
+    /// What the peer does not take waits in a spill.
     spills: bool,
     is_gone: bool,
-    /// The log has a line about it.
-    is_said_gone: bool,
+    /// The log has a line that it is gone.
+    is_logged_gone: bool,
     /// A peer that comes and goes gets one line a minute.
     gone: LogLimiter,
-    /// The error numbers that have been said of single messages; 0: one was received in part.
+    /// The error numbers that were logged of single messages; 0: one was received in part.
     said: Vec<i32>,
 }
 
@@ -42,18 +42,18 @@ impl<S> fmt::Debug for UnixPeer<S> {
 impl<S> UnixPeer<S> {
     pub(super) fn new(sink: &str, path: PathBuf, spills: bool, connect: fn(&Path) -> io::Result<S>) -> Self {
         let (sink, gone, said) = (sink.to_owned(), LogLimiter::default(), Vec::new());
-        let (socket, tried, is_gone, is_said_gone) = (None, None, false, false);
-        let mut peer = Self { sink, path, connect, socket, tried, spills, is_gone, is_said_gone, gone, said };
+        let (socket, tried, is_gone, is_logged_gone) = (None, None, false, false);
+        let mut peer = Self { sink, path, connect, socket, tried, spills, is_gone, is_logged_gone, gone, said };
         peer.find();
         peer
     }
 
-    /// Whether what it does not take is not lost.
+    /// Whether what the peer does not take waits in a spill.
     pub(super) fn spills(&self) -> bool {
         self.spills
     }
 
-    /// The socket, when the peer is there; looks for it, when the last look is long enough ago.
+    /// The socket, if the peer is there; connects if the last attempt is long enough ago.
     pub(super) fn find(&mut self) -> Option<&mut S> {
         let is_due = || self.tried.is_none_or(|tried| tried.elapsed() >= RETRY);
         if self.socket.is_none() && is_due() {
@@ -63,24 +63,24 @@ impl<S> UnixPeer<S> {
                     self.note_taken();
                     self.socket = Some(socket);
                 }
-                Err(error) => self.say_gone("cannot be reached", &error),
+                Err(error) => self.log_gone("cannot be reached", &error),
             }
         }
         self.socket.as_mut()
     }
 
-    /// A datagram was received in part, and the peer could not tell. Said once.
-    pub(super) fn say_truncated(&mut self) {
-        self.say_of_message(0, || {
+    /// Logs once that a datagram was received in part, which the peer could not tell.
+    pub(super) fn log_truncated(&mut self) {
+        self.log_message_error(0, || {
             "udpd does not hand on a truncated datagram, because it would look like a whole one; such datagrams \
              count as sink_error; raise max_length"
                 .to_owned()
         });
     }
 
-    /// What is wrong with single messages is said once for each error number.
-    pub(super) fn say_of_message(&mut self, errno: i32, text: impl FnOnce() -> String) {
-        /// There are hardly as many.
+    /// Logs an error of a single message, once for each error number.
+    pub(super) fn log_message_error(&mut self, errno: i32, text: impl FnOnce() -> String) {
+        /// More error numbers than there are for a message.
         const KINDS_MAX: usize = 8;
         if self.said.len() < KINDS_MAX && !self.said.contains(&errno) {
             self.said.push(errno);
@@ -89,39 +89,39 @@ impl<S> UnixPeer<S> {
     }
 
     pub(super) fn lose(&mut self, error: &io::Error) {
-        self.say_gone("takes no more", error);
+        self.log_gone("takes no more", error);
         self.socket = None;
     }
 
-    /// It is there and reads nothing.
-    pub(super) fn say_stuck(&mut self) {
-        if let Some(times) = self.begins_to_be_gone() {
+    /// The peer is there and reads nothing.
+    pub(super) fn log_stuck(&mut self) {
+        if let Some(times) = self.note_gone() {
             log::warn!("sink {}: {} reads nothing; datagrams wait in the spill{times}", self.sink, self.path.display());
         }
     }
 
-    /// It is there, or has taken something.
+    /// The peer is there, or has taken something.
     pub(super) fn note_taken(&mut self) {
         self.is_gone = false;
-        if std::mem::take(&mut self.is_said_gone) {
+        if std::mem::take(&mut self.is_logged_gone) {
             log::info!("sink {}: {} is back", self.sink, self.path.display());
         }
     }
 
-    /// The end of the line about a peer that is gone; `None` when there is nothing to say.
-    fn begins_to_be_gone(&mut self) -> Option<String> {
+    /// The peer is gone; returns the end of the log line about that, or `None` when nothing is to be logged.
+    fn note_gone(&mut self) -> Option<String> {
         let (was_gone, now) = (std::mem::replace(&mut self.is_gone, true), Instant::now());
-        // A peer that is still gone when the silence is over is said then.
-        if self.is_said_gone || was_gone && self.gone.suppresses(now) {
+        // A peer that is still gone when the minute is over is logged then.
+        if self.is_logged_gone || was_gone && self.gone.suppresses(now) {
             return None;
         }
         let silent = self.gone.pass(now)?;
-        self.is_said_gone = true;
+        self.is_logged_gone = true;
         Some(repeats(silent))
     }
 
-    fn say_gone(&mut self, what: &str, error: &io::Error) {
-        let Some(times) = self.begins_to_be_gone() else { return };
+    fn log_gone(&mut self, what: &str, error: &io::Error) {
+        let Some(times) = self.note_gone() else { return };
         let cure = match error.kind() {
             io::ErrorKind::NotFound => "; start what listens there",
             io::ErrorKind::PermissionDenied => match user::become_by_now() {
@@ -152,17 +152,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_comes_and_goes_is_said_once_a_minute() {
+    fn a_peer_that_comes_and_goes_is_logged_once_a_minute() {
         let mut peer = UnixPeer::new("out", "/nowhere".into(), false, |_| -> io::Result<()> {
             Err(io::Error::from(io::ErrorKind::NotFound))
         });
-        assert!(peer.is_gone && peer.is_said_gone, "the first time");
+        assert!(peer.is_gone && peer.is_logged_gone, "the first time");
         for _ in 0..100 {
             peer.note_taken();
-            assert_eq!(peer.begins_to_be_gone(), None);
-            assert_eq!(peer.begins_to_be_gone(), None, "and it is looked for again");
+            assert_eq!(peer.note_gone(), None);
+            assert_eq!(peer.note_gone(), None, "and it is looked for again");
         }
-        assert!(peer.is_gone && !peer.is_said_gone);
+        assert!(peer.is_gone && !peer.is_logged_gone);
         assert_eq!(peer.gone.pass(Instant::now() + Duration::from_secs(61)), Some(100));
     }
 }

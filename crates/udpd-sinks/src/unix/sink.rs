@@ -28,7 +28,7 @@ use udpd_base::ledger::{SinkTally, Tallies};
 use udpd_base::os::threads;
 use udpd_base::sink::outbox::{Outbox, OutboxDestination};
 use udpd_base::sink::{ConsumerFeeders, Sink, deliver, fail};
-use udpd_spill::spilling::Attempt;
+use udpd_spill::spilling::SpillableSink;
 
 /// How long a peer that takes nothing is waited for at once. With a spill it then counts as one that is gone; without
 /// one what it has taken until then is counted, and it is waited for again.
@@ -76,7 +76,7 @@ impl UnixDatagramSink {
             let outcome = match (takes, datagram.is_truncated()) {
                 (false, _) => SendOutcome::Later,
                 (true, true) => {
-                    self.peer.say_truncated();
+                    self.peer.log_truncated();
                     SendOutcome::Failed
                 }
                 (true, false) => self.send(datagram.payload(), tallies),
@@ -105,7 +105,7 @@ impl UnixDatagramSink {
                 Ok(_) => return SendOutcome::Delivered,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.never_waits => {
-                    self.peer.say_of_message(nix::libc::EAGAIN, || {
+                    self.peer.log_message_error(nix::libc::EAGAIN, || {
                         "has no room, and an inline sink never waits; such datagrams count as sink_error; raise \
                          sysctl net.unix.max_dgram_qlen before its reader binds, make that reader faster, or remove \
                          inline"
@@ -114,7 +114,7 @@ impl UnixDatagramSink {
                     return SendOutcome::Failed;
                 }
                 Err(error) if is_about_the_message(&error) => {
-                    self.peer.say_of_message(error.raw_os_error().unwrap_or_default(), || {
+                    self.peer.log_message_error(error.raw_os_error().unwrap_or_default(), || {
                         format!(
                             "the kernel does not take a message of {} bytes: {error}; such datagrams count as \
                              sink_error; see sysctl net.core.wmem_default, which bounds a message",
@@ -124,7 +124,7 @@ impl UnixDatagramSink {
                     return SendOutcome::Failed;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.peer.spills() => {
-                    self.peer.say_stuck();
+                    self.peer.log_stuck();
                     return SendOutcome::Later;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -158,7 +158,7 @@ impl Sink for UnixDatagramSink {
     }
 }
 
-impl Attempt for UnixDatagramSink {
+impl SpillableSink for UnixDatagramSink {
     fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
         self.send_batch(batch, tallies, Some(left));
     }
@@ -223,7 +223,7 @@ impl UnixStreamSink {
         if is_whole {
             self.outbox.push(batch, datagram);
         } else {
-            self.peer.say_truncated();
+            self.peer.log_truncated();
             fail(&mut tallies[batch.listener], 1);
         }
         is_whole
@@ -279,7 +279,7 @@ impl UnixStreamSink {
     /// What the peer has a part of goes with its connection.
     fn note_failure(&mut self, error: &io::Error) {
         if error.kind() == io::ErrorKind::WouldBlock {
-            return self.peer.say_stuck();
+            return self.peer.log_stuck();
         }
         self.cut.clear();
         self.peer.lose(error);
@@ -310,7 +310,7 @@ impl UnixStreamSink {
     }
 }
 
-impl Attempt for UnixStreamSink {
+impl SpillableSink for UnixStreamSink {
     fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
         self.outbox.begin_batch();
         // The first datagram is the one that the peer has a part of.

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use crate::{Recovered, SpillReadError, Store};
+use crate::{Recovered, SpillReadError, SpillStore};
 use udpd_base::handover::route::FullPolicy;
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::text::units::print_size;
@@ -46,7 +46,7 @@ impl SpillLog {
     }
 
     /// Datagrams go to the spill.
-    pub(super) fn log_in_use(&mut self, store: &Store) {
+    pub(super) fn log_in_use(&mut self, store: &SpillStore) {
         if std::mem::replace(&mut self.is_in_use, true) {
             return;
         }
@@ -58,7 +58,7 @@ impl SpillLog {
     }
 
     /// What an earlier process or sink has left is sent first.
-    pub(super) fn log_recovered(&mut self, store: &Store, found: &Recovered) {
+    pub(super) fn log_recovered(&mut self, store: &SpillStore, found: &Recovered) {
         let (sink, directory) = (&self.sink, store.directory().display());
         let left: u64 = found.left.iter().map(|(_, datagrams)| datagrams).sum();
         let torn: u64 = found.torn.iter().map(|(_, datagrams)| datagrams).sum();
@@ -116,7 +116,7 @@ impl SpillLog {
     }
 
     /// The spill takes no more.
-    pub(super) fn log_full(&mut self, store: &Store, error: &std::io::Error, when_full: FullPolicy) {
+    pub(super) fn log_full(&mut self, store: &SpillStore, error: &std::io::Error, when_full: FullPolicy) {
         if std::mem::replace(&mut self.is_full, true) {
             return;
         }
@@ -185,7 +185,7 @@ impl SpillLog {
     }
 
     /// The sink ends, and datagrams stay in the spill.
-    pub(super) fn log_left(&self, store: &Store) {
+    pub(super) fn log_left(&self, store: &SpillStore) {
         let (sink, directory, left) = (&self.sink, store.directory().display(), store.left());
         if self.has_given_up {
             log::error!(

@@ -1,11 +1,11 @@
-//! What is written of a spill, and what that asks of the machine.
+//! The keys of a spill, and what a spill needs of the machine.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-use super::Attempt;
+use super::SpillableSink;
 use super::sink::Spilling;
 use crate::{BYTES_MIN, FILES_MAX, MEMORY_BYTES, SpillLane, SpillLanes};
 use udpd_base::exit::{ExitCode, Failure};
@@ -51,19 +51,23 @@ impl Spill {
     }
 
     /// The sink, behind this spill if there is one.
-    pub fn around<S: Sink + Attempt + 'static>(&self, sink: S, opening: &Opening<'_>) -> Result<OpenedSink, Failure> {
+    pub fn around<S: Sink + SpillableSink + 'static>(
+        &self,
+        sink: S,
+        opening: &Opening<'_>,
+    ) -> Result<OpenedSink, Failure> {
         Ok(match self.is_on() {
             true => OpenedSink::new(Spilling::open(sink, self, opening)?),
             false => OpenedSink::new(sink),
         })
     }
 
-    /// The same for one of several sinks that this one stands for.
+    /// The share of one of several sinks that this one stands for.
     pub fn share(&self, name: &str, of: usize) -> Self {
         Self { path: self.path.as_ref().map(|path| path.join(name)), bytes: self.bytes / of.max(1) as u64 }
     }
 
-    /// What a consumer does besides where there is one.
+    /// The role that a spill adds to a consumer.
     pub fn role(&self) -> Option<ThreadRole> {
         self.is_on().then_some(ThreadRole::Spill)
     }
@@ -84,7 +88,7 @@ impl Spill {
         if self.is_on() { consumers * FILES_MAX } else { 0 }
     }
 
-    /// Holds one key against the other, and against the disk.
+    /// Checks one key against the other, and against the disk.
     pub fn check(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         let Some(place) = written.place("spill") else { return };
         let at = |key| written.inner("spill", key).unwrap_or_else(|| place.clone());

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use mmsg::PackedBatch;
 
-use super::Attempt;
+use super::SpillableSink;
 use super::log_lines::SpillLog;
 use super::settings::{Spill, SpillLocation, refusal};
-use crate::{FRAME_BYTES_MAX, Frame, Recovered, Store};
+use crate::{FRAME_BYTES_MAX, Frame, Recovered, SpillStore};
 use udpd_base::exit::Failure;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::handover::route::FullPolicy;
@@ -31,22 +31,22 @@ use udpd_base::sink::{ConsumerFeeders, Sink, fail};
 /// The pause before a destination is retried.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// The least that one turn sends, where there is as much.
+/// The least that one turn sends, if there is as much.
 const TURN_BYTES_MIN: u64 = 1 << 20;
 
-/// How long a turn takes at most: meanwhile what comes for the sink waits in its queue.
+/// The longest turn: meanwhile new datagrams for the sink wait in its queue.
 const TURN: Duration = Duration::from_millis(50);
 
-/// How often what was written to the spill is forced to the disk, while something is.
+/// How often what was written to the spill is synced.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// How often a full spill that is waited for is looked at.
+/// How often a full spill is checked while the sink waits for space.
 const FULL_WAIT: Duration = Duration::from_millis(20);
 
-/// How long what a disk does not take waits for another try, as long as it is little.
+/// How long a small amount that a disk does not take waits for another attempt.
 const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The spills that this process has had. What is found there is in its ledger already.
+/// The spills that this process has had. What is found in them is in its ledger already.
 static OWN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// The state of the destination.
@@ -108,7 +108,7 @@ pub struct Spilling<S> {
     /// `None` where no lane feeds the consumer.
     location: Option<SpillLocation>,
     /// `None` before it is open, or where it cannot be.
-    pub(super) store: Option<Store>,
+    pub(super) store: Option<SpillStore>,
     opened: Option<RecoveredSpill>,
     when_full: FullPolicy,
     /// Whether the daemon has stopped waiting for this consumer.
@@ -138,11 +138,11 @@ pub struct Spilling<S> {
 
 impl<S: fmt::Debug> fmt::Debug for Spilling<S> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Spilling").field("inner", &self.inner).field("way", &self.link).finish_non_exhaustive()
+        formatter.debug_struct("Spilling").field("inner", &self.inner).field("link", &self.link).finish_non_exhaustive()
     }
 }
 
-impl<S: Attempt> Spilling<S> {
+impl<S: SpillableSink> Spilling<S> {
     /// Opens the spill, unless another sink has it and ends before this one begins.
     pub fn open(inner: S, spill: &Spill, opening: &Opening<'_>) -> Result<Self, Failure> {
         let location = SpillLocation::of(spill, opening)?;
@@ -200,7 +200,8 @@ impl<S: Attempt> Spilling<S> {
 
     pub fn open_store(&mut self) -> io::Result<()> {
         let Some(location) = self.location.clone() else { return Ok(()) };
-        let (store, found) = Store::open(&location.directory, location.bytes_max, location.lanes, &location.others)?;
+        let (store, found) =
+            SpillStore::open(&location.directory, location.bytes_max, location.lanes, &location.others)?;
         let is_own = !OWN.lock().unwrap_or_else(PoisonError::into_inner).insert(location.directory);
         self.log_lines.log_recovered(&store, &found);
         if !store.is_empty() {
@@ -362,12 +363,12 @@ impl<S: Attempt> Spilling<S> {
 
     /// Frees space; returns false when there is nothing to give up.
     fn give_up_oldest(&mut self, tallies: &mut Tallies) -> bool {
-        let Some(oldest) = self.store.as_ref().and_then(Store::oldest) else { return false };
+        let Some(oldest) = self.store.as_ref().and_then(SpillStore::oldest) else { return false };
         let is_hit = |work: &FrameInDelivery| work.held == FrameLocation::OnDisk && work.frame.segment == oldest;
         if self.work.as_ref().is_some_and(is_hit) {
             self.detach_work(tallies);
         }
-        for (listener, datagrams) in self.store.as_mut().map(Store::drop_oldest).unwrap_or_default() {
+        for (listener, datagrams) in self.store.as_mut().map(SpillStore::drop_oldest).unwrap_or_default() {
             tallies[listener].spilled -= datagrams;
             tallies[listener].dropped.spill_full += datagrams;
         }
@@ -390,7 +391,7 @@ impl<S: Attempt> Spilling<S> {
 
 // Sending from the spill.
 
-impl<S: Attempt> Spilling<S> {
+impl<S: SpillableSink> Spilling<S> {
     /// The destination has not taken everything.
     fn has_left(&mut self) {
         match self.inner.goes_on() {
@@ -616,7 +617,7 @@ impl<S: Attempt> Spilling<S> {
     }
 }
 
-impl<S: Attempt> Sink for Spilling<S> {
+impl<S: SpillableSink> Sink for Spilling<S> {
     fn begin(&mut self) {
         self.inner.begin();
         if self.store.is_none()

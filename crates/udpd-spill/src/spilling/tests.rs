@@ -28,7 +28,7 @@ struct Narrow {
     has_refused: bool,
 }
 
-impl Attempt for Narrow {
+impl SpillableSink for Narrow {
     fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
         let takes = self.takes.pop_front().unwrap_or(usize::MAX);
         for (place, datagram) in batch.datagrams.datagrams().enumerate() {
