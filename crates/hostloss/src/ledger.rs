@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::lost::Losses;
+use super::losses::Losses;
 use super::reader::HostReader;
 use super::reading::HostReading;
 

@@ -17,36 +17,31 @@
 //!
 //! From the top down; imports run downwards and never back. `unsafe` is in those marked `!`.
 //!
-//! - `drops/mod`, `drops/watch`: the names of drops, and the watch over all cores
-//! - `drops/tally`, `drops/perf` `!`: bounded counts; events and their rings (`perf_event_open`,
-//!   `PERF_TYPE_TRACEPOINT`)
+//! - `ledger`, `reader`: sums over a daemon's life; one pass over the kernel's files and sockets
+//! - `losses`, `reading`, `nic`: the sum of the layers; what one pass has read; interfaces and their drivers' counters
+//! - `tables`: every counter, one line each
+//! - `drops/mod`, `drops/watch`: the names of drops; the watch over all cores, and its bounded counts
+//! - `drops/perf` `!`: events and their rings (`perf_event_open`, `PERF_TYPE_TRACEPOINT`)
 //! - `drops/tracepoints`: the two tracepoints and their `format` files (`udp_fail_queue_rcv_skb`, `kfree_skb`)
 //! - `drops/errors`: errors with cause and cure
-//! - `drops/reasons`, `drops/records`: which reasons count; records, pure
-
-#![allow(missing_docs)]
+//! - `drops/records`: records, and which reasons count; pure
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("udpd-hostloss is written against the interfaces of Linux and builds for no other system");
 
-mod counter;
-mod driver;
 pub mod drops;
-mod files;
 mod ledger;
 mod losses;
-mod lost;
 mod nic;
-mod parse;
 mod reader;
 mod reading;
 pub mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use counter::{CounterUnit, KernelCounter, KernelLayer, KernelTable};
-pub use driver::DriverCounter;
 pub use ledger::HostLedger;
-pub use lost::{Loss, Losses, UncountedLoss};
+pub use losses::{Loss, Losses, UncountedLoss};
+pub use nic::DriverCounter;
 pub use reader::HostReader;
 pub use reading::{HostReading, InterfaceReading, SocketReading};
+pub use tables::{CounterUnit, KernelCounter, KernelLayer, KernelTable};

@@ -3,10 +3,48 @@
 //! A counter that is contained in another is in the sum by that one, as long as that one is known. Everything below UDP
 //! counts all protocols, so it is an upper bound for UDP; what UDP and its sockets count is exact.
 
-use super::counter::{KernelCounter, KernelLayer, KernelTable};
-use super::lost::{Loss, Losses, UncountedLoss};
+use serde::{Deserialize, Serialize};
+
 use super::reading::{HostReading, InterfaceReading};
-use super::tables::{SocketCounts, SocketDrops, Udp};
+use super::tables::{CounterUnit, KernelCounter, KernelLayer, KernelTable, SocketCounts, SocketDrops, Udp};
+
+/// What was lost between two readings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Losses {
+    /// In the order of the layers, without those that lost nothing. Nothing stands in two of them.
+    pub lost: Vec<Loss>,
+    /// Their sum. In buffers and packets: a train of GRO counts as one, and so does a fragment.
+    pub total: u64,
+    /// Of the sum, what may have been other protocols than UDP.
+    pub of_any_protocol: u64,
+    /// What is not in the sum because it cannot be seen.
+    pub unseen: Vec<UncountedLoss>,
+}
+
+/// What one counter says was lost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// Where in the kernel it was lost.
+    pub layer: KernelLayer,
+    /// The key of the counter in its table.
+    pub counter: String,
+    /// The interface, or "ipv4" and "ipv6".
+    pub place: String,
+    /// How many were lost.
+    pub count: u64,
+    /// What was counted.
+    pub unit: CounterUnit,
+}
+
+/// Something that may have been lost and that no counter tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UncountedLoss {
+    /// Where in the kernel it may have been lost.
+    pub layer: KernelLayer,
+    /// What that is, and why no counter tells.
+    pub what: String,
+}
 
 impl Losses {
     /// Adds up a difference, as [`HostReading::since`] returns it.

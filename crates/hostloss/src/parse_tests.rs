@@ -52,7 +52,7 @@ fn a_core_is_known_by_the_number_in_its_line_where_there_is_one() {
     let mut cores = Vec::new();
     let mut read = |text| {
         cores.clear();
-        softnet(text, |core, counts| cores.push((core, counts)));
+        parse_softnet(text, |core, counts| cores.push((core, counts)));
         cores.clone()
     };
     // Linux 4.18: eleven columns. 6.1: thirteen, of which the last is the core. 6.18: fifteen.
@@ -83,7 +83,7 @@ fn the_counts_of_all_cores_are_summed_and_stay_right_when_one_of_them_wraps() {
     };
     let read = |drops| {
         let mut counts = Conntrack::default();
-        conntrack(&text(drops), &mut counts);
+        parse_conntrack(&text(drops), &mut counts);
         counts
     };
     let (before, after) = (read([u32::MAX - 1, 10]), read([5, 12]));
@@ -91,7 +91,10 @@ fn the_counts_of_all_cores_are_summed_and_stay_right_when_one_of_them_wraps() {
     assert_eq!(after.since(&before).drop, Some(7 + 2));
     assert_eq!(before.chain_too_long, Some(0), "a kernel without the column drops nothing for that");
     let mut counts = Conntrack::default();
-    conntrack("entries chainlength insert_failed drop\n1 00000002 00000005 00000003\n1 00000004 0 0\n", &mut counts);
+    parse_conntrack(
+        "entries chainlength insert_failed drop\n1 00000002 00000005 00000003\n1 00000004 0 0\n",
+        &mut counts,
+    );
     assert_eq!((counts.chain_too_long, counts.drop, counts.insert_failed), (Some(6), Some(3), Some(5)));
 }
 

@@ -5,16 +5,16 @@
 //! is told in [`HostReading::unread`].
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use netlink::sock_diag::{UdpSocket, UdpSockets};
 
-use super::counter::{KernelLayer, KernelTable};
-use super::files::ProcFile;
 use super::nic::NicReader;
-use super::parse;
 use super::reading::{HostReading, SocketReading};
-use super::tables::{Ip, SocketCounts, Udp};
+use super::tables::{Conntrack, Ip, KernelLayer, KernelTable, SocketCounts, Softnet, Udp};
 
 /// Settings that are read as gauges: where each is below /proc/sys/net, and the counters that its numbers are.
 const SETTINGS: [(&str, &[&str]); 4] = [
@@ -136,14 +136,14 @@ impl HostReader {
         [&mut *ip, &mut *ip6].into_iter().for_each(Ip::clear);
         [&mut *udp, &mut *udp6].into_iter().for_each(Udp::clear);
         if let Some(text) = text(&mut files.snmp, buffer, KernelLayer::Udp, FilePresence::Always, unread) {
-            parse::sections(text, |section, name, value| match section {
+            sections(text, |section, name, value| match section {
                 "Ip" => ip.set(name, value),
                 "Udp" => udp.set(name, value),
                 _ => {}
             });
         }
         if let Some(text) = text(&mut files.netstat, buffer, KernelLayer::Ip, FilePresence::Always, unread) {
-            parse::sections(text, |section, name, value| match section {
+            sections(text, |section, name, value| match section {
                 "IpExt" => ip.set(name, value),
                 "TcpExt" if name == "IPReversePathFilter" => ip.set(name, value),
                 _ => {}
@@ -154,7 +154,7 @@ impl HostReader {
             ip6.reverse_path_filter = Some(0);
             // The checksum of a header is a matter of IPv4 alone.
             ip6.in_csum_errors = Some(0);
-            parse::lines(text, |name, value| {
+            lines(text, |name, value| {
                 if let Some(name) = name.strip_prefix("Ip6") {
                     ip6.set(name, value);
                 } else if let Some(name) = name.strip_prefix("Udp6") {
@@ -169,7 +169,7 @@ impl HostReader {
         let text = text(&mut files.softnet, buffer, KernelLayer::Softnet, FilePresence::Always, unread);
         // A core may have gone off since the last pass.
         softnet.clear();
-        parse::softnet(text.unwrap_or_default(), |core, counts| {
+        parse_softnet(text.unwrap_or_default(), |core, counts| {
             softnet.insert(core, counts);
         });
     }
@@ -180,9 +180,9 @@ impl HostReader {
         let mut told =
             |file| text(file, buffer, KernelLayer::Conntrack, FilePresence::MayBeAbsent, unread).map(str::to_owned);
         if let Some(text) = told(&mut files.conntrack) {
-            parse::conntrack(&text, conntrack);
+            parse_conntrack(&text, conntrack);
         }
-        let mut number = |file| told(file).and_then(|text| parse::numbers(&text).next());
+        let mut number = |file| told(file).and_then(|text| numbers(&text).next());
         conntrack.count = number(&mut files.conntrack_count);
         conntrack.max = number(&mut files.conntrack_max);
     }
@@ -191,14 +191,14 @@ impl HostReader {
         let Self { files, buffer, reading: HostReading { memory, unread, .. }, .. } = self;
         memory.clear();
         if let Some(text) = text(&mut files.sockstat, buffer, KernelLayer::Udp, FilePresence::Always, unread) {
-            parse::pairs(text, |section, name, value| match (section, name) {
+            pairs(text, |section, name, value| match (section, name) {
                 ("UDP", name) => memory.set(name, value),
                 ("FRAG", "memory") => memory.set("frag", value),
                 _ => {}
             });
         }
         if let Some(text) = text(&mut files.sockstat6, buffer, KernelLayer::Udp, FilePresence::MayBeAbsent, unread) {
-            parse::pairs(text, |section, name, value| {
+            pairs(text, |section, name, value| {
                 if (section, name) == ("UDP6", "inuse") {
                     memory.udp6_sockets = Some(value);
                 }
@@ -207,7 +207,7 @@ impl HostReader {
         for ((_, names), file) in SETTINGS.iter().zip(&mut files.settings) {
             // Older kernels show some of them to the first network namespace only.
             if let Some(text) = text(file, buffer, KernelLayer::Udp, FilePresence::MayBeAbsent, unread) {
-                names.iter().zip(parse::numbers(text)).for_each(|(name, value)| memory.set(name, value));
+                names.iter().zip(numbers(text)).for_each(|(name, value)| memory.set(name, value));
             }
         }
     }
@@ -327,6 +327,167 @@ fn text<'a>(
     }
 }
 
+// Files of the kernel that are read once a second: opened once, and read anew from their beginning.
+//
+// An open file below /proc/net stays in the network namespace of the thread that opened it. It is therefore opened
+// below `thread-self`: `/proc/net` is that of the process's first thread.
+
+/// More than any of them has, so that nothing here grows without bound.
+const BYTES_MAX: usize = 4 << 20;
+const FIRST_BYTES: usize = 16 << 10;
+
+/// One such file.
+#[derive(Debug)]
+struct ProcFile {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl ProcFile {
+    fn new(path: PathBuf) -> Self {
+        Self { path, file: None }
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its text of now. `None` when there is no such file: the kernel has not what it tells of.
+    fn read<'a>(&mut self, buffer: &'a mut Vec<u8>) -> Result<Option<&'a str>, String> {
+        let length = match self.fill(buffer) {
+            Ok(length) => length,
+            Err(error) => {
+                // Perhaps it can be opened anew.
+                self.file = None;
+                let is_absent = error.kind() == io::ErrorKind::NotFound;
+                return if is_absent { Ok(None) } else { Err(format!("{}: {error}", self.path.display())) };
+            }
+        };
+        match str::from_utf8(&buffer[..length]) {
+            Ok(text) => Ok(Some(text)),
+            Err(_) => Err(format!("{} is not text", self.path.display())),
+        }
+    }
+
+    fn fill(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        if self.file.is_none() {
+            self.file = Some(File::open(&self.path)?);
+        }
+        let file = self.file.as_ref().expect("just opened");
+        buffer.resize(buffer.len().max(FIRST_BYTES), 0);
+        let mut length = 0;
+        // The kernel may hand out a file in pieces, so only the end says that it is whole.
+        loop {
+            match file.read_at(&mut buffer[length..], length as u64)? {
+                0 => return Ok(length),
+                read => length += read,
+            }
+            if length == buffer.len() {
+                if length >= BYTES_MAX {
+                    return Err(io::Error::other(format!("it is longer than {BYTES_MAX} bytes")));
+                }
+                buffer.resize(2 * length, 0);
+            }
+        }
+    }
+}
+
+// The texts of the kernel's files as numbers. What a kernel does not have is passed over and stays unknown, and so is
+// what a later one has more.
+
+/// `/proc/net/snmp` and `/proc/net/netstat`: a line of names and a line of values, both behind the name of their
+/// section.
+fn sections(text: &str, mut visit: impl FnMut(&str, &str, u64)) {
+    let mut lines = text.lines();
+    while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
+        let (Some((section, names)), Some((same, values))) = (names.split_once(':'), values.split_once(':')) else {
+            return;
+        };
+        if section != same {
+            return;
+        }
+        for (name, value) in names.split_ascii_whitespace().zip(values.split_ascii_whitespace()) {
+            // Some are negative, none of which is a counter.
+            if let Ok(value) = value.parse() {
+                visit(section, name, value);
+            }
+        }
+    }
+}
+
+/// `/proc/net/snmp6`: a name and a value in each line.
+fn lines(text: &str, mut visit: impl FnMut(&str, u64)) {
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        if let (Some(name), Some(Ok(value))) = (words.next(), words.next().map(str::parse)) {
+            visit(name, value);
+        }
+    }
+}
+
+/// `/proc/net/sockstat`: the name of a section, and names and values by turns.
+fn pairs(text: &str, mut visit: impl FnMut(&str, &str, u64)) {
+    for (section, rest) in text.lines().filter_map(|line| line.split_once(':')) {
+        let mut words = rest.split_ascii_whitespace();
+        while let (Some(name), Some(value)) = (words.next(), words.next()) {
+            if let Ok(value) = value.parse() {
+                visit(section, name, value);
+            }
+        }
+    }
+}
+
+/// The numbers of a setting, as in `/proc/sys/net/ipv4/udp_mem`.
+fn numbers(text: &str) -> impl Iterator<Item = u64> {
+    text.split_ascii_whitespace().map_while(|word| word.parse().ok())
+}
+
+/// `/proc/net/softnet_stat`: a line for each core that is online, in hexadecimal. Kernels before 5.10 do not say of
+/// which, and then the place of the line does, which is right as long as no core is off.
+fn parse_softnet(text: &str, mut visit: impl FnMut(u32, Softnet)) {
+    const CORE_AT: usize = 12;
+    for (place, line) in (0..).zip(text.lines()) {
+        let column = |number: usize| {
+            let word = line.split_ascii_whitespace().nth(number)?;
+            u64::from_str_radix(word, 16).ok()
+        };
+        let counts = Softnet {
+            processed: column(0),
+            dropped: column(1),
+            time_squeeze: column(2),
+            received_rps: column(9),
+            flow_limit: column(10),
+            backlog: column(11),
+        };
+        if counts.processed.is_some() {
+            visit(column(CORE_AT).and_then(|core| u32::try_from(core).ok()).unwrap_or(place), counts);
+        }
+    }
+}
+
+/// `/proc/net/stat/nf_conntrack`: names, and a line of hexadecimal values for each core. The sum over the cores is
+/// cut to 32 bits as each of them is, so that a difference is right whichever of them has wrapped.
+fn parse_conntrack(text: &str, counts: &mut Conntrack) {
+    let mut lines = text.lines();
+    let Some(names) = lines.next() else { return };
+    // Linux before 5.15 drops nothing for a long chain, and so has no such column.
+    counts.chain_too_long = Some(0);
+    for line in lines {
+        for (name, value) in names.split_ascii_whitespace().zip(line.split_ascii_whitespace()) {
+            let Ok(value) = u64::from_str_radix(value, 16) else { continue };
+            if let Some((counter, cell)) = counts.cells().find(|(counter, _)| counter.source == name)
+                && counter.bits == 32
+            {
+                *cell = Some((cell.unwrap_or(0) + value) & u64::from(u32::MAX));
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 #[path = "reader_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "parse_tests.rs"]
+mod parse_tests;

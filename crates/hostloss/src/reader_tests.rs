@@ -260,7 +260,7 @@ fn a_card_whose_driver_did_not_answer_while_its_queues_changed_hides_nothing_tha
             value: Some(*value),
         };
         let driver_counters: Vec<DriverCounter> = (0..).zip(missed).map(counter).collect();
-        let rx_missed_errors = crate::driver::missed("vmxnet3", &driver_counters).expect("of this driver");
+        let rx_missed_errors = crate::nic::missed("vmxnet3", &driver_counters).expect("of this driver");
         let link = LinkCounters { rx_packets: Some(0), rx_missed_errors, ..LinkCounters::default() };
         let card = InterfaceReading {
             index: 2,

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::counter::{KernelLayer, KernelTable};
-use super::driver::{self, DRIVERS, DriverCounter};
-use super::lost::Losses;
+use super::losses::Losses;
+use super::nic::{self, DRIVERS, DriverCounter};
 use super::tables::{Conntrack, Ip, LinkCounters, QueueCounters, SocketCounts, SocketDrops, Softnet, Udp, UdpMemory};
+use super::tables::{KernelLayer, KernelTable};
 
 /// The most interfaces that have a sum, with those that are gone.
 const INTERFACES_SUMMED_MAX: usize = 256;
@@ -26,11 +26,17 @@ pub struct HostReading {
     pub interfaces_left_out: u64,
     /// By the number of the core, those that are online.
     pub softnet: BTreeMap<u32, Softnet>,
+    /// Connection tracking.
     pub conntrack: Conntrack,
+    /// IPv4.
     pub ip: Ip,
+    /// IPv6.
     pub ip6: Ip,
+    /// UDP over IPv4.
     pub udp: Udp,
+    /// UDP over IPv6.
     pub udp6: Udp,
+    /// The memory of UDP sockets and the limits on it.
     pub memory: UdpMemory,
     /// Those on the ports that the reader was asked for, of all processes, in the order of their inodes; null when
     /// they cannot be seen.
@@ -51,11 +57,13 @@ pub struct HostReading {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InterfaceReading {
+    /// Its number in this network namespace.
     pub index: u32,
     /// Empty when it has none that tells its name.
     pub driver: String,
     /// What it counts others count as well: a bond repeats the counts of its members.
     pub repeats_others: bool,
+    /// What the kernel counts for it.
     #[serde(flatten)]
     pub link: LinkCounters,
     /// By number; only where the driver tells.
@@ -70,12 +78,15 @@ pub struct InterfaceReading {
 pub struct SocketReading {
     /// What it is bound to.
     pub address: SocketAddr,
+    /// Its inode, which tells it from every other socket.
     pub inode: u64,
+    /// The user who made it.
     pub uid: u32,
     /// The index of the interface that it is bound to; 0 for none.
     pub interface: u32,
     /// It is one of the process that has read.
     pub own: bool,
+    /// Its drops and its receive buffer.
     #[serde(flatten)]
     pub counts: SocketCounts,
 }
@@ -210,7 +221,7 @@ impl InterfaceReading {
         let earlier = earlier.unwrap_or(&none);
         let mut difference = self.clone();
         difference.link = self.link.since(&earlier.link);
-        let missed = driver::missed_since(&self.driver, &earlier.driver_counters, &self.driver_counters);
+        let missed = nic::missed_since(&self.driver, &earlier.driver_counters, &self.driver_counters);
         difference.link.rx_missed_errors = missed.unwrap_or(difference.link.rx_missed_errors);
         let no_queue = QueueCounters::default();
         for (number, queue) in &mut difference.queues {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::counter::KernelTable;
+use crate::KernelTable;
 
 /// Every counter by `layer.name`.
 fn all() -> BTreeMap<String, &'static KernelCounter> {

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+/// A directory with these files: the path of each below it, and its text.
 pub fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("a directory");
     for (path, text) in files {

@@ -3,10 +3,10 @@
 //!
 //! The `format` files of 6.1 and 6.18 were read on such machines. That of 5.10 is put together from its declaration.
 
-use super::reasons;
+use super::records;
 use super::records::{PerfRecord, PerfRecords, pieces};
-use super::tally::{BlindSpot, DropTally, Fired, PortCount, ReasonCount, TallyTables};
 use super::tracepoints::{TracepointFormat, Tracepoints};
+use super::watch::{BlindSpot, DropTally, Fired, PortCount, ReasonCount, TallyTables};
 
 const FREED_5_10: &str = include_str!("formats/kfree_skb-5.10");
 const FREED_6_1: &str = include_str!("formats/kfree_skb-6.1");
@@ -170,7 +170,7 @@ fn names_that_the_kernel_did_not_resolve_are_numbers_and_that_is_said() {
 fn the_kernel_is_told_to_keep_the_drops_of_others_and_those_without_a_reason_to_itself() {
     for (text, unnamed) in [(FREED_6_1, 1), (FREED_6_18, 2)] {
         let names = TracepointFormat::parse(text).expect("understood").names("reason");
-        let filter = reasons::filter_of_named(&names);
+        let filter = records::filter_of_named(&names);
         // What the kernel computes from it, for every reason there is and one that is not there yet.
         let passes = |value: u32| {
             filter.split(" && ").skip(1).all(|part| match part.trim_matches(['(', ')']).split_once(" || ") {
@@ -183,15 +183,15 @@ fn the_kernel_is_told_to_keep_the_drops_of_others_and_those_without_a_reason_to_
             })
         };
         for (value, name) in &names {
-            assert_eq!(passes(*value), reasons::can_be_input(name) && *value != unnamed, "{name}: {filter}");
+            assert_eq!(passes(*value), records::can_be_input(name) && *value != unnamed, "{name}: {filter}");
         }
         assert!(passes(5000), "a reason that is new is seen: {filter}");
         assert!(filter.starts_with("(protocol == 0x800 || protocol == 0x86dd) && "), "{filter}");
         assert!(filter.len() < 4096, "the kernel takes no longer one than a page");
         let unnamed = format!("(protocol == 0x800 || protocol == 0x86dd) && reason == {unnamed}");
-        assert_eq!(reasons::filter_of_unnamed(&names), Some(unnamed));
+        assert_eq!(records::filter_of_unnamed(&names), Some(unnamed));
         for input in ["NO_SOCKET", "SOCKET_RCVBUFF", "PROTO_MEM", "UDP_CSUM", "IP_RPFILTER", "NETFILTER_DROP"] {
-            assert!(reasons::can_be_input(input));
+            assert!(records::can_be_input(input));
         }
     }
 }

@@ -32,12 +32,9 @@
 mod drops_tests;
 mod errors;
 mod perf;
-mod reasons;
 mod records;
-mod tally;
 mod tracepoints;
 mod watch;
 
-pub use tally::{BlindSpot, DropTally, PortCount, ReasonCount};
 pub use tracepoints::{KFREE_SKB_FORMAT, Tracepoints, UDP_FAIL_FORMAT};
-pub use watch::Watch;
+pub use watch::{BlindSpot, DropTally, PortCount, ReasonCount, Watch};

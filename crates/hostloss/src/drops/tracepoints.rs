@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 
 use super::errors;
-use super::reasons;
+use super::records;
 
 /// Where tracefs is mounted: of its own, or by debugfs.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -101,7 +101,7 @@ impl Tracepoints {
 
     /// Whether the kernel tells drops without a reason apart.
     pub(super) fn has_unnamed(&self) -> bool {
-        self.freed.as_ref().is_some_and(|freed| freed.names.iter().any(|(_, name)| name == reasons::UNNAMED))
+        self.freed.as_ref().is_some_and(|freed| freed.names.iter().any(|(_, name)| name == records::UNNAMED))
     }
 }
 

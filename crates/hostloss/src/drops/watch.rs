@@ -1,14 +1,12 @@
 //! A watch over all cores: opened, read every now and then, asked for its tally.
 
-use std::fs;
-use std::io;
+use std::collections::HashMap;
+use std::{fmt, fs, io};
 
-use super::errors;
 use super::perf::{PerfEvent, PerfRing, page_bytes};
-use super::reasons;
 use super::records::{PerfRecord, PerfRecords};
-use super::tally::{DropTally, Fired, TallyTables};
-use super::tracepoints::Tracepoints;
+use super::tracepoints::{Freed, NotQueued, Tracepoints};
+use super::{errors, records};
 
 /// The ring of a core: four thousand records, within what the kernel lets a user lock without a right
 /// (`kernel.perf_event_mlock_kb`).
@@ -117,9 +115,9 @@ impl CoreEvents {
                 event.set_filter(filter).map_err(failed("ioctl(PERF_EVENT_IOC_SET_FILTER)"))
             };
             let Some(event) = open(it.id, true)? else { return Ok(None) };
-            set_filter(&event, &reasons::filter_of_named(&it.names))?;
+            set_filter(&event, &records::filter_of_named(&it.names))?;
             freed = Some(event);
-            if let Some(filter) = reasons::filter_of_unnamed(&it.names) {
+            if let Some(filter) = records::filter_of_unnamed(&it.names) {
                 let Some(event) = open(it.id, false)? else { return Ok(None) };
                 set_filter(&event, &filter)?;
                 unnamed = Some(event);
@@ -168,6 +166,216 @@ fn parse_cores(text: &str) -> Option<Vec<usize>> {
         cores.extend(first.parse::<usize>().ok()?..=last.parse::<usize>().ok().filter(|last| *last < CORES_MAX)?);
     }
     Some(cores)
+}
+
+// Drops counted by reason and by port, in tables that do not grow beyond a bound.
+
+/// So many reasons by protocol are told apart; kernels have less than 150.
+const REASONS_MAX: usize = 512;
+/// So many ports by reason are told apart.
+const PORTS_MAX: usize = 4096;
+
+/// What has been dropped on this host since the watch began.
+///
+/// The two lists show the same drops from two sides and are not to be added: a datagram that a socket did not take is
+/// in both.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DropTally {
+    /// By the kernel's reason and the protocol, the most first. From `skb:kfree_skb`.
+    pub by_reason: Vec<ReasonCount>,
+    /// UDP datagrams that a socket did not take, by reason and port, the most first. From
+    /// `udp:udp_fail_queue_rcv_skb`.
+    pub by_port: Vec<PortCount>,
+    /// IP packets that were thrown away without a reason, of any protocol, in either direction, harmless or not. `None`
+    /// where that cannot be told.
+    pub unnamed: Option<u64>,
+    /// How many drops are missing in `by_reason`, exactly: a ring was full, or there were too many reasons.
+    pub lost_reasons: u64,
+    /// The same for `by_port`.
+    pub lost_ports: u64,
+    /// What this watch cannot see or tell apart.
+    pub unseen: Vec<BlindSpot>,
+}
+
+/// How many packets were dropped for a reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReasonCount {
+    /// As the kernel calls it: `SOCKET_RCVBUFF`, `NO_SOCKET`. Where it has no name, its number.
+    pub reason: String,
+    /// Whether they were of IPv6.
+    pub is_ipv6: bool,
+    /// Whether only UDP has this reason. Otherwise TCP and others may be among them.
+    pub is_udp_only: bool,
+    /// How many buffers; a GRO train that is dropped as a whole is one.
+    pub count: u64,
+}
+
+/// How many datagrams the sockets of a port did not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortCount {
+    /// `SOCKET_RCVBUFF`: the receive buffer was full. `PROTO_MEM`: the memory of UDP as a whole (`net.ipv4.udp_mem`).
+    pub reason: String,
+    /// The port that they were sent to.
+    pub port: u16,
+    /// How many datagrams.
+    pub count: u64,
+}
+
+/// What a watch cannot see or tell apart. It displays as a sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum BlindSpot {
+    /// This kernel gives no reasons.
+    Reasons,
+    /// This kernel does not say what its reasons are called.
+    Names,
+    /// This kernel gives no ports.
+    Ports,
+    /// Reasons that UDP shares with others.
+    OtherProtocols,
+    /// The ports of datagrams of IPv6.
+    PortsOfIpv6,
+    /// The ports of everything but full sockets.
+    PortsOfOthers,
+    /// In which network namespace it was.
+    Namespaces,
+    /// What the card dropped.
+    Card,
+    /// What the packets without a reason were.
+    WithoutReason,
+}
+
+impl fmt::Display for BlindSpot {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            BlindSpot::Reasons => {
+                "this kernel names no reasons: skb:kfree_skb has them from Linux 5.17 on, or could not be read"
+            }
+            BlindSpot::Names => "this kernel does not say what its reasons are called: they are shown as numbers",
+            BlindSpot::Ports => "no ports: udp:udp_fail_queue_rcv_skb is not there, or could not be read",
+            BlindSpot::OtherProtocols => {
+                "most reasons are shared: TCP, ICMP and forwarded packets are counted under them as well; only full \
+                 sockets by port, and reasons that begin with UDP_, are UDP alone"
+            }
+            BlindSpot::PortsOfIpv6 => {
+                "datagrams of IPv6 may come without a port: this kernel is older than Linux 6.10, and before 6.6 it \
+                 told the ports of IPv4 alone"
+            }
+            BlindSpot::PortsOfOthers => "only SOCKET_RCVBUFF and PROTO_MEM come with a port",
+            BlindSpot::Namespaces => "the drops of all network namespaces of this host are counted together",
+            BlindSpot::Card => "what the card dropped never was a packet of the kernel: its own counters have it",
+            BlindSpot::WithoutReason => {
+                "packets without a reason may be anything, lost or not; among them are datagrams that were still in a \
+                 socket when it was closed, and on older kernels long ones whose checksum is found bad when a program \
+                 reads them (InCsumErrors)"
+            }
+        })
+    }
+}
+
+/// The tables behind a [`DropTally`].
+#[derive(Debug, Default)]
+pub(super) struct TallyTables {
+    reasons: HashMap<(u32, bool), u64>,
+    ports: HashMap<(i64, u16), u64>,
+    /// How many were placed in the tables, to compare with the events.
+    placed_reasons: u64,
+    placed_ports: u64,
+}
+
+impl TallyTables {
+    /// Counts one record. An unreadable one counts nowhere, and so is among the lost.
+    pub(super) fn count(&mut self, record: &[u8], tracepoints: &Tracepoints) {
+        // The first field of every record is the number of its tracepoint.
+        let Some(id) = record.get(..2).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes) else { return };
+        if let Some(freed) = tracepoints.freed.as_ref().filter(|freed| freed.id == u64::from(id)) {
+            self.count_freed(record, freed);
+        } else if let Some(not_queued) = tracepoints.not_queued.filter(|not_queued| not_queued.id == u64::from(id)) {
+            self.count_not_queued(record, &not_queued);
+        }
+    }
+
+    fn count_freed(&mut self, record: &[u8], freed: &Freed) {
+        let is_ipv6 = match freed.protocol.read(record).and_then(|protocol| i32::try_from(protocol).ok()) {
+            Some(libc::ETH_P_IP) => false,
+            Some(libc::ETH_P_IPV6) => true,
+            _ => return,
+        };
+        let Some(reason) = freed.reason.read(record) else { return };
+        // The bits of a negative number are those that the filter of the kernel compares.
+        let key = ((reason & i64::from(u32::MAX)) as u32, is_ipv6);
+        self.placed_reasons += u64::from(add(&mut self.reasons, key, REASONS_MAX));
+    }
+
+    fn count_not_queued(&mut self, record: &[u8], not_queued: &NotQueued) {
+        let (error, port) = (not_queued.error.read(record), not_queued.port.read(record));
+        if let (Some(error), Some(Ok(port))) = (error, port.map(u16::try_from)) {
+            self.placed_ports += u64::from(add(&mut self.ports, (error, port), PORTS_MAX));
+        }
+    }
+
+    /// The tally, where the events fired so many times.
+    pub(super) fn tally(&self, fired: Fired, tracepoints: &Tracepoints) -> DropTally {
+        let name = |value: u32| tracepoints.name(value).map_or_else(|| format!("reason {value}"), str::to_owned);
+        let mut by_reason: Vec<ReasonCount> = self
+            .reasons
+            .iter()
+            .map(|(&(value, is_ipv6), &count)| (name(value), is_ipv6, count))
+            .map(|(reason, is_ipv6, count)| {
+                let is_udp_only = records::is_of_udp_alone(&reason);
+                ReasonCount { reason, is_ipv6, is_udp_only, count }
+            })
+            .collect();
+        by_reason
+            .sort_by(|a, b| b.count.cmp(&a.count).then_with(|| (&a.reason, a.is_ipv6).cmp(&(&b.reason, b.is_ipv6))));
+        let name = |error: i64| records::name_of_error(error).map_or_else(|| format!("error {error}"), str::to_owned);
+        let mut by_port: Vec<PortCount> =
+            self.ports.iter().map(|(&(error, port), &count)| PortCount { reason: name(error), port, count }).collect();
+        by_port.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| (a.port, &a.reason).cmp(&(b.port, &b.reason))));
+        DropTally {
+            by_reason,
+            by_port,
+            unnamed: tracepoints.has_unnamed().then_some(fired.unnamed),
+            lost_reasons: fired.freed.saturating_sub(self.placed_reasons),
+            lost_ports: fired.not_queued.saturating_sub(self.placed_ports),
+            unseen: unseen(tracepoints),
+        }
+    }
+}
+
+/// How many times the events fired, as the kernel counts them, whether or not a record got into the ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Fired {
+    pub(super) not_queued: u64,
+    pub(super) freed: u64,
+    pub(super) unnamed: u64,
+}
+
+/// Adds one to the count of `key`; `false` when there is no place for another key.
+fn add<Key: Eq + std::hash::Hash>(table: &mut HashMap<Key, u64>, key: Key, keys_max: usize) -> bool {
+    if table.len() >= keys_max && !table.contains_key(&key) {
+        return false;
+    }
+    *table.entry(key).or_default() += 1;
+    true
+}
+
+fn unseen(tracepoints: &Tracepoints) -> Vec<BlindSpot> {
+    let mut unseen = Vec::new();
+    match &tracepoints.freed {
+        None => unseen.push(BlindSpot::Reasons),
+        Some(freed) if freed.names.is_empty() => unseen.push(BlindSpot::Names),
+        Some(_) => {}
+    }
+    if tracepoints.freed.is_some() {
+        unseen.extend([BlindSpot::OtherProtocols, BlindSpot::WithoutReason]);
+    }
+    unseen.push(if tracepoints.not_queued.is_some() { BlindSpot::PortsOfOthers } else { BlindSpot::Ports });
+    if tracepoints.not_queued.is_some_and(|not_queued| not_queued.is_of_old_kernel) {
+        unseen.push(BlindSpot::PortsOfIpv6);
+    }
+    unseen.extend([BlindSpot::Namespaces, BlindSpot::Card]);
+    unseen
 }
 
 #[cfg(test)]

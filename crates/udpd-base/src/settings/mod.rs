@@ -86,9 +86,9 @@ impl<'a, S: TableSettings> Section<'a, S> {
 //     /// `[[listener]]`
 //     pub struct Listener {
 //         /// Required. Its name in metrics and in the ledger.
-//         name: String = required like "syslog", Text(check_name);
+//         name: String = required like "syslog", QuotedText(check_name);
 //         /// The longest payload that is kept whole.
-//         max_length_bytes as max_length: usize = "2KiB", Size(1..=65_535), elsewhere "mtu max_size";
+//         max_length_bytes as max_length: usize = "2KiB", ByteSize(1..=65_535), elsewhere "mtu max_size";
 //     }
 // }
 // ```
