@@ -9,12 +9,12 @@
 //! lines. The numbers of a family stay with the code that uses them.
 //!
 //! ```
-//! use netlink::{Protocol, Request, Socket, field};
+//! use netlink::{NetlinkProtocol, NetlinkRequest, NetlinkSocket, field};
 //!
 //! const RTM_GETLINK: u16 = 18;
 //!
-//! let mut socket = Socket::open(Protocol::Route)?;
-//! let every_link = Request::new(RTM_GETLINK).bytes(&[0; 16]); // struct ifinfomsg
+//! let mut socket = NetlinkSocket::open(NetlinkProtocol::Route)?;
+//! let every_link = NetlinkRequest::new(RTM_GETLINK).bytes(&[0; 16]); // struct ifinfomsg
 //! let mut loopback = None;
 //! socket.dump(every_link, |link| {
 //!     if field(link.payload, 4).map(u32::from_ne_bytes) == Some(1) {
