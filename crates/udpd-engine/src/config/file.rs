@@ -123,7 +123,7 @@ const TYPE_WORDS: [(&str, usize); SINK_TYPES.len()] = {
 pub(super) struct Sections<'a> {
     pub daemon: Option<Section<'a, DaemonConfig>>,
     pub listeners: Vec<Section<'a, ListenerConfig>>,
-    pub sinks: Vec<SinkSection<'a>>,
+    pub sinks: Vec<SinkInFile<'a>>,
     pub steer: Option<Section<'a, SteerConfig>>,
     /// False when `listener` or `sink` is there but of the wrong type, which has been reported.
     pub complete: bool,
@@ -131,7 +131,7 @@ pub(super) struct Sections<'a> {
 
 /// `[sink.NAME]` as it was read.
 #[derive(Debug)]
-pub(super) struct SinkSection<'a> {
+pub(super) struct SinkInFile<'a> {
     pub name: String,
     /// `None` when its type is unknown or one of its values is wrong, which has been reported.
     pub sink: Option<SinkConfig>,
@@ -180,7 +180,7 @@ fn read_listeners<'a>(field: &Field<'a>, findings: &mut Findings<'_>) -> Option<
 }
 
 /// `None` when it is no table of tables.
-fn read_sinks<'a>(field: &Field<'a>, findings: &mut Findings<'_>) -> Option<Vec<SinkSection<'a>>> {
+fn read_sinks<'a>(field: &Field<'a>, findings: &mut Findings<'_>) -> Option<Vec<SinkInFile<'a>>> {
     let cure = "write [sink.NAME], such as [sink.archive]";
     if let DeValue::Array(items) = field.value {
         let offset = items.iter().next().map_or(field.span.start, |item| item.span().start);
@@ -204,7 +204,7 @@ fn read_sinks<'a>(field: &Field<'a>, findings: &mut Findings<'_>) -> Option<Vec<
     Some(sinks)
 }
 
-fn read_sink<'a>(name: String, mut table: TomlTable<'a>, findings: &mut Findings<'_>) -> SinkSection<'a> {
+fn read_sink<'a>(name: String, mut table: TomlTable<'a>, findings: &mut Findings<'_>) -> SinkInFile<'a> {
     let before = findings.count();
     let common = CommonKeys::read(&mut table, findings);
     let is_right = findings.count() == before;
@@ -216,9 +216,9 @@ fn read_sink<'a>(name: String, mut table: TomlTable<'a>, findings: &mut Findings
     let Some(index) = written_type.and_then(|field| OneOf(&TYPE_WORDS).read(&field, findings)) else {
         // Of the keys of an unknown type only those are reported that no type has.
         types::keys(&table.schema).iter().for_each(|key| drop(table.take(key.name())));
-        return SinkSection { name, sink: None, written: table.finish(findings) };
+        return SinkInFile { name, sink: None, written: table.finish(findings) };
     };
     let (settings, written) = SINK_TYPES[index].read(table, findings);
     let settings = settings.filter(|_| is_right);
-    SinkSection { sink: settings.map(|settings| SinkConfig::with(&name, settings, common)), name, written }
+    SinkInFile { sink: settings.map(|settings| SinkConfig::with(&name, settings, common)), name, written }
 }

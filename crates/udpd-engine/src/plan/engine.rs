@@ -43,16 +43,14 @@ impl EngineChoice {
 
 /// Decides for a listener. `supported` asks the kernel, and is called only where the answer matters.
 pub fn choose(listener: &ListenerConfig, supported: impl Fn() -> Result<(), Refusal>) -> Result<EngineChoice, Failure> {
-    let chosen = |kind, why: &str| EngineChoice { kind, why: why.to_owned() };
-    match listener.engine {
-        None => Ok(chosen(EngineKind::Recvmmsg, "auto; io_uring measured no better, see udpd bench")),
-        Some(EngineKind::AfXdp) => Ok(chosen(EngineKind::AfXdp, "the configuration says so")),
-        Some(EngineKind::Recvmmsg) => Ok(chosen(EngineKind::Recvmmsg, "the configuration says so")),
-        Some(EngineKind::IoUring) => match supported() {
-            Ok(()) => Ok(chosen(EngineKind::IoUring, "the configuration says so")),
-            Err(refusal) => Err(refused(&listener.name, &refusal)),
-        },
+    let (kind, why) = match listener.engine {
+        None => (EngineKind::Recvmmsg, "auto; io_uring measured no better, see udpd bench"),
+        Some(kind) => (kind, "the configuration says so"),
+    };
+    if kind == EngineKind::IoUring {
+        supported().map_err(|refusal| refused(&listener.name, &refusal))?;
     }
+    Ok(EngineChoice { kind, why: why.to_owned() })
 }
 
 /// Makes the engine of a lane, on the thread that will use it. It takes its own batches from the end of `batches`.

@@ -60,9 +60,8 @@ fn shortest_packed(lane: &LanePlan) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{EngineKind, HostView};
-    use crate::plan::engine::EngineChoice;
-    use crate::plan::{Interfaces, PlacementInput};
+    use crate::config::EngineKind;
+    use crate::plan::testing::plan_of;
 
     /// What a plan with these keys of its listener and of its sink can hold.
     fn held(listener: &str, sink: &str, kind: EngineKind) -> (PipelinePlan, Held) {
@@ -70,11 +69,7 @@ mod tests {
             "[daemon]\npool_bytes = \"8MiB\"\n[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:5140\"\nsinks = \
              [\"s\"]\nbatch_size = 32\nmax_length = \"512B\"\n{listener}\n[sink.s]\n{sink}\n"
         );
-        let config = Config::parse(&text, "test", &HostView::default()).unwrap_or_else(|problems| panic!("{problems}"));
-        let engines = [EngineChoice { kind, why: String::new() }];
-        let (topology, interfaces) = (steer::Topology::default(), Interfaces::default());
-        let ground = PlacementInput { topology: &topology, allowed: &[], interfaces: &interfaces };
-        let plan = PipelinePlan::new(&config, &ground, &engines, 0).expect("a plan");
+        let (config, plan) = plan_of(&text, kind);
         let held = plan.held_at_most(&config);
         (plan, held)
     }

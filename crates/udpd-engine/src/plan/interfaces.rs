@@ -1,9 +1,8 @@
-//! The interfaces of a configuration as the running kernel shows them, and one plan for all that it steers.
+//! The interfaces of a configuration as the running kernel shows them, and one plan for all that are steered.
 //!
-//! It has to be one: planned one by one, two cards would be given the same cores. So whoever asks for a plan gets a
-//! part of the same: the daemon, `udpd check` and the bench through [`Interfaces`], `udpd steer` through
-//! [`of_command`]. It follows `[steer] interfaces` in their order and feeds as many receivers as the listeners have
-//! lanes. The work is the crate `steer`'s; here it is given the kernel and the wish.
+//! Planned one by one, two cards would get the same cores, so all callers take a part of one plan: the daemon, `udpd
+//! check` and the bench through [`Interfaces`], `udpd steer` through [`of_command`]. The plan follows the order of
+//! `[steer] interfaces` and has as many receivers as the listeners have lanes. The crate `steer` makes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,7 +19,7 @@ use crate::config::{Lanes, ListenerConfig, Spread, SteerConfig};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_endpoint::control::Neighbours;
 
-/// The running kernel, as the crate wants to be given it.
+/// What the crate `steer` needs of the running kernel.
 #[derive(Debug)]
 pub struct Kernel {
     ethtool: Ioctl,
@@ -28,13 +27,13 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A socket to ask drivers with, and the cores that this process may use.
+    /// With a socket to ask drivers, for the cores that this process may use.
     pub fn open() -> Result<Self, Failure> {
         let allowed = steer::allowed_cores().map_err(|error| cannot("read which cores udpd may use", &error))?;
         Self::for_cores(allowed)
     }
 
-    /// The same for one that may use these.
+    /// The same for these cores.
     pub fn for_cores(allowed: Vec<usize>) -> Result<Self, Failure> {
         let ethtool = Ioctl::new().map_err(|error| cannot("make a socket to ask drivers with", &error))?;
         Ok(Self { ethtool, allowed })
@@ -59,28 +58,28 @@ fn cannot(what: &str, error: &std::io::Error) -> Failure {
     Failure::new(ExitCode::Failure, format!("cannot {what}: {error}; is this a Linux with a network?"))
 }
 
-/// What a plan of lanes has to know of interfaces.
+/// What a plan of lanes needs to know of interfaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interfaces {
-    /// The plan of each that is steered, in the order of `[steer] interfaces`.
+    /// The plan of each steered one, in the order of `[steer] interfaces`.
     pub steered: Vec<InterfacePlan>,
-    /// What was asked for that plan.
+    /// The request of that plan.
     pub request: Request,
-    /// By name, those that a listener is bound to and nobody steers.
+    /// By name, those to which a listener is bound and which are not steered.
     pub around: BTreeMap<String, Surroundings>,
-    /// The number of each, by its name.
+    /// The index of each, by its name.
     pub indexes: BTreeMap<String, u32>,
     /// How many receive queues each has now, by its name.
     pub queues: BTreeMap<String, usize>,
-    /// The cores of the lanes that each feeds, by its name: receivers of its plan beyond those do not exist.
+    /// The cores of the lanes that each feeds, by its name. Other receivers of its plan do not exist.
     pub lane_cores: BTreeMap<String, BTreeSet<usize>>,
     /// Cores of other daemons on this host.
     pub taken: Vec<usize>,
-    /// What could not be read or planned and what that costs: one line each.
+    /// What could not be read or planned, and what that costs: one line each.
     pub remarks: Vec<String>,
 }
 
-/// What lanes do well to sit near and not on.
+/// Where lanes should sit near, and the cores where they should not sit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
     pub node: Option<usize>,
@@ -89,8 +88,8 @@ pub struct Surroundings {
 }
 
 impl Interfaces {
-    /// Reads the interfaces of the steering wish and of the listeners, and plans for the former around what the
-    /// neighbours have. `queues` are the receive queues of the listeners' interfaces.
+    /// Reads the interfaces of `[steer]` and of the listeners, and plans the former around the seats of other daemons.
+    /// `queues` are the receive queues of the listeners' interfaces.
     pub fn read(
         wish: &SteerConfig,
         feeders: &LaneFeeds<'_>,
@@ -125,7 +124,7 @@ impl Interfaces {
 
     fn plan(&mut self, kernel: &Kernel, names: &[String], neighbours: &Neighbours) {
         let mut whole = InterfacePlans::new(&kernel.steering(&self.request), names);
-        // Where a neighbour steers the same card its interrupts stay where it has them: they cannot suit two plans.
+        // Where another daemon steers the same card, its interrupts stay: they cannot suit two plans.
         let seated = merge(&whole.host, &whole.plan, neighbours);
         if !seated.is_empty() {
             self.request = beside(self.request.clone(), seated);
@@ -140,7 +139,7 @@ impl Interfaces {
         self.steered = whole.plan.interfaces;
     }
 
-    /// Reads the interfaces that listeners are bound to and nobody steers.
+    /// Reads the interfaces to which listeners are bound and which are not steered.
     fn look_around(&mut self, kernel: &Kernel, bound: &[&str]) {
         for &name in bound {
             if self.plan_of(name).is_some() || self.around.contains_key(name) {
@@ -174,9 +173,9 @@ fn surroundings_of(host: &Host) -> Surroundings {
     Surroundings { node: physical.clone().find_map(|interface| interface.node), fires_on }
 }
 
-/// How many receivers each interface feeds: as many as one address has lanes, of the listener that has the most. By
-/// queue those beyond the queues are fed by nothing, so the others do not need RPS for their sake. Where a queue is
-/// kept for somebody each gets a seat, so that nobody takes turns with that one.
+/// How many receivers each interface feeds: as many as one address has lanes, of the listener that has the most. With
+/// `spread = "queue"` lanes beyond the queues get nothing, so they do not count and RPS is not needed for them. With
+/// dedicated queues each queue gets a seat, so that no other lane shares that of a dedicated one.
 pub fn receivers(
     feeders: &LaneFeeds<'_>,
     wish: &SteerConfig,
@@ -185,7 +184,7 @@ pub fn receivers(
     let mut receivers = BTreeMap::new();
     for (index, listener) in feeders.listeners().iter().enumerate() {
         let ListenerConfig { interface: Some(name), spread, .. } = listener else { continue };
-        // How many "max" will be only its driver knows: one for each queue is what a plan assumes by itself.
+        // Only the driver knows how many queues "max" are; a plan assumes a receiver for each by itself.
         let follows = listener.lanes == Lanes::Auto && wish.request.rx_queues == Amount::Max;
         if follows || wish.dedicated_to(listener).is_some() {
             continue;
@@ -205,18 +204,18 @@ pub fn receivers(
     receivers
 }
 
-/// A plan for several interfaces of which some may be left out.
+/// A plan for several interfaces, without those that cannot be planned.
 #[derive(Debug)]
 pub struct InterfacePlans {
     pub host: Host,
     /// For the same interfaces in the same order.
     pub plan: Plan,
-    /// Those that could not be read or planned for, and why.
+    /// Those that could not be read or planned, and why.
     pub left_out: Vec<(String, ApplyError)>,
 }
 
 impl InterfacePlans {
-    /// Plans for all of them together, without those that it cannot be done for.
+    /// Plans all of them together, without those that fail.
     pub fn new(steering: &Steering<'_>, names: &[String]) -> Self {
         let mut left_out = Vec::new();
         let mut kept: Vec<String> = Vec::new();
@@ -236,7 +235,7 @@ impl InterfacePlans {
         Self { host, plan, left_out }
     }
 
-    /// The same for some of its interfaces. An error for one that was left out.
+    /// The plan of some of its interfaces; an error if one of them was left out.
     pub fn only(mut self, names: &[String]) -> Result<(Host, Plan), ApplyError> {
         if let Some(place) = self.left_out.iter().position(|(name, _)| names.contains(name)) {
             return Err(self.left_out.swap_remove(place).1);
@@ -247,9 +246,9 @@ impl InterfacePlans {
     }
 }
 
-/// The plan of `udpd steer`: what a command is to compare the host with, or to make of it. Those of `[steer]` come
-/// first and in their order, so an interface that is named on the command line has the same part of the plan as
-/// without; behind them come those that are named and not in `[steer]`, which take cores that are left.
+/// The plan of `udpd steer`. The interfaces of `[steer]` come first in their order, so an interface that is named on the
+/// command line has the same part of the plan as without; then those that only the command line names, which take the
+/// cores that are left.
 pub fn of_command(steering: &Steering<'_>, wish: &SteerConfig, named: &[String]) -> InterfacePlans {
     let mut names: Vec<String> = Vec::new();
     for name in wish.interfaces.iter().chain(named) {
@@ -260,7 +259,7 @@ pub fn of_command(steering: &Steering<'_>, wish: &SteerConfig, named: &[String])
     InterfacePlans::new(steering, &names)
 }
 
-/// The request beside running receivers with these seats, whose own cores are then no others'.
+/// The request beside running receivers with these seats, whose cores are not `taken` then.
 pub fn beside(request: Request, seated: BTreeMap<String, Vec<QueueSeat>>) -> Request {
     let own = |core: &usize| {
         let mut seats = seated.values().flatten();

@@ -312,11 +312,8 @@ fn size(bytes: Option<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::HostView;
-    use crate::plan::engine::EngineChoice;
-    use crate::plan::{Interfaces, PlacementInput};
+    use crate::plan::testing::plan_of;
     use hostloss::testing::root;
-    use steer::Topology;
 
     /// One listener and one sink, with these keys more, on a machine of one core that has enough.
     fn planned(listener: &str, sink: &str) -> (Config, PipelinePlan) {
@@ -324,12 +321,7 @@ mod tests {
             "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:5140\"\nsinks = [\"x\"]\n{listener}\n\
              [sink.x]\ntype = \"null\"\n{sink}\n"
         );
-        let config = Config::parse(&text, "test", &HostView::default()).expect("a valid configuration");
-        let engines = [EngineChoice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        let (topology, interfaces) = (Topology::flat(&[0]), Interfaces::default());
-        let ground = PlacementInput { topology: &topology, allowed: &[0], interfaces: &interfaces };
-        let plan = PipelinePlan::new(&config, &ground, &engines, 48 << 20);
-        (config, plan.expect("a plan"))
+        plan_of(&text, EngineKind::Recvmmsg)
     }
 
     #[test]

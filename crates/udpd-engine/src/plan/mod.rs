@@ -18,6 +18,8 @@ pub mod pool;
 pub mod remarks;
 mod seating;
 pub mod spread;
+#[cfg(test)]
+mod testing;
 pub mod xdp;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -383,10 +385,9 @@ fn sink_bytes(listeners: &[ListenerConfig], sink: &SinkConfig, plan: &SinkPlan) 
 
 #[cfg(test)]
 mod tests {
+    use super::testing::{plan_on, plan_with_queues};
     use super::*;
-    use steer::Topology;
-
-    use crate::config::{EngineKind, HostView};
+    use crate::config::EngineKind;
 
     const TEXT: &str = r#"
         [[listener]]
@@ -407,11 +408,8 @@ mod tests {
     "#;
 
     fn plan(text: &str) -> PipelinePlan {
-        let config = Config::parse(text, "test", &HostView::default()).expect("a valid configuration");
-        let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
-        let engines = [EngineChoice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        let ground = PlacementInput { topology: &topology, allowed: &[0, 1], interfaces: &Interfaces::default() };
-        PipelinePlan::new(&config, &ground, &engines, 48 << 20).expect("a plan")
+        let topology = steer::Topology::flat(&[0, 1]);
+        plan_on(text, EngineKind::Recvmmsg, &topology, &Interfaces::default()).expect("a plan").1
     }
 
     #[test]
@@ -430,13 +428,7 @@ mod tests {
         let text = "[[listener]]\nname = \"a\"\naddress = [\"0.0.0.0:5140\", \"[fd00::1]:5140\"]\nengine = \"af_xdp\"\n\
                     interface = \"eth0\"\nabsorb = { rate = 2000000, stall = \"10ms\" }\nsinks = [\"x\"]\n\
                     [sink.x]\ntype = \"null\"\nconsumers = \"per_lane\"\n";
-        let host = HostView { sys_root: "/nonexistent".into(), ..HostView::default() };
-        let config = Config::parse(text, "test", &host).expect("a valid configuration");
-        let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
-        let interfaces = Interfaces { queues: [("eth0".to_owned(), 3)].into(), ..Interfaces::default() };
-        let ground = PlacementInput { topology: &topology, allowed: &[0, 1], interfaces: &interfaces };
-        let engines = [EngineChoice { kind: EngineKind::AfXdp, why: String::new() }];
-        let plan = PipelinePlan::new(&config, &ground, &engines, 48 << 20).expect("a plan");
+        let (config, plan) = plan_with_queues(text, EngineKind::AfXdp, 3);
         let queues: Vec<Option<u32>> = plan.lanes.iter().map(|lane| Some(lane.xdp.as_ref()?.queue)).collect();
         assert_eq!(queues, [None, None, Some(0), Some(1), Some(2)]);
         let kinds = plan.lanes.iter().map(|lane| lane.engine.kind);

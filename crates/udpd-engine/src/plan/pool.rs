@@ -4,13 +4,11 @@
 //! pool = batches of all lanes + own blocks of all queues + shared blocks of all memory nodes
 //! ```
 //!
-//! A lane receives into a few batches of full-length slots; where there are more than sixteen lanes each has two. What
-//! waits for a sink waits in blocks, by its length. A queue owns what `queue_bytes` says, or else what `absorb` asks
-//! for where it is written, and two blocks in any case. The rest is shared by all queues of the node.
+//! A lane receives into a few batches of full-length slots; with more than sixteen lanes each has two. What waits for a
+//! sink is packed into blocks. A queue owns what `queue_bytes` says, or else what a written `absorb` asks for, and at
+//! least two blocks. All queues of a node share the rest. An inline sink has no queue.
 //!
-//! A sink that runs inline has no queue.
-//!
-//! How long a stall is survived follows from the same numbers, see [`PoolPlan::stalls`].
+//! [`PoolPlan::stalls`] says which stalls that survives.
 
 use std::time::Duration;
 
@@ -20,46 +18,46 @@ use super::memory::Bytes;
 use crate::config::{Config, SinkConfig};
 use udpd_base::exit::{ExitCode, Failure};
 
-/// Of the pool, what all lanes together receive into: a third.
+/// The batches of all lanes are one of so many parts of the pool.
 const BATCHES_PART: usize = 3;
 
-/// The most that one lane receives into, and the fewest and most batches that is. More than these bring nothing.
+/// The most memory that one lane receives into, and its fewest and most batches. More brings nothing.
 const LANE_BYTES_MAX: usize = 8 << 20;
 const LANE_BATCHES_MIN: usize = 4;
 const LANE_BATCHES_MAX: usize = 24;
 
-/// Less than this lies in ordinary pages.
+/// A smaller mapping uses ordinary pages.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// With more lanes than this each has the least that works: one batch is filled while one is with a consumer.
+/// With more lanes than this each has the fewest batches that work: one is filled while a consumer has the other.
 const LANES_MANY: usize = 16;
 const LANE_BATCHES_OF_MANY: usize = 2;
 
-/// The length of a block, and that of one for long datagrams. A long block wastes memory where little waits, a short
+/// The length of a block, and that of a block for long datagrams. A long block wastes memory where little waits; a short
 /// one wastes its end where datagrams are long.
 const BLOCK_BYTES: usize = 32 << 10;
 const LONG_BLOCK_BYTES: usize = 64 << 10;
 
-/// What one place in a queue takes, and what is kept of a block.
+/// The memory of one place in a queue, and of the administration of a block.
 const PLACE_BYTES: usize = 16;
-const BLOCK_BOOKS_BYTES: usize = 208;
+const BLOCK_STATE_BYTES: usize = 208;
 
-/// What a queue owns in any case.
+/// The fewest blocks that a queue owns.
 const OWN_BLOCKS_MIN: usize = 2;
 
-/// Of what may wait for a sink, what may wait unpacked, in batches that are full: one part in so many. It is what a
-/// flood brings while a consumer naps, and not worth copying.
+/// One of so many parts of what may wait for a sink may wait unpacked, in full batches: what arrives in a burst while a
+/// consumer sleeps is not worth copying.
 const LENT_PART: usize = 16;
 
-/// A sink whose `queue_bytes` is not written may have as many in any case.
+/// The fewest such batches, where `queue_bytes` is not written.
 const LENT_BATCHES_MIN: usize = 4;
 
 /// One memory node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePool {
-    /// A core of it, where its blocks are first touched.
+    /// A core on it, where its blocks are first touched.
     pub core: Option<usize>,
-    /// What all of its queues share.
+    /// The blocks that its queues share.
     pub shared_blocks: usize,
     lanes: usize,
 }
@@ -67,13 +65,13 @@ pub struct NodePool {
 /// What may wait for one consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuePlan {
-    /// What nobody else can take, by node.
+    /// The blocks that only this queue can use, by node.
     pub own_blocks: Vec<usize>,
-    /// Of these, what `absorb` or `queue_bytes` asks for.
+    /// How many of these `absorb` or `queue_bytes` asks for.
     asked_blocks: usize,
-    /// How many shared ones it may have beside these.
+    /// How many shared blocks it may have beside these.
     pub borrowed_max: usize,
-    /// How much of each lane may wait in batches as they were received, and how many of those in any case.
+    /// How much of each lane may wait in batches as they were received, and at least how many batches.
     lent_bytes: usize,
     lent_batches_min: usize,
 }
@@ -87,11 +85,11 @@ pub struct PoolPlan {
     pub queues: Vec<Vec<QueuePlan>>,
     /// What all lanes receive into.
     pub batches_bytes: usize,
-    /// Of the blocks, what `absorb` and `queue_bytes` ask for.
+    /// The blocks that `absorb` and `queue_bytes` ask for.
     pub asked_bytes: usize,
 }
 
-/// How long a sink that takes nothing costs a listener nothing.
+/// For how long a listener loses nothing while a sink takes nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stall {
     pub listener: usize,
@@ -101,8 +99,8 @@ pub struct Stall {
     pub payload_bytes: usize,
     /// How many of them may wait, when nothing else waits on the node.
     pub datagrams: u64,
-    /// How many may wait in what is the sink's own, whatever waits elsewhere, while every other listener of the sink
-    /// sends as its `absorb` says.
+    /// How many may wait in the sink's own blocks, whatever waits elsewhere, while every other listener of the sink sends
+    /// at the rate of its `absorb`.
     pub own_datagrams: u64,
 }
 
@@ -114,7 +112,7 @@ impl Stall {
 }
 
 impl QueuePlan {
-    /// Of a sink that nothing waits for.
+    /// The queue of an inline sink.
     fn of_none(places: usize) -> Self {
         let own_blocks = vec![0; places];
         Self { own_blocks, asked_blocks: 0, borrowed_max: 0, lent_bytes: 0, lent_batches_min: 0 }
@@ -165,7 +163,7 @@ pub(super) fn lay_out(
             .checked_sub(batches_bytes + own_blocks * block_bytes)
             .ok_or_else(|| too_little(pool_bytes, batches_bytes, count, own_blocks * block_bytes))?,
     };
-    // Where nothing can wait nothing is kept for it.
+    // Inline sinks need no blocks.
     let shared_bytes = if sinks.iter().all(|sink| sink.is_inline) { 0 } else { shared_bytes };
     for node in &mut nodes {
         node.shared_blocks = shared_bytes / block_bytes * node.lanes / count;
@@ -179,7 +177,7 @@ pub(super) fn lay_out(
     Ok(PoolPlan { block_bytes, nodes, queues, batches_bytes, asked_bytes })
 }
 
-/// The memory nodes that lanes are on; each lane is told which is its.
+/// The memory nodes of the lanes. Sets the node of each lane.
 fn divide_nodes(lanes: &mut [LanePlan]) -> Vec<NodePool> {
     let mut known = Vec::new();
     let mut nodes: Vec<NodePool> = Vec::new();
@@ -195,7 +193,7 @@ fn divide_nodes(lanes: &mut [LanePlan]) -> Vec<NodePool> {
     nodes
 }
 
-/// What the queue of a consumer owns.
+/// The queue of a consumer with the blocks that it owns.
 fn own_blocks(
     sink: &SinkConfig,
     plan: &SinkPlan,
@@ -231,7 +229,7 @@ fn own_blocks(
     QueuePlan { own_blocks, asked_blocks, borrowed_max: 0, lent_bytes, lent_batches_min: 0 }
 }
 
-/// What it may have beyond that. A sink whose `queue_bytes` is written has that and no more.
+/// Sets what the queue may have beyond that. A sink with a written `queue_bytes` has no more.
 fn borrow(
     sink: &SinkConfig,
     plan: &SinkPlan,
@@ -276,14 +274,14 @@ impl PoolPlan {
         (0..self.nodes.len()).map(|place| self.blocks_on(place)).sum::<usize>() * self.block_bytes
     }
 
-    /// What mappings for huge pages have beyond what is used: address space, not memory.
+    /// The unused ends of mappings for huge pages: address space, not memory.
     pub(super) fn mapping_slack_bytes(&self, lanes: &[LanePlan]) -> usize {
         let large = lanes.iter().filter(|lane| lane.batches_bytes() >= HUGE_PAGE_BYTES).count();
         (large + self.nodes.len()) * 2 * HUGE_PAGE_BYTES
     }
 
-    /// The queues themselves, and what is kept of each block: beside a block of 32 KiB little, beside a thousand lanes
-    /// that may all fill a large pool much.
+    /// The memory of the queues themselves and of the administration of blocks. It is much where a thousand lanes may all
+    /// fill a large pool.
     pub(super) fn places_bytes(&self, sinks: &[SinkPlan], lanes: &[LanePlan]) -> usize {
         let blocks: usize = (0..self.nodes.len()).map(|place| self.blocks_on(place)).sum();
         let places_of = |sink: usize| {
@@ -294,7 +292,7 @@ impl PoolPlan {
             })
         };
         let places: usize = (0..sinks.len()).flat_map(places_of).sum();
-        blocks * BLOCK_BOOKS_BYTES + places * PLACE_BYTES
+        blocks * BLOCK_STATE_BYTES + places * PLACE_BYTES
     }
 
     /// Which stall each listener survives of each of its sinks, at the rate and size of its `absorb`.
@@ -318,7 +316,7 @@ impl PoolPlan {
             list.dedup();
         }
         let lane = &lanes[feeding.clone().next()?.lane];
-        // A queue is one for all listeners of the sink: each fills blocks at its rate.
+        // All listeners of the sink share its queues: each fills blocks at its rate.
         let fills = |lane: &LanePlan| lane.queue_rate as f64 / (self.block_bytes / lane.packed_bytes()) as f64;
         let beside = plan.feeders.iter().filter(|feeder| consumers.contains(&feeder.consumer));
         let beside = beside.map(|feeder| &lanes[feeder.lane]).filter(|lane| places.contains(&lane.node_place));
@@ -329,7 +327,7 @@ impl PoolPlan {
         let own: usize = queues().flat_map(|queue| places.iter().map(|&place| queue.own_blocks[place])).sum();
         let shared: usize = places.iter().map(|&place| self.nodes[place].shared_blocks).sum();
         let borrowed = shared.min(queues().map(|queue| queue.borrowed_max).sum());
-        // Every lane fills a block of its own, so of all but one a part of it may stay empty.
+        // Every lane fills a block of its own, so the blocks of all but one lane may stay partly empty.
         let lanes_beside = feeding.clone().count() - 1;
         let of_blocks =
             |blocks: usize| (blocks.saturating_sub(lanes_beside) * (self.block_bytes / lane.packed_bytes())) as u64;

@@ -1,24 +1,17 @@
 //! How the pool is laid out: that its parts add up, that what was asked for is there, and that idle lanes are cheap.
 
 use super::*;
-use crate::config::{EngineKind, HostView};
-use crate::plan::engine::EngineChoice;
-use crate::plan::{Interfaces, PipelinePlan, PlacementInput};
+use crate::config::EngineKind;
+use crate::plan::{Interfaces, PipelinePlan, testing};
 use steer::Topology;
 
 const MIB: usize = 1 << 20;
-const AUTOMATIC: usize = 48 * MIB;
 
 /// The plan on two cores, each a memory node of its own where there are two of those.
 fn plan_on(nodes: usize, text: &str) -> Result<(Config, PipelinePlan), Failure> {
-    let config = Config::parse(text, "test", &HostView::default()).expect("a valid configuration");
     let node_of_core = [(0, 0), (1, nodes - 1)].into();
     let topology = Topology { online: vec![0, 1], node_of_core, ..Topology::default() };
-    let engine = EngineChoice { kind: EngineKind::Recvmmsg, why: String::new() };
-    let engines = vec![engine; config.listeners.len()];
-    let ground = PlacementInput { topology: &topology, allowed: &[0, 1], interfaces: &Interfaces::default() };
-    let plan = PipelinePlan::new(&config, &ground, &engines, AUTOMATIC)?;
-    Ok((config, plan))
+    testing::plan_on(text, EngineKind::Recvmmsg, &topology, &Interfaces::default())
 }
 
 fn plan(text: &str) -> (Config, PipelinePlan) {
@@ -57,7 +50,7 @@ fn the_parts_of_the_pool_add_up_and_the_memory_of_the_plan_is_their_sum() {
 }
 
 #[test]
-fn nobody_who_has_asked_for_nothing_gets_more_than_the_machine_gives() {
+fn where_nothing_is_asked_for_the_machine_decides() {
     let (_, plan) = plan(&(listener(0, "", r#""a""#) + &sink("a", "")));
     assert!(plan.memory().pool_bytes() <= 40 * MIB, "{}", plan.memory());
     let long = plan_on(1, &(listener(0, "max_length = 65535", r#""a""#) + &sink("a", ""))).expect("a plan").1;

@@ -1,4 +1,4 @@
-//! Lanes on machines that are not at hand: what sits where, and what nobody shares while there is another core.
+//! Lanes on made-up machines: where they sit, and that none shares a core while another is free.
 
 use steer::plan::{DedicatedQueue, Dedication, QueueSeat, SpareSeat};
 
@@ -181,7 +181,7 @@ fn config_with_own_queue(listeners: &[&str]) -> Config {
 }
 
 #[test]
-fn a_listener_with_a_receive_queue_of_its_own_sits_there_and_nobody_else_does() {
+fn a_listener_with_a_receive_queue_of_its_own_sits_there_alone() {
     let mut eth0 = part("eth0", &[(0, 1), (2, 3), (4, 5), (6, 7)], &[]);
     eth0.dedicated = vec![DedicatedQueue { queue: 3, dedication: 0 }];
     let interfaces = steered(vec![eth0]);
@@ -280,7 +280,7 @@ fn unsteered(node: Option<usize>, fires_on: &[usize]) -> Interfaces {
 }
 
 #[test]
-fn where_nobody_steers_lanes_sit_near_the_card_and_not_on_its_interrupt_and_expect_nothing() {
+fn where_no_card_is_steered_lanes_sit_near_it_and_not_on_its_interrupt_and_expect_nothing() {
     let keys = |lanes: usize| format!("interface = \"lo\"\nlanes = {lanes}\nspread = \"cpu\"");
     let cores = |interfaces: &Interfaces, lanes: usize| {
         let seated = seat_on(&machine(8, 4), interfaces, &[&keys(lanes)]);
@@ -297,7 +297,7 @@ fn where_nobody_steers_lanes_sit_near_the_card_and_not_on_its_interrupt_and_expe
 }
 
 #[test]
-fn the_other_thread_of_a_core_that_is_somebodys_is_the_last_to_be_taken() {
+fn the_sibling_thread_of_a_core_in_use_is_the_last_to_be_taken() {
     let physical_of_core = (0..4).map(|core| (core, core % 2)).collect();
     let topology = Topology { physical_of_core, ..machine(4, 4) };
     let seated = seat_on(&topology, &unsteered(Some(0), &[1]), &["interface = \"lo\"\nlanes = 1"]);
@@ -308,7 +308,7 @@ fn the_other_thread_of_a_core_that_is_somebodys_is_the_last_to_be_taken() {
 fn a_listener_of_no_interface_leaves_the_interrupts_of_steered_ones_alone() {
     let interfaces = steered(vec![part("eth0", &[(3, 2)], &[])]);
     let seated = seat_on(&machine(4, 4), &interfaces, &["lanes = 1"]);
-    assert_eq!(seated.cores, [[2]], "nobody is bound to eth0, so the seat of its receiver is free");
+    assert_eq!(seated.cores, [[2]], "no listener is bound to eth0, so the seat of its receiver is free");
     let seated = seat_on(&machine(4, 4), &interfaces, &["lanes = 4"]);
     assert_eq!(seated.cores, [[2, 1, 0, 3]], "the interrupt's core comes last");
     assert!(!seated.shared);

@@ -1,12 +1,12 @@
 //! Which lane gets a datagram, and on which cores the datagrams of a lane should arrive.
 //!
-//! A core or a queue feeds one lane, and every core that udpd may use is in the table of `spread = "cpu"`, so that
-//! nothing on them is left to the kernel's hash. A lane's own cores come first: those where a plan for the interface
-//! puts the interrupts of its queues, or, without such a plan, the one its receiver runs on. The other cores are dealt
-//! out to the lanes nearest to them: same memory node first, then the lane with the fewest.
+//! A core or a queue feeds one lane, and every core that udpd may use is in the table of `spread = "cpu"`, so that the
+//! kernel's hash decides for none of them. A lane's own cores come first: those where a plan for the interface puts the
+//! interrupts of its queues, or, without such a plan, the core of its receiver. Each other core goes to the nearest lane:
+//! one on the same memory node first, then the one with the fewest cores.
 //!
-//! Where datagrams should arrive is known only of an interface that somebody steers. Nothing is expected of another
-//! one: its interrupts are where they have always been, and no lane can be wrong about that.
+//! Where datagrams should arrive is known only of a steered interface. Of another one nothing is expected, because udpd
+//! did not place its interrupts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,49 +31,48 @@ pub struct Intake {
     /// The queues whose datagrams the program gives to it; empty unless `spread = "queue"`.
     pub queues: Vec<u32>,
     /// The cores on which the datagrams of each queue of its interface should arrive, whatever lane then gets them;
-    /// empty where nobody plans that.
+    /// empty where the interface is not steered.
     pub cores_of_queue: BTreeMap<u32, Vec<usize>>,
 }
 
 impl Intake {
-    /// The cores on which its datagrams should arrive. Empty when nobody says where they should, and then none of them
-    /// arrives on a wrong one.
+    /// The cores on which its datagrams should arrive. Where it is empty nothing is expected, and no core is wrong.
     pub fn expected_cores(&self) -> &[usize] {
         &self.expected
     }
 
-    /// The cores on which a datagram of this lane should arrive that comes from this queue; `None` is one that no
-    /// device has recorded. Empty when nobody says.
+    /// The cores on which a datagram of this lane from this queue should arrive. `None` is for datagrams whose queue no
+    /// device has recorded. Empty where nothing is expected.
     pub fn cores_for(&self, queue: Option<u32>) -> &[usize] {
         let planned = queue.and_then(|queue| self.cores_of_queue.get(&queue));
         planned.map_or_else(|| self.expected_cores(), Vec::as_slice)
     }
 
-    /// Whether a datagram from this queue that arrives on this core does so where nobody wants it.
+    /// Whether a datagram from this queue should not arrive on this core.
     pub fn is_wrong(&self, queue: Option<u32>, core: usize) -> bool {
         let wanted = self.cores_for(queue);
         !wanted.is_empty() && !wanted.contains(&core)
     }
 
-    /// Whether anybody says where its datagrams should arrive.
+    /// Whether it is known where its datagrams should arrive.
     pub fn is_planned(&self) -> bool {
         !self.expected_cores().is_empty() || !self.cores_of_queue.is_empty()
     }
 
-    /// How many queues have to be told apart to know which datagram is on a wrong core.
+    /// How many queues have to be counted separately to know which datagrams are on a wrong core.
     pub fn queues_planned(&self) -> u32 {
         self.cores_of_queue.last_key_value().map_or(0, |(last, _)| last.saturating_add(1))
     }
 }
 
-/// Who says where the datagrams of the lanes arrive.
+/// What is known of where the datagrams of lanes should arrive.
 #[derive(Debug, Clone, Copy)]
 pub enum ArrivalPlan<'a> {
-    /// Nobody, for no interface feeds them in particular: a table of cores names all there are.
+    /// They come from any interface: each lane expects the cores in its table.
     Anywhere,
-    /// Nobody: their interface is not steered.
+    /// Nothing: their interface is not steered.
     Unplanned,
-    /// The plan of their interface: the cores of each member, which has none where nobody can say.
+    /// The plan of their interface says it: the cores of each member, or none where that is not known.
     Planned {
         of_members: &'a [Vec<usize>],
         /// The cores of each queue, whatever lane then gets its datagrams.
@@ -89,12 +88,12 @@ pub struct Members<'a> {
     pub cores: &'a [usize],
     /// How many receive queues the interface has, when it is known.
     pub queues: Option<usize>,
-    /// Which of them each member takes; the others, such as those that are kept for somebody else, take turns.
+    /// Which of them each member takes. The others, such as dedicated ones, go to the members in turn.
     pub own_queues: &'a [Vec<usize>],
     pub arrivals: ArrivalPlan<'a>,
 }
 
-/// What each of the members gets.
+/// What each of the members takes in.
 pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Vec<Intake> {
     let count = members.seats.len();
     let mut lanes = vec![Intake::default(); count];
@@ -126,14 +125,14 @@ pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Ve
     lanes
 }
 
-/// Where the datagrams of each lane should arrive, once it is known which of them it gets.
+/// Sets where the datagrams of each lane should arrive, once it is known which of them it gets.
 fn expect(lanes: &mut [Intake], spread: Spread, arrivals: ArrivalPlan<'_>) {
     match arrivals {
         ArrivalPlan::Unplanned => {}
         ArrivalPlan::Anywhere => lanes.iter_mut().for_each(|lane| lane.expected.clone_from(&lane.cores)),
         ArrivalPlan::Planned { of_members, of_queues } => {
             for (lane, cores) in lanes.iter_mut().zip(of_members) {
-                // What arrives on a core goes to the lane that the table names, whichever lane was meant.
+                // By core the table decides the lane, so a core that it gives to another lane is not expected.
                 let own = cores.iter().copied().filter(|core| spread != Spread::Cpu || lane.cores.contains(core));
                 lane.expected = own.collect();
                 lane.cores_of_queue.clone_from(of_queues);
@@ -142,9 +141,9 @@ fn expect(lanes: &mut [Intake], spread: Spread, arrivals: ArrivalPlan<'_>) {
     }
 }
 
-/// Deals `cores` out: to each lane the cores that it wants, one in turn; to a lane that then has none the nearest that
-/// is left; and every other one to the nearest lane. A core that several want goes to the first. With more lanes than
-/// cores the last ones have an empty list, and it is for the caller to refuse that.
+/// Deals `cores` out: to each lane the cores that it wants, one in turn; to a lane that then has none the nearest one
+/// left; and every other core to the nearest lane. A core that several lanes want goes to the first. With more lanes than
+/// cores the last lanes get none, which the caller has to refuse.
 fn deal(wanted: &[Vec<usize>], cores: &[usize], topology: &Topology) -> Vec<Vec<usize>> {
     let mut dealt = vec![Vec::new(); wanted.len()];
     let mut taken = BTreeSet::new();
@@ -170,7 +169,7 @@ fn deal(wanted: &[Vec<usize>], cores: &[usize], topology: &Topology) -> Vec<Vec<
             let own = dealt[*lane][0];
             (node(own) != node(core), dealt[*lane].len(), own.abs_diff(core))
         };
-        // A lane without a core of its own would be near to nothing.
+        // The distance to a lane without a core is not defined.
         let nearest = (0..dealt.len()).filter(|&lane| !dealt[lane].is_empty()).min_by_key(distance);
         if let Some(lane) = nearest {
             dealt[lane].push(core);
@@ -179,7 +178,7 @@ fn deal(wanted: &[Vec<usize>], cores: &[usize], topology: &Topology) -> Vec<Vec<
     dealt
 }
 
-/// The program of a group whose members take this in.
+/// The spread program of a group whose members take this in.
 pub fn group_spread<'a>(spread: Spread, members: impl Iterator<Item = &'a Intake>) -> GroupSpread {
     let members = members.zip(0_u32..);
     match spread {
@@ -260,7 +259,11 @@ mod tests {
     fn a_planned_core_of_arrival_is_the_only_one_expected() {
         let lanes = lanes_of_plan(Spread::Cpu, &[7, 6], &[vec![5], vec![]]);
         assert_eq!((&lanes[0].cores, &lanes[1].cores), (&vec![5, 0, 2, 4], &vec![6, 1, 3, 7]));
-        assert_eq!((lanes[0].expected_cores(), lanes[1].expected_cores()), (&[5][..], &[][..]), "nobody can say of 1");
+        assert_eq!(
+            (lanes[0].expected_cores(), lanes[1].expected_cores()),
+            (&[5][..], &[][..]),
+            "nothing is known of 1"
+        );
         let of_queue = [(0, vec![5]), (1, vec![])].into();
         assert!(lanes.iter().all(|lane| lane.cores_of_queue == of_queue), "every lane may get any queue's");
     }
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_expected_where_nobody_steers_the_interface() {
+    fn nothing_is_expected_where_the_interface_is_not_steered() {
         for spread in [Spread::Cpu, Spread::Queue] {
             let lanes = lanes_fed(spread, &[7, 6], Some(2), ArrivalPlan::Unplanned);
             assert!(lanes.iter().all(|lane| lane.expected_cores().is_empty()), "{lanes:?}");
@@ -301,9 +304,9 @@ mod tests {
             assert_eq!(wrong(Some(2)), wrong(None), "a queue that no plan knows");
             assert_eq!(lane.queues_planned(), 2);
         }
-        let nobody = Intake::default();
-        assert!(!nobody.is_wrong(None, 3) && !nobody.is_wrong(Some(3), 3) && !nobody.is_planned());
-        assert_eq!(nobody.queues_planned(), 0);
+        let unplanned = Intake::default();
+        assert!(!unplanned.is_wrong(None, 3) && !unplanned.is_wrong(Some(3), 3) && !unplanned.is_planned());
+        assert_eq!(unplanned.queues_planned(), 0);
     }
 
     #[test]

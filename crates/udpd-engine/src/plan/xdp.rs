@@ -148,9 +148,9 @@ mod tests {
 
     use super::*;
     use crate::config::EngineKind;
-    use crate::plan::engine::EngineChoice;
+    use crate::plan::PipelinePlan;
     use crate::plan::limits::MemoryLimits;
-    use crate::plan::{Interfaces, PipelinePlan, PlacementInput};
+    use crate::plan::testing::plan_with_queues;
 
     #[test]
     fn what_is_no_interface_for_it_is_a_wrong_configuration() {
@@ -169,14 +169,7 @@ mod tests {
             "[daemon]\n{daemon}\n[[listener]]\nname = \"a\"\naddress = \"0.0.0.0:5140\"\nengine = \"af_xdp\"\n\
              interface = \"eth0\"\nsinks = [\"x\"]\n{keys}\n[sink.x]\ntype = \"null\"\n"
         );
-        let host = crate::config::HostView { sys_root: "/nonexistent".into(), ..crate::config::HostView::default() };
-        let config = Config::parse(&text, "test", &host).expect("a valid configuration");
-        let topology = steer::Topology::flat(&[0, 1]);
-        let interfaces = Interfaces { queues: [("eth0".to_owned(), 2)].into(), ..Interfaces::default() };
-        let ground = PlacementInput { topology: &topology, allowed: &[0, 1], interfaces: &interfaces };
-        let engines = [EngineChoice { kind: EngineKind::AfXdp, why: String::new() }];
-        let plan = PipelinePlan::new(&config, &ground, &engines, 48 << 20).expect("a plan");
-        (config, plan)
+        plan_with_queues(&text, EngineKind::AfXdp, 2)
     }
 
     fn locking(bytes: u64, is_exempt: bool) -> LockableMemory {

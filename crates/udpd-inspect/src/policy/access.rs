@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use mmsg::SourceRanges;
 
-use super::ranges::{Number, Prefix, Ranges};
+use super::ranges::{ListedNetwork, Number, Ranges};
 
 /// Which sources are accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub struct AccessList {
 /// Networks that are accepted or refused, and where each is written.
 #[derive(Debug, Default)]
 pub struct Networks {
-    v4: Vec<Prefix<u32>>,
-    v6: Vec<Prefix<u128>>,
+    v4: Vec<ListedNetwork<u32>>,
+    v6: Vec<ListedNetwork<u128>>,
 }
 
 /// Where a network is written: a line of one of several texts, which the caller numbers.
@@ -50,8 +50,8 @@ impl Networks {
     pub fn push(&mut self, network: IpNet, accept: bool, NetworkOrigin { text, line }: NetworkOrigin) {
         let bits = network.prefix_len();
         match network {
-            IpNet::V4(v4) => self.v4.push(Prefix { first: v4.network().to_bits(), bits, accept, text, line }),
-            IpNet::V6(v6) => self.v6.push(Prefix { first: v6.network().to_bits(), bits, accept, text, line }),
+            IpNet::V4(v4) => self.v4.push(ListedNetwork { first: v4.network().to_bits(), bits, accept, text, line }),
+            IpNet::V6(v6) => self.v6.push(ListedNetwork { first: v6.network().to_bits(), bits, accept, text, line }),
         }
     }
 
@@ -120,7 +120,7 @@ impl AccessList {
 
 /// Sorts outer networks before inner ones, and of equal ones the accepted last. `report` gets those that are both refused
 /// and accepted, each once.
-fn sort<T: Number>(entries: &mut [Prefix<T>], mut report: impl FnMut(&Prefix<T>, &Prefix<T>)) {
+fn sort<T: Number>(entries: &mut [ListedNetwork<T>], mut report: impl FnMut(&ListedNetwork<T>, &ListedNetwork<T>)) {
     entries.sort_unstable_by_key(|entry| (entry.first, entry.bits, entry.accept, entry.text, entry.line));
     for pair in entries.windows(2) {
         let is_same = (pair[0].first, pair[0].bits) == (pair[1].first, pair[1].bits);
@@ -130,14 +130,14 @@ fn sort<T: Number>(entries: &mut [Prefix<T>], mut report: impl FnMut(&Prefix<T>,
     }
 }
 
-fn conflict<T>(address: IpAddr, denied: &Prefix<T>, allowed: &Prefix<T>) -> Conflict {
-    let origin = |entry: &Prefix<T>| NetworkOrigin { text: entry.text, line: entry.line };
+fn conflict<T>(address: IpAddr, denied: &ListedNetwork<T>, allowed: &ListedNetwork<T>) -> Conflict {
+    let origin = |entry: &ListedNetwork<T>| NetworkOrigin { text: entry.text, line: entry.line };
     let network = IpNet::new_assert(address, denied.bits);
     Conflict { network, allowed: origin(allowed), denied: origin(denied) }
 }
 
 /// How many different networks these are, which are in order.
-fn distinct<T: Number>(entries: &[Prefix<T>]) -> usize {
+fn distinct<T: Number>(entries: &[ListedNetwork<T>]) -> usize {
     entries.chunk_by(|one, other| (one.first, one.bits) == (other.first, other.bits)).count()
 }
 

@@ -68,7 +68,7 @@ number!(u128);
 
 /// A network of one family, and whether it is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Prefix<T> {
+pub(super) struct ListedNetwork<T> {
     pub(super) first: T,
     pub(super) bits: u8,
     pub(super) accept: bool,
@@ -97,7 +97,7 @@ const SLOT_BITS_MAX: u32 = 16;
 impl<T: Number> Ranges<T> {
     /// The longest network that holds an address decides, and `otherwise` where none does. The entries are in order of
     /// `first` and `bits`, and equal ones agree.
-    pub(super) fn of(entries: &[Prefix<T>], otherwise: bool) -> Self {
+    pub(super) fn of(entries: &[ListedNetwork<T>], otherwise: bool) -> Self {
         let mut made = Turns { first: otherwise, at: Vec::new() };
         let mut open: Vec<(T, bool)> = Vec::new();
         let mut before = None;

@@ -1,7 +1,7 @@
 //! Reads the sequence number of a datagram from its header: a function for each protocol, which returns `None` for a
 //! datagram of another protocol or one that is too short. They read nothing behind the header.
 
-use super::settings::{ByteOrder, Fixed};
+use super::settings::{Fixed, NumberOrder};
 
 /// The most flows of a NetFlow 5 datagram that fits into an Ethernet frame.
 pub(super) const FLOWS_MAX: u16 = 30;
@@ -117,8 +117,8 @@ pub(super) fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8], port:
     };
     let behind = u64::BITS - 8 * bytes as u32;
     let number = match order {
-        ByteOrder::Big => u64::from_be_bytes(word) >> behind,
-        ByteOrder::Little => u64::from_le_bytes(word) << behind >> behind,
+        NumberOrder::Big => u64::from_be_bytes(word) >> behind,
+        NumberOrder::Little => u64::from_le_bytes(word) << behind >> behind,
     };
     Some(SequenceHeader { stream: port.into(), number, units: 1, clock: ExporterClock::default() })
 }
@@ -158,7 +158,7 @@ mod tests {
         Sequence::Ipfix,
         Sequence::Sflow,
         Sequence::Rtp,
-        Sequence::Fixed(Fixed { offset: 3, bytes: 8, order: ByteOrder::Big }),
+        Sequence::Fixed(Fixed { offset: 3, bytes: 8, order: NumberOrder::Big }),
     ];
 
     fn bytes(parts: &[(u64, usize)]) -> Vec<u8> {
@@ -197,9 +197,9 @@ mod tests {
     fn a_number_at_a_fixed_place_has_any_width_and_either_order() {
         for width in 1..=8_usize {
             let number = 0x1122_3344_5566_7788_u64 >> (8 * (8 - width));
-            for order in [ByteOrder::Big, ByteOrder::Little] {
+            for order in [NumberOrder::Big, NumberOrder::Little] {
                 let mut payload = bytes(&[(0, 3), (number, width), (0xffff, 2)]);
-                if order == ByteOrder::Little {
+                if order == NumberOrder::Little {
                     payload[3..3 + width].reverse();
                 }
                 let place = Sequence::Fixed(Fixed { offset: 3, bytes: width, order });

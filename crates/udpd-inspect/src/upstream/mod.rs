@@ -32,7 +32,7 @@ pub use self::gaps::WINDOW;
 use self::ipfix::{LEARNING_BYTES, TEMPLATES_BYTES};
 pub use self::observer::Observer;
 use self::ring::{NoteRing, RING_BYTES, TrackerWaker};
-pub use self::settings::{AnySequence, ByteOrder, Fixed, Sequence, SequenceUnit};
+pub use self::settings::{AnySequence, Fixed, NumberOrder, Sequence, SequenceUnit};
 pub use self::table::STREAMS_MAX;
 use self::table::TABLE_BYTES;
 use self::tracker::StreamTracker;

@@ -27,18 +27,18 @@ settings! {
         /// How many bytes it has.
         bytes: usize = 4, WholeNumber(1..=8), elsewhere "length size width";
         /// Which of its bytes comes first: the highest ("big", as in network order) or the lowest ("little").
-        order: ByteOrder = "big" like "little", OneOf(ORDERS), elsewhere "endian endianness byte_order";
+        order: NumberOrder = "big" like "little", OneOf(ORDERS), elsewhere "endian endianness byte_order";
     }
 }
 
 /// Which byte of a number comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ByteOrder {
+pub enum NumberOrder {
     Big,
     Little,
 }
 
-const ORDERS: &[(&str, ByteOrder)] = &[("big", ByteOrder::Big), ("little", ByteOrder::Little)];
+const ORDERS: &[(&str, NumberOrder)] = &[("big", NumberOrder::Big), ("little", NumberOrder::Little)];
 
 const PROTOCOLS: &[(&str, Option<Sequence>)] = &[
     ("", None),

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use super::ring::{NOTES, NoteKind, NoteWriter, SequenceNote, StreamKey};
 use super::testing::{Network, Random, sent, truth};
 use super::tracker::StreamTracker;
-use super::{ByteOrder, Fixed, Sequence, UpstreamMonitor};
+use super::{Fixed, NumberOrder, Sequence, UpstreamMonitor};
 use udpd_base::ledger::snapshot::UpstreamSnapshot;
 
-const FIXED: Sequence = Sequence::Fixed(Fixed { offset: 0, bytes: 4, order: ByteOrder::Big });
+const FIXED: Sequence = Sequence::Fixed(Fixed { offset: 0, bytes: 4, order: NumberOrder::Big });
 
 /// A listener whose notes the test writes itself.
 struct Listener {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::daemon::DaemonConfig;
 use crate::config::feeders::LaneFeeds;
-use crate::config::file::{Sections, SinkSection};
+use crate::config::file::{Sections, SinkInFile};
 use crate::config::sinks::{ConsumerCount, SinkConfig};
 use udpd_base::os::paths::{resolve, tidy};
 use udpd_base::settings::{Findings, ValuePlace, WrittenKeys};
@@ -38,10 +38,10 @@ fn files_of(index: usize, sink: &SinkConfig, feeders: &LaneFeeds<'_>) -> BTreeSe
 }
 
 /// Refuses every file and every standard output with more than one writer.
-pub(super) fn check_writers(sections: &[SinkSection<'_>], feeders: &LaneFeeds<'_>, findings: &mut Findings<'_>) {
+pub(super) fn check_writers(sections: &[SinkInFile<'_>], feeders: &LaneFeeds<'_>, findings: &mut Findings<'_>) {
     let mut stdout: Option<&str> = None;
     let mut files: BTreeMap<PathBuf, &str> = BTreeMap::new();
-    for (index, SinkSection { sink, written, .. }) in sections.iter().enumerate() {
+    for (index, SinkInFile { sink, written, .. }) in sections.iter().enumerate() {
         let Some(sink) = sink else { continue };
         match sink.settings.target() {
             SinkTarget::Nowhere | SinkTarget::Peers(_) | SinkTarget::Elsewhere(_) => {}
@@ -118,9 +118,9 @@ fn check_file_consumers(
 }
 
 /// Refuses two spills of which one lies in the directory of the other.
-pub(super) fn check_spills(sections: &[SinkSection<'_>], findings: &mut Findings<'_>) {
+pub(super) fn check_spills(sections: &[SinkInFile<'_>], findings: &mut Findings<'_>) {
     let mut taken: Vec<(PathBuf, &str)> = Vec::new();
-    for SinkSection { name, sink, written } in sections {
+    for SinkInFile { name, sink, written } in sections {
         let spill = sink.as_ref().and_then(|sink| sink.settings.spill());
         let Some(path) = spill.map(|spill| resolve(spill.path)) else { continue };
         let overlaps = |(other, _): &&(PathBuf, &str)| other.starts_with(&path) || path.starts_with(other);

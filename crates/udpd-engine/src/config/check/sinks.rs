@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::config::file::SinkSection;
+use crate::config::file::SinkInFile;
 use crate::config::listener::{ListenerConfig, receives};
 use crate::config::sinks::{ConsumerCount, SinkConfig};
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
@@ -21,8 +21,8 @@ const MEANINGLESS_INLINE: [(&str, &str); 3] = [
 
 /// Checks the sinks that run on the threads of their receivers, and gives each lane a consumer of its own. Such a sink
 /// must never wait, because a receiver that waits loses datagrams of all its sinks.
-pub(super) fn check_inline(sections: &mut [SinkSection<'_>], findings: &mut Findings<'_>) {
-    for SinkSection { sink, written, .. } in sections {
+pub(super) fn check_inline(sections: &mut [SinkInFile<'_>], findings: &mut Findings<'_>) {
+    for SinkInFile { sink, written, .. } in sections {
         let Some(sink) = sink.as_mut().filter(|sink| sink.inline) else { continue };
         if !sink.settings.never_waits() {
             let place = written.place("inline").unwrap_or_else(|| written.place.clone());
@@ -43,12 +43,12 @@ pub(super) fn check_inline(sections: &mut [SinkSection<'_>], findings: &mut Find
 
 /// Refuses to send to an address on which udpd itself listens: each datagram would come back for ever.
 pub(super) fn check_loops(
-    sections: &[SinkSection<'_>],
+    sections: &[SinkInFile<'_>],
     listeners: &[ListenerConfig],
     local: &[IpAddr],
     findings: &mut Findings<'_>,
 ) {
-    for SinkSection { sink, written, .. } in sections {
+    for SinkInFile { sink, written, .. } in sections {
         let Some(SinkTarget::Peers(peers)) = sink.as_ref().map(|sink| sink.settings.target()) else { continue };
         let own = written.texts("destinations");
         for destination in peers {
@@ -82,7 +82,7 @@ fn joins(listener: &ListenerConfig, address: SocketAddr, destination: SocketAddr
 }
 
 /// Refuses a listener that feeds more sinks than the ledger has counters for once each destination is a sink.
-pub(super) fn check_fan_out(sections: &[SinkSection<'_>], listeners: &[ListenerConfig], findings: &mut Findings<'_>) {
+pub(super) fn check_fan_out(sections: &[SinkInFile<'_>], listeners: &[ListenerConfig], findings: &mut Findings<'_>) {
     let width = |index: &usize| sections[*index].sink.as_ref().map_or(1, |sink| sink.settings.split().len().max(1));
     for listener in listeners {
         let fed: usize = listener.sinks.iter().map(width).sum();
