@@ -10,8 +10,7 @@ use std::sync::Arc;
 use mmsg::{Group, GroupSpread, Socket};
 use nix::errno::Errno;
 
-use super::inherited_sockets::SocketAssignment;
-use super::lane_setup::LaneSetup;
+use super::{inherited_sockets::SocketAssignment, lane_setup::LaneSetup};
 use crate::config::{Config, ListenerConfig, Spread};
 use crate::plan::{PipelinePlan, spread};
 use udpd_base::exit::{ExitCode, Failure};
@@ -121,7 +120,9 @@ impl<'a> AdoptedGroup<'a> {
             );
         }
         if let Some(Err(error)) = self.before.map(|before| self.group.set_spread(before.clone())) {
-            log::warn!("listener {name}, address {address}: cannot spread it again as before: {error}; restart udpd");
+            log::warn!(
+                "listener {name}, address {address}: cannot give the group its earlier spread again: {error}; restart udpd"
+            );
         }
     }
 
@@ -183,8 +184,8 @@ fn refuse_arrivals(surplus: &[Arc<Socket>], listener: &ListenerConfig) {
     for socket in surplus {
         if let Err(error) = socket.refuse_arrivals() {
             log::warn!(
-                "listener {}: cannot refuse arrivals at a socket that has no lane any more: {error}; nobody counts \
-                 what arrives there until it is closed",
+                "listener {}: cannot refuse arrivals at a socket that has no lane any more: {error}; what \
+                 arrives there until it is closed is not counted",
                 listener.name
             );
         }

@@ -10,10 +10,8 @@ use std::sync::Arc;
 use mmsg::{CoreCounter, Family, Group, Socket};
 use nix::errno::Errno;
 
-use super::adopt_sockets::AdoptedGroup;
 use super::discarded_sockets::{self, DiscardedSocket};
-use super::inherited_sockets::SocketAssignment;
-use super::lane_setup::LaneSetup;
+use super::{adopt_sockets::AdoptedGroup, inherited_sockets::SocketAssignment, lane_setup::LaneSetup};
 use crate::config::{self, ListenerConfig};
 use crate::plan::spread;
 use udpd_base::exit::{ExitCode, Failure};
@@ -240,7 +238,6 @@ fn holders(address: SocketAddr, own: &[u64]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-/// The first port that needs no capability.
 fn first_unprivileged_port() -> u16 {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
     text.trim().parse().unwrap_or(1024)

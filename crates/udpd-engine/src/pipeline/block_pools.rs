@@ -14,7 +14,6 @@ use udpd_base::handover::pool::{Allowance, Blocks, Stock};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{ThreadRegistry, blocking};
 
-/// All blocks, by the queue that they belong to.
 #[derive(Debug)]
 pub(super) struct BlockPools {
     /// By sink, consumer and node.
@@ -24,7 +23,6 @@ pub(super) struct BlockPools {
 }
 
 impl BlockPools {
-    /// Makes what the plan says.
     pub(super) fn make(plan: &PoolPlan, registry: &ThreadRegistry) -> Result<Self, Failure> {
         // The watchdog may look on by now, and to touch all the memory is one long wait for the kernel.
         let begin = |(place, node): (usize, &NodePool)| {

@@ -18,22 +18,18 @@ use std::time::Instant;
 use mmsg::Socket;
 
 use super::bind::{self, Endpoint};
-use super::block_pools::BlockPools;
-use super::cumulative_ledger::CumulativeLedger;
 use super::inherited_sockets::{self, InheritedSocket, SocketAssignment, TakeOverAssignment};
 use super::kernel_filters::{SocketFilters, SourceTables};
 use super::lane::{LaneStart, LaneThread};
-use super::lane_setup::LaneSetup;
-use super::outlet::Outlet;
 use super::pipeline_ledger::{LaneSection, ListenerSection, PipelineLedger, SinkSection};
-use super::receiver::StopSignal;
 use super::reload_context::{ReloadContext, Retention};
 use super::running::{ConsumerThread, Lane, Pinned, Pipeline, only};
 use super::sequence_followers::{self, SequenceFollower};
-use super::sink_files::SinkFiles;
-use super::socket;
 use super::wiring::{self, OpenedConsumers, RetainedSink, SinkWiring, spawn_consumers};
-use super::xdp_programs::XdpPrograms;
+use super::{
+    block_pools::BlockPools, cumulative_ledger::CumulativeLedger, lane_setup::LaneSetup, outlet::Outlet,
+    receiver::StopSignal, sink_files::SinkFiles, socket, xdp_programs::XdpPrograms,
+};
 use crate::config::{Config, ListenerConfig};
 use crate::plan::{PipelinePlan, xdp};
 use hostloss::HostLedger;
@@ -184,7 +180,6 @@ pub(super) struct ReadyPipeline {
     pub is_in_force: Arc<AtomicBool>,
 }
 
-/// A lane that has everything and does not receive yet.
 #[derive(Debug)]
 pub(super) struct ReadyLane {
     pub thread: LaneThread,
@@ -232,7 +227,6 @@ impl ReloadContext {
     }
 }
 
-/// What a pipeline is built from.
 struct Builder<'a> {
     config: &'a Arc<Config>,
     plan: &'a Arc<PipelinePlan>,
@@ -240,13 +234,11 @@ struct Builder<'a> {
     assignment: SocketAssignment,
     threads: Vec<LaneThread>,
     block_pools: BlockPools,
-    /// When the process started.
     started: Instant,
     /// The pipeline that it replaces, and what it retains of it.
     replaced: Option<(&'a ReloadContext, &'a Retention)>,
 }
 
-/// The sockets of a pipeline, bound.
 struct Bound {
     /// By the index of the lane.
     endpoints: BTreeMap<usize, Endpoint>,
@@ -432,7 +424,6 @@ impl ReadyPipeline {
         })
     }
 
-    /// Lets every lane receive.
     fn begin(self, xdp_programs: XdpPrograms) -> Pipeline {
         self.filters.attach();
         self.is_in_force.store(true, Ordering::Release);
@@ -460,7 +451,6 @@ impl ReadyPipeline {
 }
 
 impl ReadyLane {
-    /// Lets the lane receive.
     pub(super) fn begin(self) -> Lane {
         let Self { mut thread, start, address } = self;
         thread.made.counter.take().into_iter().for_each(|counter| start.ledger.begin_queue(counter));

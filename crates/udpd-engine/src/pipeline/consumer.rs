@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::consumer_handoff::ConsumerHandoff;
-use super::latency_sampling::ResidenceTracker;
+use super::{consumer_handoff::ConsumerHandoff, latency_sampling::ResidenceTracker};
 use udpd_base::handover::batch::Parcel;
 use udpd_base::handover::channel::{ConsumerInbox, Waited};
 use udpd_base::handover::pool::Homes;
@@ -36,7 +35,6 @@ const NAP_PLACES_MIN: usize = 64;
 /// After so many loads in a row the sink is flushed, and what it has due is looked at.
 const LOADS_PER_ROUND: usize = 256;
 
-/// Everything a consumer thread owns.
 #[derive(Debug)]
 pub(super) struct Consumer {
     pub(super) channel: ConsumerInbox,
@@ -44,7 +42,6 @@ pub(super) struct Consumer {
     /// Where emptied batches and blocks go back to.
     pub(super) homes: Homes,
     pub(super) ledger: Arc<ConsumerLedger>,
-    /// What it counts, by listener.
     pub(super) tallies: Tallies,
     /// Measures how long datagrams stayed.
     pub(super) residence: ResidenceTracker,
@@ -52,7 +49,6 @@ pub(super) struct Consumer {
     pub(super) handoff: Arc<ConsumerHandoff>,
 }
 
-/// Why a consumer ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ConsumerEnd {
     /// Every receiver has ended and everything is handed on.
@@ -120,7 +116,6 @@ impl Consumer {
         (datagrams, false)
     }
 
-    /// Handles one batch; returns how many datagrams are in it.
     fn consume(&mut self, parcel: Parcel) -> u64 {
         threads::step();
         let tally = &mut self.tallies[parcel.listener];

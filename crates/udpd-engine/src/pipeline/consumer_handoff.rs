@@ -54,7 +54,6 @@ impl ConsumerHandoff {
         self.is_pending.store(false, Ordering::Release);
     }
 
-    /// Whether the consumer has yet to go on with what was offered.
     pub(super) fn is_pending(&self) -> bool {
         self.is_pending.load(Ordering::Acquire)
     }
@@ -66,7 +65,6 @@ impl HandoffState {
         before.held().all(|(listener, ..)| self.listeners.get(listener) == Some(&Some(listener)))
     }
 
-    /// Moves what the sink holds into the new ledger.
     pub(super) fn carry_over(&mut self, before: &mut Tallies, ledger: &ConsumerLedger) {
         let _transfer = self.transfer.lock().unwrap_or_else(PoisonError::into_inner);
         let held: Vec<(usize, u64, u64)> = before.held().collect();

@@ -27,7 +27,6 @@ struct Parts {
     /// Listeners of an earlier process that this one never had.
     removed: Vec<ListenerSnapshot>,
     last_reload: Option<ReloadSnapshot>,
-    /// What is known of the process before.
     before: Option<BeforeSnapshot>,
 }
 
@@ -99,7 +98,6 @@ impl CumulativeLedger {
         found
     }
 
-    /// Writes down what is known of the process before.
     pub fn set_previous_process(&self, before: BeforeSnapshot) {
         self.parts().before = Some(before);
     }
@@ -109,7 +107,6 @@ impl CumulativeLedger {
         self.parts().removed.push(listener);
     }
 
-    /// One reading of everything.
     pub fn snapshot(&self) -> Snapshot {
         self.sum_with(PipelineLedger::snapshot)
     }
@@ -137,7 +134,6 @@ impl CumulativeLedger {
         sum
     }
 
-    /// Writes down what became of a reload.
     pub fn set_last_reload(&self, outcome: ReloadSnapshot) {
         self.parts().last_reload = Some(outcome);
     }

@@ -20,7 +20,6 @@ const MESSAGE_BYTES_MIN: usize = 512;
 /// How many datagrams are taken out of a socket at once to be counted.
 const SLOTS: usize = 64;
 
-/// A socket that is to be closed.
 #[derive(Debug)]
 pub(super) struct DiscardedSocket {
     /// What it is called where it is kept.
@@ -32,7 +31,6 @@ pub(super) struct DiscardedSocket {
     pub(super) why: &'static str,
 }
 
-/// What was found in a socket that is closed.
 #[derive(Debug, Clone)]
 pub(super) struct DiscardReport {
     pub(super) listener: String,
@@ -48,7 +46,6 @@ pub(super) struct DiscardReport {
     pub(super) drops: Option<u32>,
 }
 
-/// What was found in all of them.
 #[derive(Debug, Default)]
 pub(super) struct DiscardReports(Mutex<Vec<DiscardReport>>);
 
@@ -95,7 +92,6 @@ impl DiscardReports {
     }
 }
 
-/// How many datagrams can wait in these sockets.
 pub(super) fn hold_at_most(sockets: &[DiscardedSocket]) -> u64 {
     let room = |own: &DiscardedSocket| own.socket.receive_buffer(0).map_or(0, |buffer| buffer.granted_bytes);
     sockets.iter().map(|own| (2 * room(own) / MESSAGE_BYTES_MIN) as u64).sum()

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::consumer_handoff::ConsumerHandoff;
-use super::cumulative_ledger::CumulativeLedger;
-use super::inherited_sockets::TAKES_A_RESTART;
-use super::pipeline_ledger::PipelineLedger;
 use super::start_gate::{EndSignal, has_ended};
+use super::{
+    consumer_handoff::ConsumerHandoff, cumulative_ledger::CumulativeLedger, inherited_sockets::TAKES_A_RESTART,
+    pipeline_ledger::PipelineLedger,
+};
 use crate::config::feeders::Feeder;
 use crate::config::{Config, SinkConfig};
 use crate::plan::PipelinePlan;
@@ -22,7 +22,6 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::{self, ThreadHandle};
 use udpd_base::sink::settings::SinkTarget;
 
-/// How often the consumers are checked while a reload waits for them.
 const CHECK_EVERY: Duration = Duration::from_micros(200);
 
 /// A pipeline hangs that hands on nothing for so long while a reload waits for it.
@@ -49,10 +48,8 @@ pub(super) struct DrainingPipeline {
     pub(super) replacements: usize,
 }
 
-/// A consumer that finishes and ends.
 #[derive(Debug)]
 pub(super) struct FinishingConsumer {
-    /// The name of its sink.
     pub(super) sink: String,
     pub(super) outputs: ExclusiveOutputs,
     /// Disconnected when its sink is closed.
@@ -63,10 +60,8 @@ pub(super) struct FinishingConsumer {
     pub(super) thread: JoinHandle<()>,
 }
 
-/// A consumer that moves to a later pipeline.
 #[derive(Debug, Clone)]
 pub(super) struct MovingConsumer {
-    /// The name of its sink.
     pub(super) sink: String,
     pub(super) handoff: Arc<ConsumerHandoff>,
     pub(super) ended: EndSignal,
@@ -76,7 +71,6 @@ pub(super) struct MovingConsumer {
 /// A finishing consumer, for those who wait for what it writes.
 #[derive(Debug)]
 pub(super) struct UnfinishedConsumer {
-    /// The name of its sink.
     pub(super) sink: String,
     pub(super) outputs: ExclusiveOutputs,
     pub(super) is_given_up: bool,
@@ -99,7 +93,6 @@ impl ExclusiveOutputs {
         Self { files, standard_output: settings.target() == SinkTarget::Stdout, spill }
     }
 
-    /// Whether there is something that both write.
     pub(super) fn overlap(&self, other: &Self) -> bool {
         self.standard_output && other.standard_output
             || self.spill.is_some() && self.spill == other.spill
@@ -107,7 +100,6 @@ impl ExclusiveOutputs {
     }
 }
 
-/// Which files each consumer of a sink writes.
 pub(super) fn files_by_consumer(config: &Config, plan: &PipelinePlan, sink: usize) -> BTreeSet<(usize, String)> {
     let SinkConfig { name, settings, .. } = &config.sinks[sink];
     let SinkTarget::Files(path) = settings.target() else { return BTreeSet::new() };
@@ -171,12 +163,10 @@ impl DrainingPipeline {
         self.finishing.iter().for_each(|consumer| consumer.known.give_up());
     }
 
-    /// Whether everything is handed on.
     pub(super) fn is_drained(&self) -> bool {
         self.threads().all(JoinHandle::is_finished) && self.still_moving().next().is_none()
     }
 
-    /// Closes its ledger.
     pub(super) fn close(self, cumulative: &CumulativeLedger) {
         let all_have_moved = self.still_moving().next().is_none();
         let mut threads = self.finishing.into_iter().map(|consumer| consumer.thread).chain(self.followers);

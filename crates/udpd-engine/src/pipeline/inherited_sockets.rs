@@ -29,7 +29,6 @@ use udpd_base::os::holder;
 /// The cure for a change that a socket cannot follow while it is received from.
 pub(super) const TAKES_A_RESTART: &str = "; this takes a restart, over which the service manager keeps the sockets";
 
-/// A socket that exists already.
 #[derive(Debug)]
 pub struct InheritedSocket {
     /// What it is called where it is kept.
@@ -86,7 +85,6 @@ enum CurrentReceiver {
     OtherProcess,
 }
 
-/// A lane as it is planned.
 type Planned<'a> = (&'a ListenerConfig, &'a LanePlan);
 
 /// What the socket of a lane is called: its listener, its number, and a fingerprint of the multicast groups that it has

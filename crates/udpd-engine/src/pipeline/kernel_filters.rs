@@ -87,7 +87,7 @@ impl SocketFilters {
                 None => Ok(()),
             };
             if let Err(error) = outcome {
-                log::error!("{lane}: the filter of its socket stays as it was: {error}; restart udpd");
+                log::error!("{lane}: cannot change the filter of its socket: {error}; restart udpd");
             }
         }
     }
@@ -101,8 +101,8 @@ pub(super) fn take_away<'a>(lanes: impl Iterator<Item = (&'a LaneSetup, Arc<Sock
         are_any = true;
         if let Err(error) = socket.accept_arrivals() {
             log::error!(
-                "{setup}: cannot take its filter from its socket: {error}; whoever goes on with it counts as dropped \
-                 by the kernel what it refuses"
+                "{setup}: cannot take its filter from its socket: {error}; the next process counts what it refuses \
+                 as dropped by the kernel"
             );
         }
     }

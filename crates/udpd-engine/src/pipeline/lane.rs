@@ -10,12 +10,10 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Sender, bounded};
 use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket, Waker, xdp};
 
-use super::inherited_sockets::SocketAssignment;
-use super::lane_setup::LaneSetup;
-use super::latency_sampling::BatchSampler;
-use super::outlet::Outlet;
 use super::receiver::{EngineRefusals, Receiver, SocketSwap, StopSignal};
-use super::socket;
+use super::{
+    inherited_sockets::SocketAssignment, lane_setup::LaneSetup, latency_sampling::BatchSampler, outlet::Outlet, socket,
+};
 use crate::config::{EngineKind, Gro, OnTruncate};
 use crate::plan::engine::{self, COPY_UP_TO};
 use crate::plan::{LanePlan, charge_bytes, xdp as xdp_plan};
@@ -30,7 +28,6 @@ use udpd_inspect::upstream::Observer;
 /// A lane that is made and waits for its start.
 #[derive(Debug)]
 pub(super) struct LaneThread {
-    /// What it was made from.
     pub setup: LaneSetup,
     pub made: LaneReport,
     /// The thread as the thread registry knows it.
@@ -46,13 +43,11 @@ pub(super) struct LaneReport {
     pub socket: Option<Arc<Socket>>,
     /// Where its batches come back to.
     pub home: Arc<Home>,
-    /// What the kernel granted, where there is a socket.
     pub buffer: Option<GrantedBuffer>,
     /// What memory the batches lie in.
     pub backing: Backing,
     /// The cores that it is pinned to; none when that did not work.
     pub cores: Vec<usize>,
-    /// The name of the engine.
     pub engine: &'static str,
     /// Ends a wait of its receiver without a trace in the socket; or why nothing can.
     pub waker: Result<Waker, String>,
@@ -80,7 +75,6 @@ struct InheritedByLane {
     is_in_use: bool,
 }
 
-/// What a lane needs to run.
 #[derive(Debug)]
 pub(super) struct LaneStart {
     pub outlets: Vec<Outlet>,
@@ -93,7 +87,6 @@ pub(super) struct LaneStart {
     pub sockets_to_drain: Vec<Arc<Socket>>,
 }
 
-/// A lane that is being made.
 struct StartingLane {
     setup: LaneSetup,
     made: crossbeam_channel::Receiver<Result<LaneReport, Failure>>,
@@ -245,7 +238,6 @@ fn run(
     .run();
 }
 
-/// What stays with the thread.
 struct LaneParts {
     /// `None` where an XDP queue has none yet.
     engine: Option<Engine>,

@@ -36,7 +36,6 @@ impl fmt::Display for Membership {
     }
 }
 
-/// What the lane of this plan joins.
 fn memberships(listener: &ListenerConfig, plan: &LanePlan) -> Vec<Membership> {
     let lanes = match listener.lanes {
         Lanes::Auto => 1,

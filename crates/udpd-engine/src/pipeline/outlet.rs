@@ -17,7 +17,6 @@ use udpd_base::ledger::{ConsumerLedger, LaneLedger, Tallies};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::sink::Sink;
 
-/// One way out of a lane.
 #[derive(Debug)]
 pub(super) enum Outlet {
     /// To a consumer.
@@ -29,20 +28,17 @@ pub(super) enum Outlet {
 /// A sink that its receiver runs.
 #[derive(Debug)]
 pub(super) struct InlineSink {
-    /// By its index in the configuration.
     pub(super) index: usize,
     /// What the sandbox of that thread has to allow for it.
     pub(super) roles: Vec<ThreadRole>,
     pub(super) sink: Box<dyn Sink>,
     pub(super) ledger: Arc<ConsumerLedger>,
-    /// What it counts, by listener.
     pub(super) tallies: Tallies,
     /// Measures how long datagrams stayed.
     pub(super) residence: ResidenceTracker,
 }
 
 impl Outlet {
-    /// The sink, by its index in the configuration.
     pub(super) fn sink(&self) -> usize {
         match self {
             Self::Channel(route) => route.sink,

@@ -58,7 +58,6 @@ pub struct LedgerPosition {
 /// The counters of one pipeline, by listener, lane, sink and consumer.
 #[derive(Debug)]
 pub(super) struct PipelineLedger {
-    /// When the process started.
     pub started: Instant,
     /// By listener of the configuration.
     pub listeners: Vec<ListenerSection>,
@@ -68,7 +67,6 @@ pub(super) struct PipelineLedger {
     pub host: Arc<HostLedger>,
 }
 
-/// How far a consumer has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The datagrams that are delivered or dropped, or that wait on a disk.
@@ -77,7 +75,6 @@ pub struct Progress {
     pub waits: bool,
 }
 
-/// The part of one listener.
 #[derive(Debug)]
 pub(super) struct ListenerSection {
     pub name: String,
@@ -98,7 +95,6 @@ pub(super) struct ListenerSection {
     pub sharers: Mutex<Option<Vec<SharerSnapshot>>>,
 }
 
-/// The part of one lane.
 #[derive(Debug)]
 pub(super) struct LaneSection {
     /// What its socket is bound to.
@@ -116,7 +112,6 @@ pub(super) struct LaneSection {
     pub ledger: Arc<LaneLedger>,
 }
 
-/// The part of one sink.
 #[derive(Debug)]
 pub(super) struct SinkSection {
     pub name: String,

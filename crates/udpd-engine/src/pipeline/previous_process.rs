@@ -11,14 +11,12 @@ use std::sync::Arc;
 use mmsg::Socket;
 
 use super::discarded_sockets::{DiscardReport, DiscardReports};
-use super::inherited_sockets::SocketAssignment;
 use super::pipeline_ledger::{Drops, DropsBetweenProcesses};
-use super::running::Pipeline;
+use super::{inherited_sockets::SocketAssignment, running::Pipeline};
 use udpd_base::ledger::LaneTally;
 use udpd_base::ledger::snapshot::ListenerSnapshot;
 use udpd_base::os::holder;
 
-/// The sockets of an earlier process.
 #[derive(Debug, Default)]
 pub struct OrphanSockets {
     /// The inodes of those that lanes go on with.
@@ -29,7 +27,6 @@ pub struct OrphanSockets {
     reports: Arc<DiscardReports>,
 }
 
-/// What is known of the previous process.
 #[derive(Debug)]
 pub struct PreviousCounts<'a> {
     /// The kernel's counts of drops when it looked last; `None` where that is not known.

@@ -9,16 +9,14 @@ use std::time::Duration;
 
 use mmsg::Socket;
 
-use super::adopt_sockets;
-use super::cumulative_ledger::CumulativeLedger;
 use super::draining::{self, ExclusiveOutputs, MovingConsumer, OldestDraining, UnfinishedConsumer, files_by_consumer};
 use super::inherited_sockets::{InheritedSockets, SocketAssignment, TAKES_A_RESTART};
-use super::pipeline_ledger::PipelineLedger;
 use super::running::{ConsumerThread, Lane, Pipeline};
-use super::sink_files::SinkFiles;
-use super::start_gate::has_ended;
 use super::wiring::{self, RetainedConsumer};
-use super::xdp_programs;
+use super::{
+    adopt_sockets, cumulative_ledger::CumulativeLedger, pipeline_ledger::PipelineLedger, sink_files::SinkFiles,
+    start_gate::has_ended, xdp_programs,
+};
 use crate::config::Config;
 use crate::plan::PipelinePlan;
 use udpd_base::exit::{ExitCode, Failure};

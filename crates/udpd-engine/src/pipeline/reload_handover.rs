@@ -15,15 +15,12 @@ use std::time::{Duration, Instant};
 use super::build::{ReadyLane, ReadyPipeline, ReplacementPipeline};
 use super::draining::{self, DrainingPipeline, ExclusiveOutputs, FinishingConsumer, MovingConsumer};
 use super::running::{ConsumerThread, Lane, Pipeline};
-use super::sequence_followers::SequenceFollower;
-use super::socket;
-use super::start_gate::StartPermit;
+use super::{sequence_followers::SequenceFollower, socket, start_gate::StartPermit};
 use crate::config::Config;
 use crate::plan::PipelinePlan;
 use udpd_base::handover::route::FullPolicy;
 use udpd_base::os::threads;
 
-/// How often the end of the receivers is checked.
 const CHECK_EVERY: Duration = Duration::from_micros(200);
 
 /// How long receivers may take to end. Those that wait for nothing need a moment, if there are cores for them.
@@ -209,7 +206,9 @@ impl Pipeline {
             before.ledger.hand_on(&start.ledger);
             match socket::change(&thread.setup, socket) {
                 Ok(buffer) => thread.made.buffer = Some(buffer),
-                Err(failure) => log::error!("{}: it goes on with an option of before: {failure}", thread.setup),
+                Err(failure) => {
+                    log::error!("{}: its socket keeps an option of the earlier configuration: {failure}", thread.setup)
+                }
             }
         }
     }

@@ -21,18 +21,14 @@ use std::thread::JoinHandle;
 
 use mmsg::{Backing, GrantedBuffer, Socket, Waker};
 
-use super::consumer_handoff::ConsumerHandoff;
-use super::cumulative_ledger::CumulativeLedger;
-use super::draining::DrainingPipeline;
-use super::kernel_filters::SourceTables;
 use super::lane_setup::{self, LaneSetup};
-use super::pipeline_ledger::PipelineLedger;
 use super::receiver::{SocketSwap, StopSignal};
-use super::sequence_followers::SequenceFollower;
-use super::sink_files::SinkFiles;
-use super::start_gate::EndSignal;
-use super::xdp_programs::XdpPrograms;
-use super::{bind, inherited_sockets, multicast, socket};
+use super::{
+    bind, consumer_handoff::ConsumerHandoff, cumulative_ledger::CumulativeLedger, draining::DrainingPipeline,
+    inherited_sockets, kernel_filters::SourceTables, multicast, pipeline_ledger::PipelineLedger,
+    sequence_followers::SequenceFollower, sink_files::SinkFiles, socket, start_gate::EndSignal,
+    xdp_programs::XdpPrograms,
+};
 use crate::config::Config;
 use crate::plan::PipelinePlan;
 use udpd_base::exit::{ExitCode, Failure};
@@ -44,13 +40,11 @@ use udpd_base::os::threads::ThreadHandle;
 use udpd_sandbox::products::Product;
 use udpd_sandbox::warden;
 
-/// A running pipeline.
 #[derive(Debug)]
 pub struct Pipeline {
     /// The ledger of all pipelines of this process.
     pub(super) cumulative_ledger: Arc<CumulativeLedger>,
     pub(super) own_ledger: Arc<PipelineLedger>,
-    /// What it was made from.
     pub(super) config: Arc<Config>,
     pub(super) plan: Arc<PipelinePlan>,
     pub(super) files: SinkFiles,
@@ -72,10 +66,8 @@ pub struct Pipeline {
     pub(super) tables: SourceTables,
 }
 
-/// A running consumer.
 #[derive(Debug)]
 pub(super) struct ConsumerThread {
-    /// The index of its sink.
     pub sink: usize,
     /// Wakes it.
     pub caller: Caller,
@@ -124,22 +116,19 @@ impl Pinned {
             Err(error) => {
                 let wanted =
                     if cores.is_empty() { "that are free".to_owned() } else { steer::format_core_list(&cores) };
-                log::warn!("{} stays on the cores of before: cannot move it to the cores {wanted}: {error}", self.name);
+                log::warn!("{} stays on its earlier cores: cannot move it to the cores {wanted}: {error}", self.name);
             }
         }
     }
 }
 
-/// A running lane.
 #[derive(Debug)]
 pub struct Lane {
-    /// What it was made from.
     pub setup: LaneSetup,
     /// What the socket is bound to.
     pub address: SocketAddr,
     /// The core, when pinning worked.
     pub core: Option<usize>,
-    /// What the kernel granted, where it has a socket.
     pub buffer: Option<GrantedBuffer>,
     pub(super) backing: Backing,
     pub(super) ledger: Arc<LaneLedger>,
@@ -160,7 +149,6 @@ pub struct XdpQueues {
     pub stands_at: Option<u32>,
     /// The index of the interface that the sockets beside it are bound to.
     pub bound_to: Option<u32>,
-    /// How many have a lane.
     pub lanes: usize,
     /// How many of these have an engine.
     pub running: usize,
@@ -177,7 +165,6 @@ impl Pipeline {
         Arc::clone(&self.cumulative_ledger)
     }
 
-    /// The plan that it was made from.
     pub fn plan(&self) -> Arc<PipelinePlan> {
         Arc::clone(&self.plan)
     }
@@ -382,7 +369,6 @@ impl Lane {
     }
 }
 
-/// The core of a list of one.
 pub(super) fn only(cores: &[usize]) -> Option<usize> {
     match cores {
         [core] => Some(*core),

@@ -13,7 +13,6 @@ use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{self, ThreadRegistry};
 use udpd_inspect::upstream::UpstreamMonitor;
 
-/// A thread that follows the streams of one listener.
 #[derive(Debug)]
 pub(super) struct SequenceFollower {
     upstream: UpstreamMonitor,

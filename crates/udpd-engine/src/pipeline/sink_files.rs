@@ -16,7 +16,6 @@ const REOPEN_LIMIT: Duration = Duration::from_secs(10);
 /// How long the thread that compresses may take to end. What it leaves then the next start removes.
 const COMPRESSION_LIMIT: Duration = Duration::from_secs(1);
 
-/// The files of all sinks of a pipeline.
 #[derive(Debug, Clone, Default)]
 pub struct SinkFiles {
     /// By the name of the sink. Shared, because a reload changes it under those who have this.
@@ -100,7 +99,6 @@ impl SinkFiles {
     }
 }
 
-/// What was done where nothing was refused.
 fn what_was_done(&Reopened { begun, left, stayed, .. }: &Reopened) -> String {
     let parts = [
         (begun > 0, format!("new files begun: {begun}")),

@@ -2,14 +2,14 @@
 //! for one that takes its place. What cannot be had is an error where the listener would not be what was asked for, and
 //! a warning where it is only slower; each says the option, the value and the cure.
 
+use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use mmsg::{Engine, Family, GrantedBuffer, Socket};
 
-use super::lane_setup::LaneSetup;
-use super::multicast;
+use super::{lane_setup::LaneSetup, multicast};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::text::units::print_duration;
 use udpd_sandbox::warden::{self, Wish};
@@ -23,9 +23,6 @@ const BUSY_POLL_BUDGET_FREE: u16 = 8;
 /// A socket with all its options, not bound yet, and the receive buffer that it was granted.
 pub(super) fn make(setup: &LaneSetup) -> Result<(Socket, GrantedBuffer), Failure> {
     let LaneSetup { plan, listener, .. } = setup;
-    let option = |name: &str, value: &dyn std::fmt::Debug, code, cure: &str, error| {
-        cannot_set(setup, name, value, code, cure, &error)
-    };
     let family = match plan.address {
         SocketAddr::V4(_) => Family::V4,
         SocketAddr::V6(_) => Family::V6,
@@ -36,26 +33,24 @@ pub(super) fn make(setup: &LaneSetup) -> Result<(Socket, GrantedBuffer), Failure
     })?;
     if let SocketAddr::V6(address) = plan.address {
         let only = !address.ip().is_unspecified();
-        socket.set_v6_only(only).map_err(|error| option("IPV6_V6ONLY", &only, ExitCode::Failure, "", error))?;
+        socket.set_v6_only(only).or_else(|error| refuse(setup, "IPV6_V6ONLY", &only, &error))?;
     }
     if let Some(interface) = &listener.interface {
         socket.bind_to_device(interface).map_err(|error| {
             let cure = "; the interface must exist, and kernels before 5.7 want CAP_NET_RAW";
-            option("SO_BINDTODEVICE", interface, ExitCode::Unavailable, cure, error)
+            cannot_set(setup, "SO_BINDTODEVICE", interface, ExitCode::Unavailable, cure, &error)
         })?;
     }
     enable_gro(setup, &socket)?;
-    let buffer = set_up(setup, &socket)?;
+    let buffer = set_options(setup, &socket, true)?;
     Ok((socket, buffer))
 }
 
 /// Gives an inherited socket the options of this lane, but GRO ([`enable_gro`]). It is bound, and goes on receiving.
 pub(super) fn go_on_with(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
     // The filter of a process that is gone, which counted with it.
-    socket
-        .accept_arrivals()
-        .map_err(|error| cannot_set(setup, "SO_DETACH_FILTER", &0, ExitCode::Failure, "", &error))?;
-    set_reversible_options(setup, socket)
+    socket.accept_arrivals().or_else(|error| refuse(setup, "SO_DETACH_FILTER", &0, &error))?;
+    set_options(setup, socket, false)
 }
 
 /// Has the kernel join datagrams into trains, if the lane takes them. What has come as a train stays one, so no
@@ -105,33 +100,39 @@ fn is_better(within_reach: usize, wanted: usize, has: usize, may_lower: bool) ->
 /// Gives a socket that an earlier pipeline received from the options of this lane, and takes its others away.
 pub(super) fn change(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
     enable_gro(setup, socket)?;
-    set_reversible_options(setup, socket)
+    set_options(setup, socket, false)
 }
 
-fn set_reversible_options(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
+/// Sets the options that a socket may get at any time, and lose again. A new one has none to lose.
+fn set_options(setup: &LaneSetup, socket: &Socket, is_new: bool) -> Result<GrantedBuffer, Failure> {
     let control = setup.plan.shape.control;
-    let option =
-        |name: &str, value: &dyn std::fmt::Debug, error| cannot_set(setup, name, value, ExitCode::Failure, "", &error);
-    if !control.timestamps {
-        socket.set_timestamps(false).map_err(|error| option("SO_TIMESTAMPNS", &false, error))?;
+    type Set = fn(&Socket, bool) -> io::Result<()>;
+    let options: [(&str, bool, Set); 3] = [
+        ("SO_TIMESTAMPNS", control.timestamps, Socket::set_timestamps),
+        ("IP_PKTINFO", control.packet_info, Socket::set_packet_info),
+        ("SO_RXQ_OVFL", control.drop_overflow, Socket::set_drop_overflow),
+    ];
+    for (name, is_on, set) in options.into_iter().filter(|(_, is_on, _)| *is_on || !is_new) {
+        set(socket, is_on).or_else(|error| refuse(setup, name, &is_on, &error))?;
     }
-    if !control.packet_info {
-        socket.set_packet_info(false).map_err(|error| option("IP_PKTINFO", &false, error))?;
+    if !is_new && setup.listener.busy_poll.is_zero() && socket.busy_poll_us().is_ok_and(|time| time > 0) {
+        socket.set_busy_poll_us(0).or_else(|error| refuse(setup, "SO_BUSY_POLL", &0, &error))?;
+        socket.set_prefer_busy_poll(false).or_else(|error| refuse(setup, "SO_PREFER_BUSY_POLL", &false, &error))?;
     }
-    if !control.drop_overflow {
-        socket.set_drop_overflow(false).map_err(|error| option("SO_RXQ_OVFL", &false, error))?;
-    }
-    if setup.listener.busy_poll.is_zero() && socket.busy_poll_us().is_ok_and(|time| time > 0) {
-        socket.set_busy_poll_us(0).map_err(|error| option("SO_BUSY_POLL", &0, error))?;
-        socket.set_prefer_busy_poll(false).map_err(|error| option("SO_PREFER_BUSY_POLL", &false, error))?;
-    }
-    set_up(setup, socket)
+    warn_of_missing(setup, socket);
+    multicast::prepare(setup, socket)?;
+    grant(setup, socket, true)
+}
+
+/// The failure of an option for which there is no cure.
+fn refuse(setup: &LaneSetup, name: &str, value: &dyn Debug, error: &io::Error) -> Result<(), Failure> {
+    Err(cannot_set(setup, name, value, ExitCode::Failure, "", error))
 }
 
 fn cannot_set(
     LaneSetup { plan, listener, .. }: &LaneSetup,
     name: &str,
-    value: &dyn std::fmt::Debug,
+    value: &dyn Debug,
     code: ExitCode,
     cure: &str,
     error: &io::Error,
@@ -139,26 +140,6 @@ fn cannot_set(
     let message =
         format!("listener {}, address {}: cannot set {name} to {value:?}: {error}{cure}", listener.name, plan.address);
     Failure::new(code, message)
-}
-
-/// The options that a socket may get at any time, and lose again.
-fn set_up(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
-    let plan = &setup.plan;
-    let option = |name: &str, value: &dyn std::fmt::Debug, code, cure: &str, error| {
-        cannot_set(setup, name, value, code, cure, &error)
-    };
-    if plan.shape.control.timestamps {
-        socket.set_timestamps(true).map_err(|error| option("SO_TIMESTAMPNS", &true, ExitCode::Failure, "", error))?;
-    }
-    if plan.shape.control.packet_info {
-        socket.set_packet_info(true).map_err(|error| option("IP_PKTINFO", &true, ExitCode::Failure, "", error))?;
-    }
-    if plan.shape.control.drop_overflow {
-        socket.set_drop_overflow(true).map_err(|error| option("SO_RXQ_OVFL", &true, ExitCode::Failure, "", error))?;
-    }
-    warn_of_missing(setup, socket);
-    multicast::prepare(setup, socket)?;
-    grant(setup, socket, true)
 }
 
 /// Warns of what the kernel does not give and the listener can do without: once, by its first lane.

@@ -34,7 +34,6 @@ pub(super) struct StartGate {
 /// Opens the gate of a consumer.
 #[derive(Debug)]
 pub(super) struct StartPermit {
-    /// The index of its sink.
     pub(super) sink: usize,
     permit: Sender<Vec<EndSignal>>,
 }
@@ -44,7 +43,6 @@ pub(super) fn end_signal() -> (AliveToken, EndSignal) {
     bounded(0)
 }
 
-/// Whether a consumer has ended.
 pub(super) fn has_ended(ended: &EndSignal) -> bool {
     ended.try_recv() == Err(TryRecvError::Disconnected)
 }

@@ -12,15 +12,12 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::discarded_sockets::count_out;
 use super::draining::{DrainingPipeline, has_ended_well};
-use super::kernel_filters;
 use super::running::{Lane, Pipeline};
-use super::sequence_followers::SequenceFollower;
+use super::{discarded_sockets::count_out, kernel_filters, sequence_followers::SequenceFollower};
 use udpd_base::ledger::Snapshot;
 use udpd_sandbox::warden;
 
-/// How often the end of the threads is checked.
 const CHECK_EVERY: Duration = Duration::from_millis(2);
 
 /// How long a receiver may take that cannot be woken, because something may still arrive that wakes it.

@@ -5,15 +5,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::block_pools::BlockPools;
 use super::consumer::{Consumer, ConsumerEnd};
 use super::consumer_handoff::{ConsumerHandoff, HandoffState};
-use super::lane::thread_name;
 use super::outlet::{InlineSink, Outlet};
-use super::pipeline_ledger::SinkSection;
 use super::running::{ConsumerThread, Pinned};
-use super::sink_files::SinkFiles;
 use super::start_gate::{AliveToken, EndSignal, StartGate, StartPermit, end_signal};
+use super::{block_pools::BlockPools, lane::thread_name, pipeline_ledger::SinkSection, sink_files::SinkFiles};
 use crate::config::Config;
 use crate::plan::{LanePlan, PipelinePlan};
 use udpd_base::exit::Failure;
@@ -29,7 +26,6 @@ use udpd_base::os::threads::{self, DaemonEvent, StartingThread, ThreadRegistry};
 use udpd_base::sink::settings::Opening;
 use udpd_base::sink::{ConsumerFeeders, OpenContext};
 
-/// One sink that is about to be opened.
 pub(super) struct SinkWiring<'a> {
     pub config: &'a Config,
     pub plan: &'a PipelinePlan,
@@ -37,7 +33,6 @@ pub(super) struct SinkWiring<'a> {
     pub homes: &'a Arc<[Arc<Home>]>,
     pub block_pools: &'a BlockPools,
     pub scenes: &'a Arc<[Scene]>,
-    /// The names of all listeners.
     pub listeners: &'a [String],
     pub registry: &'a ThreadRegistry,
     /// The sink of the current pipeline that it goes on with, if it does.
@@ -45,7 +40,6 @@ pub(super) struct SinkWiring<'a> {
     pub context: &'a OpenContext,
 }
 
-/// A consumer that waits for its thread.
 #[derive(Debug)]
 pub(super) struct PendingConsumer {
     sink: usize,

@@ -22,8 +22,7 @@ use nix::net::if_::if_nametoindex;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use steer::ethtool::{Ethtool, Ioctl};
 
-use super::inherited_sockets::TAKES_A_RESTART;
-use super::lane::LaneThread;
+use super::{inherited_sockets::TAKES_A_RESTART, lane::LaneThread};
 use crate::config::{Config, ListenerConfig};
 use crate::plan::memory::Bytes;
 use crate::plan::{LanePlan, PipelinePlan, xdp as xdp_plan};
@@ -34,7 +33,6 @@ use udpd_sandbox::warden;
 /// The kernel's name for what takes VLAN tags off frames.
 const TAGS_TAKEN_OFF: &str = "rx-vlan-hw-parse";
 
-/// The program at the interface of one listener.
 #[derive(Debug)]
 struct XdpProgram {
     name: String,
@@ -58,7 +56,6 @@ struct XdpProgram {
     has_warned: bool,
 }
 
-/// Those of all listeners.
 #[derive(Debug, Default)]
 pub(super) struct XdpPrograms(Mutex<Vec<XdpProgram>>);
 
@@ -328,7 +325,6 @@ fn no_program(listener: &str) -> Failure {
     Failure::new(ExitCode::Permission, message)
 }
 
-/// The program that a listener wants at its interface.
 pub(super) fn wanted(listener: &ListenerConfig) -> xdp::Wanted {
     let interface = listener.interface.as_deref().unwrap_or_default();
     xdp::Wanted::new(interface, listener.addresses[0].port()).mode(listener.xdp_mode)
@@ -348,7 +344,6 @@ fn addresses_here() -> io::Result<Vec<(String, IpAddr)>> {
     Ok(all.filter_map(|found| Some((found.interface_name, address(found.address?)?))).collect())
 }
 
-/// How many receive queues an interface has now.
 fn queues_of(interface: &str) -> Option<usize> {
     steer::receive_queues(Path::new("/sys"), interface)
 }
