@@ -121,7 +121,8 @@ impl<'a> AdoptedGroup<'a> {
         }
         if let Some(Err(error)) = self.before.map(|before| self.group.set_spread(before.clone())) {
             log::warn!(
-                "listener {name}, address {address}: cannot give the group its earlier spread again: {error}; restart udpd"
+                "listener {name}, address {address}: cannot give the group its earlier spread again: {error}; restart \
+                 udpd"
             );
         }
     }
