@@ -25,12 +25,11 @@ use crate::send::{self, FrameLoad, LinkInfo, Mac, SendEngine, SendLoad, SendSeco
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::text::advice::ValueAdvice;
 
-/// What `--interface` has for a name where none is written.
+/// The value of `--interface` without a name.
 const OWN: &str = "";
 
-/// The options of the commands that measure on a cable.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct CableOptions {
+pub(crate) struct CableOptions {
     /// Measure on a cable instead of loopback: receive at this interface what --from sends; without a name on a virtual
     /// pair in a network namespace of its own. Needs root
     #[arg(long, value_name = "IF", num_args = 0..=1, default_missing_value = OWN)]
@@ -48,22 +47,22 @@ pub struct CableOptions {
 
 impl CableOptions {
     /// The same options with a cable, for a command that needs one.
-    pub fn with_cable(&self) -> Self {
+    pub(crate) fn with_cable(&self) -> Self {
         Self { interface: self.interface.clone().or_else(|| Some(OWN.to_owned())), ..self.clone() }
     }
 
-    /// Whether it is to be laid in a namespace of its own.
-    pub fn is_own(&self) -> bool {
+    /// Whether the cable is to be made in a namespace of its own.
+    pub(crate) fn is_own(&self) -> bool {
         self.interface.as_deref() == Some(OWN)
     }
 
-    pub fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         self.interface.is_some()
     }
 
     /// The cable, laid if need be; none where loopback is wanted. Whatever this process starts afterwards is where the
     /// cable is.
-    pub fn cable(&self) -> Result<Option<Cable>, Failure> {
+    pub(crate) fn cable(&self) -> Result<Option<Cable>, Failure> {
         let Some(receiver) = self.interface.as_deref() else { return Ok(None) };
         let mix = parse_mix(self.mix.as_deref().unwrap_or("uniform")).map_err(|advice| usage("--mix", &advice))?;
         let cable = match (receiver, self.from.as_deref()) {
@@ -84,26 +83,23 @@ impl CableOptions {
     }
 
     /// As they were written, for a report.
-    pub fn as_json(&self) -> serde_json::Value {
+    pub(crate) fn as_json(&self) -> serde_json::Value {
         serde_json::json!({ "interface": self.interface, "from": self.from, "mix": self.mix })
     }
 }
 
 /// Two interfaces with a wire between them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cable {
-    /// Where it is received.
+pub(crate) struct Cable {
     pub receiver: String,
-    /// An address of the receiver.
     pub address: IpAddr,
-    /// Where what is sent may seem to come from.
+    /// The source networks of what is sent.
     pub senders: Vec<IpNet>,
-    /// Made here, and gone with this process.
+    /// Made here, and removed with this process.
     is_own: bool,
     sender: String,
-    /// The hardware address of the receiver.
     mac: Mac,
-    /// Where frames seem to come from; none: as many addresses as the flows take.
+    /// The source network of frames; none: as many addresses as the flows take.
     sources: Option<IpNet>,
     mix: Mix,
     despite_default_route: bool,
@@ -155,7 +151,7 @@ impl Cable {
     }
 
     /// A free address at the receiving end.
-    pub fn free_address(&self) -> Result<SocketAddr, Failure> {
+    pub(crate) fn free_address(&self) -> Result<SocketAddr, Failure> {
         let free = std::net::UdpSocket::bind((self.address, 0)).and_then(|socket| socket.local_addr());
         free.map_err(|error| {
             let text = format!("cannot find a free port on {} of {}: {error}", self.address, self.receiver);
@@ -163,8 +159,8 @@ impl Cable {
         })
     }
 
-    /// Sends a load over it, as frames that the kernel makes itself, or where it cannot by a packet socket.
-    pub fn send(
+    /// Sends a load as frames that the kernel makes itself or, where it cannot, by a packet socket.
+    pub(crate) fn send(
         &self,
         load: &SendLoad,
         stop: &Arc<AtomicBool>,
@@ -183,31 +179,18 @@ impl Cable {
 
     fn frames(&self, load: &SendLoad, engine: SendEngine) -> FrameLoad {
         FrameLoad {
-            load: load.clone(),
-            engine,
-            interface: self.sender.clone(),
             mac: Some(self.mac),
             mix: self.mix,
             sources: self.sources,
-            checksum: true,
             despite_default_route: self.despite_default_route,
+            ..FrameLoad::new(load.clone(), engine, &self.sender)
         }
     }
 }
 
-/// Whether a load can be sent over a cable at all, as far as that can be said without one.
+/// Refuses a load that no cable can send.
 pub(crate) fn check(load: &SendLoad) -> Result<(), Failure> {
-    let frames = FrameLoad {
-        load: load.clone(),
-        engine: SendEngine::Xdp,
-        interface: String::new(),
-        mac: None,
-        mix: Mix::Uniform,
-        sources: None,
-        checksum: true,
-        despite_default_route: false,
-    };
-    frames.check()
+    FrameLoad::new(load.clone(), SendEngine::Xdp, "").check()
 }
 
 const RECEIVER: &str = "udpd0";
@@ -223,7 +206,7 @@ const SOURCES: &str = "198.18.0.0/16";
 /// an interrupt of its own.
 const GRO: &str = "rx-gro";
 
-/// Enters a namespace and lays a cable there.
+/// Enters a new namespace and makes a cable there.
 fn own_cable(mix: Mix) -> Result<Cable, Failure> {
     let fail = |what: &str, error: &io::Error| {
         let is_right = error.kind() == io::ErrorKind::PermissionDenied;
@@ -258,7 +241,7 @@ fn enter_a_namespace() -> Result<(), (&'static str, Errno)> {
     mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).map_err(|errno| ("mount sysfs anew", errno))
 }
 
-/// Lays it, and returns the hardware address of its end.
+/// Makes the pair, and returns the hardware address of the receiving end.
 fn lay() -> Result<[u8; 6], (&'static str, io::Error)> {
     let mut kernel = NetlinkSocket::open(NetlinkProtocol::Route)
         .map_err(|error| ("ask the kernel for interfaces", io::Error::from(error)))?;

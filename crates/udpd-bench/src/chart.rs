@@ -20,15 +20,14 @@ const LINE: &str = "#e45756";
 const INK: &str = "#333333";
 const GRID: &str = "#dddddd";
 
-/// How many values a band can show apart: one a pixel.
+/// How many values a band shows: one a pixel.
 const COLUMNS: usize = PLOT_WIDTH as usize;
 
 /// About how many lines an axis has.
 const TICKS: f64 = 6.0;
 
-/// The words around a chart.
 #[derive(Debug, Clone, Copy)]
-pub struct ChartWords<'a> {
+pub(crate) struct ChartWords<'a> {
     pub title: &'a str,
     /// Below it: machine, date, conditions.
     pub subtitle: &'a str,
@@ -36,16 +35,15 @@ pub struct ChartWords<'a> {
     pub unit: &'a str,
 }
 
-/// A bar with its name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ChartBar {
+pub(crate) struct ChartBar {
     pub name: String,
     /// Its height; `None` where it could not be measured.
     pub value: Option<f64>,
 }
 
 /// Bars side by side, each with its value on top.
-pub fn bars(words: ChartWords<'_>, bars: &[ChartBar]) -> String {
+pub(crate) fn bars(words: ChartWords<'_>, bars: &[ChartBar]) -> String {
     let highest = bars.iter().filter_map(|bar| bar.value).fold(0.0, f64::max);
     let mut svg = Svg::new(words, highest);
     let step = PLOT_WIDTH / bars.len().max(1) as f64;
@@ -65,7 +63,7 @@ pub fn bars(words: ChartWords<'_>, bars: &[ChartBar]) -> String {
 
 /// Counts of equal intervals of `interval_ms` over time: where several fall on a pixel, the highest of them, and as a
 /// line their mean.
-pub fn timeline(words: ChartWords<'_>, counts: &[u32], interval_ms: f64) -> String {
+pub(crate) fn timeline(words: ChartWords<'_>, counts: &[u32], interval_ms: f64) -> String {
     let highest = counts.iter().copied().max().unwrap_or(0);
     let mut svg = Svg::new(words, f64::from(highest));
     let columns = COLUMNS.min(counts.len());
@@ -91,7 +89,6 @@ pub fn timeline(words: ChartWords<'_>, counts: &[u32], interval_ms: f64) -> Stri
     svg.finish()
 }
 
-/// A chart that is being written.
 #[derive(Debug)]
 struct Svg {
     text: String,
@@ -172,7 +169,7 @@ fn ticks(highest: f64) -> Vec<f64> {
     (0..=(highest / step * 1.000_001) as u64).map(|number| number as f64 * step).collect()
 }
 
-/// A number with as many digits as tell something, and k or M.
+/// A number with three significant digits, and k or M.
 fn short(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         large if large >= 1e6 => (value / 1e6, "M"),

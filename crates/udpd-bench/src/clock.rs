@@ -19,25 +19,25 @@ const NAP_NS: u64 = 50_000_000;
 /// How often the two clocks are read to find the tightest pair.
 const PAIRS: usize = 5;
 
-/// A clock that can be slept on.
-pub trait PacingClock {
+/// A clock that a thread can sleep on.
+pub(crate) trait PacingClock {
     /// Nanoseconds since some fixed moment.
     fn now_ns(&self) -> u64;
 
-    /// Comes back at `due_ns`, or earlier: call it until the moment has come.
+    /// Returns at `due_ns` or earlier; call it until that moment has come.
     fn approach(&self, due_ns: u64);
 }
 
 /// CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Monotonic;
+pub(crate) struct Monotonic;
 
 impl PacingClock for Monotonic {
     fn now_ns(&self) -> u64 {
         read_ns(ClockId::CLOCK_MONOTONIC)
     }
 
-    /// Sleeps until shortly before, then comes back at once, so that the caller spins.
+    /// Sleeps until shortly before, then returns at once, so that the caller spins.
     fn approach(&self, due_ns: u64) {
         let now = self.now_ns();
         let Some(left) = due_ns.checked_sub(now + SPIN_NS).filter(|left| *left > 0) else {
@@ -55,22 +55,21 @@ impl PacingClock for Monotonic {
 }
 
 /// CLOCK_REALTIME, since the Unix epoch.
-pub fn realtime_ns() -> u64 {
+pub(crate) fn realtime_ns() -> u64 {
     read_ns(ClockId::CLOCK_REALTIME)
 }
 
-/// CPU time of the calling thread.
-pub fn thread_cpu_ns() -> u64 {
+pub(crate) fn thread_cpu_ns() -> u64 {
     read_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// CPU time of the whole process, also of its threads that have ended.
-pub fn process_cpu_ns() -> u64 {
+pub(crate) fn process_cpu_ns() -> u64 {
     read_ns(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 /// CLOCK_REALTIME minus CLOCK_MONOTONIC: the tightest of a few pairs of readings.
-pub fn realtime_offset_ns() -> i64 {
+pub(crate) fn realtime_offset_ns() -> i64 {
     let pair = |_| {
         let before = Monotonic.now_ns();
         let realtime = realtime_ns();

@@ -8,15 +8,15 @@
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
 
-pub mod cable;
-pub mod chart;
-pub mod clock;
+mod cable;
+mod chart;
+mod clock;
 pub mod ladder;
-pub mod machine;
+mod machine;
 pub mod max;
 mod output;
-pub mod pacer;
+mod pacer;
 pub mod payload;
 pub mod recv;
 pub mod send;
-pub mod sizes;
+mod sizes;

@@ -17,32 +17,26 @@ const TICK_NS: u64 = 10_000_000;
 /// From this share of its cores' time on, a machine is busy with something else.
 const BUSY_SHARE: f64 = 0.1;
 
-/// Facts about the machine that a figure depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MachineFacts {
+pub(crate) struct MachineFacts {
     pub kernel: Option<String>,
-    /// The model name of the CPU.
     pub cpu: Option<String>,
-    /// The cores that are online, as a list.
     pub cores: Option<String>,
     pub core_count: usize,
-    /// Whether a hypervisor is below.
+    /// Whether it runs on a hypervisor.
     pub virtualised: bool,
     /// The frequency governor of the first core.
     pub governor: Option<String>,
     /// `net.core.rmem_max`.
     pub receive_buffer_max: Option<u64>,
-    /// What the kernel says of each hardware vulnerability that it knows the CPU to have.
+    /// What the kernel says of each hardware vulnerability of this CPU.
     pub mitigations: BTreeMap<String, String>,
-    /// Whether this process runs as root.
     pub root: bool,
-    /// Whether udpd itself was built for speed.
     pub release_build: bool,
 }
 
 impl MachineFacts {
-    /// Reads the facts from this machine.
-    pub fn read() -> Self {
+    pub(crate) fn read() -> Self {
         Self::read_from(Path::new("/"))
     }
 
@@ -66,28 +60,9 @@ impl MachineFacts {
         }
     }
 
-    /// The facts as lines of `name: value`.
-    pub fn text(&self) -> String {
-        let unknown = || "unknown".to_owned();
-        let shown = |value: &Option<String>| value.clone().unwrap_or_else(unknown);
-        let yes = |value: bool| if value { "yes" } else { "no" }.to_owned();
-        let mut lines = vec![
-            ("kernel", shown(&self.kernel)),
-            ("CPU", shown(&self.cpu)),
-            ("cores", shown(&self.cores)),
-            ("virtualised", yes(self.virtualised)),
-            ("governor", shown(&self.governor)),
-            ("net.core.rmem_max", self.receive_buffer_max.map_or_else(unknown, |bytes| bytes.to_string())),
-            ("root", yes(self.root)),
-        ];
-        let mitigations = self.mitigations.iter().map(|(name, state)| format!("{name}: {state}"));
-        lines.push(("mitigations", mitigations.collect::<Vec<_>>().join("; ")));
-        lines.into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
-    }
-
     /// Why figures from this machine, now, are not worth much. Looks at how busy it is for as long as `look`; with no
     /// time to look, the load of the last minute has to do.
-    pub fn warnings(&self, look: Duration) -> Vec<String> {
+    pub(crate) fn warnings(&self, look: Duration) -> Vec<String> {
         let before = Usage::read();
         if !look.is_zero() {
             std::thread::sleep(look);
@@ -118,7 +93,7 @@ impl MachineFacts {
 
 /// CPU time used up until a moment, by this process and by the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Usage {
+pub(crate) struct Usage {
     at: Instant,
     process_ns: u64,
     threads: BTreeMap<u32, (String, u64)>,
@@ -133,21 +108,21 @@ struct Ticks {
 
 /// CPU time used up between two moments.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Used {
+pub(crate) struct Used {
     pub wall_ns: u64,
     /// By this process, to the nanosecond, threads that have ended included.
     pub process_ns: u64,
     /// By each thread that was there at the end: name and time. Several of one name stand in the order of their ids.
     pub threads: Vec<(String, u64)>,
-    /// By everything on this machine, interrupts included, in steps of 10 ms; not idle, not stolen.
+    /// By the whole machine, interrupts included, in steps of 10 ms; not idle, not stolen.
     pub machine_ns: Option<u64>,
     /// The time of all cores together, by the same count.
     pub machine_all_ns: Option<u64>,
 }
 
 impl Usage {
-    /// Up to now. Read the second one before the threads of interest end.
-    pub fn read() -> Self {
+    /// Up to now. Read the second one before the measured threads end.
+    pub(crate) fn read() -> Self {
         Self {
             at: Instant::now(),
             process_ns: clock::process_cpu_ns(),
@@ -156,8 +131,7 @@ impl Usage {
         }
     }
 
-    /// From `earlier` to this one.
-    pub fn since(&self, earlier: &Self) -> Used {
+    pub(crate) fn since(&self, earlier: &Self) -> Used {
         let before = |id: &u32| earlier.threads.get(id).map_or(0, |(_, time)| *time);
         let threads = self.threads.iter().map(|(id, (name, time))| (name.clone(), time.saturating_sub(before(id))));
         let machine = |field: fn(&Ticks) -> u64| {
@@ -177,12 +151,12 @@ impl Usage {
 impl Used {
     /// The time of all threads whose names begin so: `"rx"` for receivers, `"sink"` for consumers, `"send"` for
     /// senders.
-    pub fn threads_ns(&self, name: &str) -> u64 {
+    pub(crate) fn threads_ns(&self, name: &str) -> u64 {
         self.threads.iter().filter(|(own, _)| own.starts_with(name)).map(|(_, time)| time).sum()
     }
 
     /// The share of all cores' time that was not idle.
-    pub fn busy_share(&self) -> Option<f64> {
+    pub(crate) fn busy_share(&self) -> Option<f64> {
         let (busy, all) = (self.machine_ns?, self.machine_all_ns?);
         (all > 0).then(|| busy as f64 / all as f64)
     }

@@ -13,11 +13,10 @@ use std::time::Duration;
 use udpd_base::text::advice::ValueAdvice;
 
 /// The highest rate that can be asked for, far above what one host can send.
-pub const RATE_MAX: u64 = 1_000_000_000;
+pub(crate) const RATE_MAX: u64 = 1_000_000_000;
 
 const RIGHT: &str = "write datagrams a second such as 5000, 10k or 1.5M, a ramp such as 10k..1M, or max";
 
-/// How fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
     Max,
@@ -51,20 +50,20 @@ impl fmt::Display for Rate {
 }
 
 /// Datagrams a second from `"5000"`, `"10k"` or `"1.5M"`.
-pub fn parse_number(text: &str) -> Result<u64, ValueAdvice> {
+pub(crate) fn parse_number(text: &str) -> Result<u64, ValueAdvice> {
     parse_scaled(text)
         .filter(|rate| (1..=RATE_MAX).contains(rate))
         .ok_or_else(|| ValueAdvice::new(format!("{text:?} is not a rate from 1 to {RATE_MAX}"), RIGHT))
 }
 
 /// A count from `"5000"`, `"10k"` or `"1.5M"`.
-pub fn parse_count(text: &str) -> Result<u64, ValueAdvice> {
+pub(crate) fn parse_count(text: &str) -> Result<u64, ValueAdvice> {
     parse_scaled(text).filter(|count| *count > 0).ok_or_else(|| {
         ValueAdvice::new(format!("{text:?} is not a number of datagrams"), "write one such as 5000, 10k or 1.5M")
     })
 }
 
-/// The number, exact to the unit: what is finer than one is refused, not rounded.
+/// The number, exact to the unit; fractions of one are refused, not rounded.
 fn parse_scaled(text: &str) -> Option<u64> {
     let (number, digits) = match text.strip_suffix(['k', 'K']) {
         Some(number) => (number, 3),
@@ -78,29 +77,26 @@ fn parse_scaled(text: &str) -> Option<u64> {
     format!("{whole}{fraction:0<digits$}").parse().ok()
 }
 
-/// When to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendAmount {
     /// After this long; with a rate that means exactly the datagrams that are due until then.
     Seconds(Duration),
     Count(u64),
-    /// When told to.
     UntilStopped,
 }
 
-/// What is due when, over all threads.
+/// What is due when, for all threads together.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Schedule {
+pub(crate) struct Schedule {
     rate: Rate,
     ramp_seconds: f64,
-    /// How many there are in all.
     total: Option<u64>,
     unit: u64,
 }
 
 impl Schedule {
     /// `unit` is how many datagrams are due together. A ramp without an end stays at its first rate.
-    pub fn new(rate: Rate, amount: SendAmount, unit: u64) -> Self {
+    pub(crate) fn new(rate: Rate, amount: SendAmount, unit: u64) -> Self {
         let (from, to) = match rate {
             Rate::Max => (0.0, 0.0),
             Rate::Steady(rate) => (rate as f64, rate as f64),
@@ -121,13 +117,13 @@ impl Schedule {
     }
 
     /// How many are to be sent in all, if that is known.
-    pub fn total(&self) -> Option<u64> {
+    pub(crate) fn total(&self) -> Option<u64> {
         self.total
     }
 
     /// How many the rate alone makes due until `elapsed_ns`, in whole units and without an end; `None` at the highest
     /// rate.
-    pub fn asked(&self, elapsed_ns: u64) -> Option<u64> {
+    pub(crate) fn asked(&self, elapsed_ns: u64) -> Option<u64> {
         let single = match self.rate {
             Rate::Max => return None,
             Rate::Steady(rate) => u64::try_from(u128::from(rate) * u128::from(elapsed_ns) / NS).unwrap_or(u64::MAX),
@@ -137,8 +133,8 @@ impl Schedule {
         Some(single.saturating_add(1).div_ceil(self.unit).saturating_mul(self.unit))
     }
 
-    /// The same with its end: everything at once at the highest rate.
-    pub fn due(&self, elapsed_ns: u64) -> u64 {
+    /// The same up to the end of the run; everything at once at the highest rate.
+    pub(crate) fn due(&self, elapsed_ns: u64) -> u64 {
         self.asked(elapsed_ns).unwrap_or(u64::MAX).min(self.total.unwrap_or(u64::MAX))
     }
 
@@ -149,7 +145,7 @@ impl Schedule {
     }
 
     /// The first moment at which datagram `number`, from 0, is due.
-    pub fn due_at_ns(&self, number: u64) -> u64 {
+    pub(crate) fn due_at_ns(&self, number: u64) -> u64 {
         match self.rate {
             Rate::Max => 0,
             Rate::Steady(rate) => {
@@ -174,7 +170,7 @@ impl Schedule {
 
 /// The share of one thread in a schedule.
 #[derive(Debug, Clone)]
-pub struct Pacer {
+pub(crate) struct Pacer {
     schedule: Schedule,
     index: u64,
     threads: u64,
@@ -183,17 +179,17 @@ pub struct Pacer {
 
 impl Pacer {
     /// For thread `index` of `threads`.
-    pub fn new(schedule: Schedule, index: usize, threads: usize) -> Self {
+    pub(crate) fn new(schedule: Schedule, index: usize, threads: usize) -> Self {
         Self { schedule, index: index as u64, threads: threads.max(1) as u64, sent: 0 }
     }
 
     /// How many this thread owes at `elapsed_ns`.
-    pub fn owed(&self, elapsed_ns: u64) -> u64 {
+    pub(crate) fn owed(&self, elapsed_ns: u64) -> u64 {
         self.share(self.schedule.due(elapsed_ns)).saturating_sub(self.sent)
     }
 
     /// When the next is due; `None` when this thread has sent all it had to.
-    pub fn next_due_ns(&self) -> Option<u64> {
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
         if self.schedule.total.is_some_and(|total| self.sent >= self.share(total)) {
             return None;
         }
@@ -202,8 +198,8 @@ impl Pacer {
         Some(self.schedule.due_at_ns(number))
     }
 
-    /// So many have been dealt with.
-    pub fn advance(&mut self, datagrams: u64) {
+    /// Counts datagrams that were sent or refused.
+    pub(crate) fn advance(&mut self, datagrams: u64) {
         self.sent += datagrams;
     }
 

@@ -6,7 +6,6 @@ use udpd_base::text::advice::ValueAdvice;
 /// The simple IMIX: frames of 64, 594 and 1518 bytes, 7 to 4 to 1, as payloads over IPv4 and Ethernet, interleaved.
 const IMIX: [usize; 12] = [18, 548, 18, 18, 548, 18, 1472, 18, 548, 18, 548, 18];
 
-/// How long payloads are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizes {
     Fixed(usize),
@@ -41,7 +40,6 @@ impl Sizes {
         }
     }
 
-    /// The longest.
     pub fn max(self) -> usize {
         match self {
             Self::Fixed(size) | Self::Range(_, size) => size,
@@ -82,7 +80,6 @@ impl std::fmt::Display for Sizes {
     }
 }
 
-/// Yields one size after the other.
 #[derive(Debug, Clone)]
 pub struct Picker {
     sizes: Sizes,
@@ -91,7 +88,6 @@ pub struct Picker {
 }
 
 impl Picker {
-    /// The size of the next payload.
     pub fn pick(&mut self) -> usize {
         match self.sizes {
             Sizes::Fixed(size) => size,

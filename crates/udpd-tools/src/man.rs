@@ -16,7 +16,6 @@ use udpd_base::os::console;
 use udpd_base::text::roff::ManPage;
 use udpd_engine::config::manual;
 
-/// Which pages, and where to.
 #[derive(Debug, clap::Args)]
 pub struct ManArguments {
     /// The page
@@ -39,7 +38,7 @@ pub fn execute(arguments: &ManArguments, program: Command, out: &mut dyn Write) 
     })
 }
 
-/// With every usage line worked out.
+/// Builds every usage line.
 fn built(mut program: Command) -> Command {
     program.build();
     program
@@ -68,7 +67,6 @@ const PAGES: [(&str, u8); 4] = [("udpd", 8), ("udpd-bench", 8), ("udpd-steer", 8
 /// Commands with a page of their own.
 const OWN_PAGES: [&str; 2] = ["bench", "steer"];
 
-/// The page of the program.
 fn whole(program: &Command) -> String {
     let mut page = ManPage::new("udpd", 8, &about(program));
     page.heading("SYNOPSIS");

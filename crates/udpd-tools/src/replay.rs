@@ -22,16 +22,13 @@ use udpd_base::os::{console, lookup};
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::tables::grouped;
 
-/// Messages in one call.
 const SLOTS: usize = 64;
 
-/// The longest payload there is.
 const PAYLOAD_BYTES_MAX: usize = 65_507;
 
 /// The longest sleep, after which the stop flag is checked.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// `udpd replay`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ReplayArguments {
     /// The capture, pcapng or pcap, compressed by gzip or zstd or not; - is standard input
@@ -60,10 +57,9 @@ pub struct ReplayArguments {
     json: bool,
 }
 
-/// What became of a replay.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct ReplayReport {
-    /// Datagrams read, but for those of other ports.
+    /// Datagrams read, without those of other ports.
     read: u64,
     sent: u64,
     failed: u64,
@@ -182,7 +178,6 @@ fn print(
     console::print(out, &text)
 }
 
-/// The sending end.
 struct Player {
     socket: Socket,
     batch: SendBatch,
@@ -286,7 +281,6 @@ impl Player {
     }
 }
 
-/// The clock of one replay.
 #[derive(Debug, Clone, Copy)]
 struct ReplayClock {
     /// `None`: everything is due at once.
@@ -296,7 +290,6 @@ struct ReplayClock {
 }
 
 impl ReplayClock {
-    /// So many times faster than it was captured.
     fn new(speed: Option<f64>) -> Self {
         Self { speed, first: None }
     }

@@ -10,21 +10,20 @@ use serde::Serialize;
 use super::measure::{Round, StepRow};
 use super::step::LadderStep;
 
-/// No machine is quieter than this.
+/// The least noise that is assumed of any machine.
 const NOISE_MIN: f64 = 0.03;
 
 /// A saving has to be this many times the noise.
 const CLEAR: f64 = 2.0;
 
-/// Rounds from which the noise is known.
+/// With fewer rounds the noise is unknown.
 const ROUNDS_MIN: usize = 2;
 
 /// A smaller difference in loss decides nothing.
 const LOSS_MARGIN_PERCENT: f64 = 0.01;
 
-/// A key, what to write there, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LadderAdvice {
+pub(super) struct LadderAdvice {
     /// The key, or the name of a kernel setting.
     pub key: String,
     pub value: String,

@@ -25,10 +25,8 @@ const LOOK: Duration = Duration::from_millis(300);
 /// Datagrams in a train of a sender on loopback, if their size allows it.
 const TRAIN: usize = 20;
 
-/// The most rounds.
 const ROUNDS_MAX: usize = 100;
 
-/// The options of `udpd bench ladder`.
 #[derive(Debug, clap::Parser)]
 pub struct LadderArguments {
     /// Datagrams a second in every step [default: 1M, or what the sender can keep]
@@ -87,8 +85,8 @@ impl LadderArguments {
             return refuse("--sizes", what, "leave it out, and measure with several --size; or leave out --interface");
         }
         let step = |name: &String| {
-            LadderStep::ALL.into_iter().find(|step| step.name() == name).ok_or_else(|| {
-                let names = LadderStep::ALL.map(LadderStep::name).join(",");
+            LadderStep::all().find(|step| step.name() == name).ok_or_else(|| {
+                let names = LadderStep::all().map(LadderStep::name).collect::<Vec<_>>().join(",");
                 usage(
                     "--steps",
                     &ValueAdvice::new(format!("there is no step {name:?}"), format!("write some of {names}")),
@@ -97,7 +95,7 @@ impl LadderArguments {
         };
         let steps: Vec<LadderStep> = self.steps.iter().map(step).collect::<Result<_, _>>()?;
         // Without --steps, those that loopback cannot have are left out.
-        let all = LadderStep::ALL.into_iter().filter(|step| is_cable || !step.wants_cable());
+        let all = LadderStep::all().filter(|step| is_cable || !step.wants_cable());
         Ok(LadderTask {
             steps: if steps.is_empty() { all.collect() } else { steps },
             rounds: self.rounds,
@@ -119,7 +117,6 @@ impl Default for LadderArguments {
     }
 }
 
-/// Measures, prints, writes the files that were asked for.
 pub fn execute(arguments: &LadderArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let task = arguments.task()?;
     let output = Output::of(&arguments.output, arguments.svg.as_ref(), LOOK)?;
@@ -136,7 +133,6 @@ pub fn execute(arguments: &LadderArguments, out: &mut dyn Write) -> Result<(), F
     output.print(out, json!({ "asked": asked }), &report, || text(&task, &report, &output.machine))
 }
 
-/// Everything, for a terminal.
 fn text(task: &LadderTask, report: &LadderReport, machine: &MachineFacts) -> String {
     let mut text = format!("{}\n{}\n\n", conditions(task, report), on(machine));
     text += &steps(report).text();
@@ -324,7 +320,6 @@ fn csv(report: &LadderReport) -> String {
     table.csv()
 }
 
-/// What a datagram costs in each step, as bars.
 fn svg(task: &LadderTask, report: &LadderReport, machine: &MachineFacts) -> String {
     let bars: Vec<ChartBar> = report
         .steps

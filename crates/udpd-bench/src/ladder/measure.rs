@@ -35,10 +35,8 @@ const OF_SENDERS_LIMIT: f64 = 0.8;
 /// How long to search for the sender's limit.
 const CALIBRATION: Duration = Duration::from_millis(300);
 
-/// What is to be measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LadderTask {
-    /// Which steps, in order.
     pub steps: Vec<LadderStep>,
     pub rounds: usize,
     pub duration: Duration,
@@ -46,17 +44,13 @@ pub struct LadderTask {
     pub rate: Option<u64>,
     pub size: usize,
     pub train: usize,
-    /// Repeat the last step over sizes.
     pub sizes: bool,
-    /// Repeat the last step over placements.
     pub placements: bool,
-    /// Where all of it happens.
     pub ground: TestPath,
 }
 
-/// What was measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LadderReport {
+pub(super) struct LadderReport {
     /// Datagrams a second that were asked for in each step.
     pub rate: u64,
     /// What the sender reaches when no receiver runs.
@@ -77,7 +71,7 @@ pub struct LadderReport {
 
 /// Measures until it is done or `stop` is raised. `progress` hears of each trial before it begins: its number, how many
 /// there are, and its name.
-pub fn run(
+pub(super) fn run(
     task: &LadderTask,
     stop: &Arc<AtomicBool>,
     progress: &mut dyn FnMut(usize, usize, &str),
@@ -115,7 +109,6 @@ fn allowed_cores() -> Vec<usize> {
     steer::allowed_cores().unwrap_or_else(|_| vec![0])
 }
 
-/// A run under way.
 struct Ladder<'a> {
     task: &'a LadderTask,
     cores: &'a TrialCores,
@@ -223,19 +216,18 @@ impl Ladder<'_> {
 
 /// Datagrams that were sent and not received, by where they were lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct RowLoss {
-    /// In the receive buffers of the sockets.
+pub(super) struct RowLoss {
     pub receive_buffer: u64,
     /// Before the sockets, such as in the backlog of a core.
     pub before_the_socket: u64,
 }
 
 impl RowLoss {
-    pub fn total(self) -> u64 {
+    pub(super) fn total(self) -> u64 {
         self.receive_buffer + self.before_the_socket
     }
 
-    /// With GRO the sockets count trains: as soon as they have dropped one, all that is missing is laid at their door.
+    /// With GRO the sockets count trains: once they have dropped one, all missing datagrams count as theirs.
     fn of(trial: &LadderTrial, counts_trains: bool) -> Self {
         let lost = trial.sent.saturating_sub(trial.received());
         let receive_buffer = if counts_trains && trial.dropped > 0 { lost } else { trial.dropped.min(lost) };
@@ -243,12 +235,11 @@ impl RowLoss {
     }
 }
 
-/// One measurement of a step, to see how far they are from each other.
+/// One measurement of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Round {
+pub(super) struct Round {
     /// CPU time of the receivers for each datagram received.
     pub receiver_ns: Option<f64>,
-    /// The share of what was offered that is missing, in percent.
     pub loss_percent: f64,
 }
 
@@ -266,19 +257,17 @@ fn percent(lost: u64, offered: u64) -> f64 {
     if offered == 0 { 0.0 } else { lost as f64 * 100.0 / offered as f64 }
 }
 
-/// What a step came to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct StepRow {
+pub(super) struct StepRow {
     pub step: LadderStep,
     pub what: &'static str,
-    /// Why it could not be taken; all figures are then 0 or null.
+    /// Why it was not measured; all figures are then 0 or null.
     pub obstacle: Option<String>,
     pub rounds: usize,
-    /// Datagrams a second, as really sent.
     pub offered_per_second: f64,
     pub offered: u64,
     pub received: u64,
-    /// What is missing: `offered` = `received` + these.
+    /// `offered` = `received` + these.
     pub lost: RowLoss,
     pub calls: u64,
     pub datagrams_per_call: Option<f64>,
@@ -290,17 +279,16 @@ pub struct StepRow {
     pub lanes: Vec<u64>,
     /// What the busiest thread received, as a multiple of the mean: 1 is even.
     pub imbalance: Option<f64>,
-    /// Each round by itself.
     pub each_round: Vec<Round>,
 }
 
 impl StepRow {
-    /// A step that could not be taken.
+    /// The row of a step that was not measured.
     pub(super) fn without(step: LadderStep, obstacle: String) -> Self {
         Self { obstacle: Some(obstacle), ..Self::of(step, &[]) }
     }
 
-    /// The line of these trials of one step.
+    /// The row of the trials of one step.
     pub(super) fn of(step: LadderStep, trials: &[LadderTrial]) -> Self {
         let sum = |count: fn(&LadderTrial) -> u64| trials.iter().map(count).sum::<u64>();
         let counts_trains = step == LadderStep::Gro;
@@ -337,8 +325,7 @@ impl StepRow {
         }
     }
 
-    /// The share of what was offered that is missing, in percent.
-    pub fn loss_percent(&self) -> f64 {
+    pub(super) fn loss_percent(&self) -> f64 {
         percent(self.lost.total(), self.offered)
     }
 }
@@ -368,9 +355,8 @@ pub(super) const SIZES: [usize; 14] =
 /// Datagrams a second at every size.
 pub(super) const RATE: u64 = 10_000;
 
-/// A size and what it cost.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SizeRow {
+pub(super) struct SizeRow {
     pub bytes: usize,
     #[serde(flatten)]
     pub row: StepRow,
@@ -378,7 +364,7 @@ pub struct SizeRow {
 
 /// A straight line through costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct CostLine {
+pub(super) struct CostLine {
     /// For each datagram, whatever its size.
     pub ns_per_datagram: f64,
     /// For each 1,024 bytes of payload.
@@ -410,7 +396,7 @@ pub(super) fn line(points: &[(usize, f64)]) -> Option<CostLine> {
 /// How far receiver and interrupt are from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Distance {
+pub(super) enum Distance {
     SameCore,
     /// Two threads of one physical core.
     SiblingThreads,
@@ -421,10 +407,10 @@ pub enum Distance {
 
 impl Distance {
     /// From near to far.
-    pub const ALL: [Distance; 4] =
+    pub(super) const ALL: [Distance; 4] =
         [Distance::SameCore, Distance::SiblingThreads, Distance::SameNode, Distance::OtherNode];
 
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Distance::SameCore => "same core",
             Distance::SiblingThreads => "sibling threads",
@@ -458,13 +444,11 @@ impl Distance {
     }
 }
 
-/// A distance and what it cost.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PlacementRow {
+pub(super) struct PlacementRow {
     pub distance: Distance,
-    /// Where the sender and with it the interrupt was, and the receiver.
+    /// The cores of sender (and interrupt) and receiver.
     pub cores: Option<(usize, usize)>,
-    /// The figures, or why there are none.
     #[serde(flatten)]
     pub row: StepRow,
 }

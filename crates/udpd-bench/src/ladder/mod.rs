@@ -7,5 +7,3 @@ mod step;
 mod trial;
 
 pub use command::{LadderArguments, execute};
-pub use measure::{LadderReport, LadderTask, run};
-pub use step::LadderStep;

@@ -43,20 +43,17 @@ pub(super) enum Sharing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReceiveMethod {
     pub threads: usize,
-    /// What they receive from.
     pub sharing: Sharing,
-    /// Whether each is kept to a core.
     pub is_pinned: bool,
     /// Datagrams in one call at most.
     pub slots: usize,
     pub engine: EngineKind,
     /// How long datagrams gather; zero: not at all.
     pub gather: Duration,
-    /// UDP_GRO.
     pub gro: bool,
 }
 
-/// What can be had where the ladder stands.
+/// What this machine and this path support.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepSupport<'a> {
     pub io_uring: &'a Result<(), Refusal>,
@@ -66,14 +63,11 @@ pub(super) struct StepSupport<'a> {
     pub train: usize,
 }
 
-/// One step, in the order of the ladder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LadderStep {
     Recv,
-    /// 64 in a call.
     Recvmmsg,
-    /// The thread is kept to its core.
     Pinned,
     /// The same as `pinned` once more: what differs is the noise of this machine.
     Again,
@@ -82,76 +76,47 @@ pub enum LadderStep {
     ByCpu,
     Gro,
     IoUring,
-    /// Datagrams gather, received by calls.
     Gather,
     IoUringGather,
-    /// Frames past the sockets, on a cable.
     AfXdp,
     AfXdpGather,
 }
 
 impl LadderStep {
-    /// All of them, from the ground up.
-    pub const ALL: [LadderStep; 13] = [
-        LadderStep::Recv,
-        LadderStep::Recvmmsg,
-        LadderStep::Pinned,
-        LadderStep::Again,
-        LadderStep::Threads,
-        LadderStep::Reuseport,
-        LadderStep::ByCpu,
-        LadderStep::Gro,
-        LadderStep::IoUring,
-        LadderStep::Gather,
-        LadderStep::IoUringGather,
-        LadderStep::AfXdp,
-        LadderStep::AfXdpGather,
+    /// Each with its name in tables and in `--steps`, and what is different about it.
+    const NAMED: [(LadderStep, &str, &str); 13] = [
+        (LadderStep::Recv, "recv", "one socket, one datagram in a call"),
+        (LadderStep::Recvmmsg, "recvmmsg", "64 in a call"),
+        (LadderStep::Pinned, "pinned", "recvmmsg on a pinned thread"),
+        (LadderStep::Again, "again", "pinned once more: the difference is noise"),
+        (LadderStep::Threads, "threads", "several pinned threads on one socket"),
+        (LadderStep::Reuseport, "reuseport", "a socket for each thread, chosen by flow"),
+        (LadderStep::ByCpu, "by_cpu", "a socket for each thread, chosen by core"),
+        (LadderStep::Gro, "gro", "pinned, with UDP_GRO"),
+        (LadderStep::IoUring, "io_uring", "pinned, with io_uring"),
+        (LadderStep::Gather, "gather", "pinned, letting datagrams gather for 1 ms"),
+        (LadderStep::IoUringGather, "io_uring_gather", "io_uring, letting datagrams gather for 1 ms"),
+        (LadderStep::AfXdp, "af_xdp", "past the sockets, a thread for each receive queue"),
+        (LadderStep::AfXdpGather, "af_xdp_gather", "af_xdp, letting datagrams gather for 1 ms"),
     ];
 
-    /// What it is called in tables and in `--steps`.
-    pub fn name(self) -> &'static str {
-        match self {
-            LadderStep::Recv => "recv",
-            LadderStep::Recvmmsg => "recvmmsg",
-            LadderStep::Pinned => "pinned",
-            LadderStep::Again => "again",
-            LadderStep::Threads => "threads",
-            LadderStep::Reuseport => "reuseport",
-            LadderStep::ByCpu => "by_cpu",
-            LadderStep::Gro => "gro",
-            LadderStep::IoUring => "io_uring",
-            LadderStep::Gather => "gather",
-            LadderStep::IoUringGather => "io_uring_gather",
-            LadderStep::AfXdp => "af_xdp",
-            LadderStep::AfXdpGather => "af_xdp_gather",
-        }
+    pub(super) fn all() -> impl Iterator<Item = LadderStep> {
+        Self::NAMED.iter().map(|(step, ..)| *step)
     }
 
-    /// What is different about it, in a line.
-    pub fn what(self) -> &'static str {
-        match self {
-            LadderStep::Recv => "one socket, one datagram in a call",
-            LadderStep::Recvmmsg => "64 in a call",
-            LadderStep::Pinned => "recvmmsg on a pinned thread",
-            LadderStep::Again => "pinned once more: the difference is noise",
-            LadderStep::Threads => "several pinned threads on one socket",
-            LadderStep::Reuseport => "a socket for each thread, chosen by flow",
-            LadderStep::ByCpu => "a socket for each thread, chosen by core",
-            LadderStep::Gro => "pinned, with UDP_GRO",
-            LadderStep::IoUring => "pinned, with io_uring",
-            LadderStep::Gather => "pinned, letting datagrams gather for 1 ms",
-            LadderStep::IoUringGather => "io_uring, letting datagrams gather for 1 ms",
-            LadderStep::AfXdp => "past the sockets, a thread for each receive queue",
-            LadderStep::AfXdpGather => "af_xdp, letting datagrams gather for 1 ms",
-        }
+    pub(super) fn name(self) -> &'static str {
+        Self::NAMED[self as usize].1
     }
 
-    /// Whether there has to be an Ethernet interface.
+    pub(super) fn what(self) -> &'static str {
+        Self::NAMED[self as usize].2
+    }
+
     pub(super) fn wants_cable(self) -> bool {
         matches!(self, LadderStep::AfXdp | LadderStep::AfXdpGather)
     }
 
-    /// How it receives, where there are so many receiver threads to be had, and so many receive queues.
+    /// How it receives with this many receiver threads and receive queues.
     pub(super) fn way(self, threads: usize, queues: usize) -> ReceiveMethod {
         let base = ReceiveMethod {
             threads: 1,
@@ -180,7 +145,7 @@ impl LadderStep {
         }
     }
 
-    /// Why this machine cannot take the step, if so.
+    /// Why this machine cannot measure the step, if so.
     pub(super) fn obstacle(self, reach: StepSupport<'_>) -> Option<String> {
         match (self, reach.io_uring) {
             (LadderStep::IoUring | LadderStep::IoUringGather, Err(refusal)) => {
@@ -195,10 +160,9 @@ impl LadderStep {
     }
 }
 
-/// The port of a program that only shows whether there can be one.
+/// The port of a program that is only loaded to see whether that works.
 const PROBE_PORT: u16 = 9;
 
-/// Which cores do what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TrialCores {
     /// Sends, and so pays for the receive interrupt of loopback.
@@ -221,7 +185,6 @@ impl TrialCores {
     }
 }
 
-/// What is offered.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct OfferedLoad {
     pub rate: Rate,
@@ -242,7 +205,6 @@ impl TestPath {
         Self { cable }
     }
 
-    /// In words.
     pub(super) fn what(&self) -> String {
         self.cable.as_ref().map_or_else(|| "loopback".to_owned(), |cable| format!("{}, {cable}", cable.receiver))
     }
@@ -258,7 +220,7 @@ impl TestPath {
         interface.and_then(|name| steer::receive_queues(Path::new("/sys"), name)).unwrap_or(1).max(1)
     }
 
-    /// Puts a program at the receiver, which goes when it is dropped.
+    /// Attaches a program to the receiver until the result is dropped.
     pub(super) fn redirect(&self, port: u16) -> Option<Result<Redirect, xdp::Refusal>> {
         let cable = self.cable.as_ref()?;
         Some(Redirect::attach(&Wanted::new(&cable.receiver, port), &[cable.address]))
@@ -300,10 +262,11 @@ mod tests {
 
     #[test]
     fn every_step_but_the_repetition_differs_from_every_other() {
+        assert!(LadderStep::all().enumerate().all(|(place, step)| step as usize == place), "names go by number");
         let ways: Vec<ReceiveMethod> =
-            LadderStep::ALL.into_iter().filter(|step| *step != LadderStep::Again).map(|step| step.way(3, 1)).collect();
+            LadderStep::all().filter(|step| *step != LadderStep::Again).map(|step| step.way(3, 1)).collect();
         for (place, way) in ways.iter().enumerate() {
-            assert!(!ways[place + 1..].contains(way), "{:?} is there twice", LadderStep::ALL[place]);
+            assert!(!ways[place + 1..].contains(way), "{way:?} is there twice");
         }
         assert_eq!(LadderStep::Again.way(3, 1), LadderStep::Pinned.way(3, 1));
         assert_eq!(LadderStep::AfXdp.way(3, 8).threads, 8);

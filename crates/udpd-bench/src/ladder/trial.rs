@@ -19,7 +19,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_engine::config::EngineKind;
 use udpd_engine::plan::engine::COPY_UP_TO;
 
-/// What each socket asks for.
+/// The receive buffer that each socket requests.
 pub(super) const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 
 /// Far longer than a receiver needs for what is left in its socket when the sender has ended.
@@ -31,27 +31,23 @@ const XDP_BATCHES: usize = 64;
 /// How much of each payload is read.
 const TOUCHED_BYTES: usize = 16;
 
-/// What came of it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct LadderTrial {
     /// Datagrams that the kernel took from the sender.
     pub sent: u64,
-    /// Datagrams a second, as really sent.
     pub rate: f64,
-    /// Datagrams received, by thread.
     pub lanes: Vec<u64>,
-    /// What the sockets say they dropped: datagrams, or trains with GRO.
+    /// Drops of the sockets: datagrams, or trains with GRO.
     pub dropped: u64,
     pub calls: u64,
     pub receiver_ns: u64,
     /// CPU time of the machine, sender and interrupts included.
     pub machine_ns: Option<u64>,
-    /// The kernel granted a smaller receive buffer than was asked for: so many bytes.
+    /// The receive buffer that the kernel granted, where it is smaller than requested.
     pub clamped_bytes: Option<usize>,
 }
 
 impl LadderTrial {
-    /// Datagrams received by all threads.
     pub(super) fn received(&self) -> u64 {
         self.lanes.iter().sum()
     }
@@ -185,17 +181,15 @@ fn open(way: &ReceiveMethod, cores: &TrialCores, ground: &TestPath) -> Result<So
     Ok(Sockets { sockets: group.members().to_vec(), address, clamped_bytes })
 }
 
-/// What one thread has to tell.
 #[derive(Default)]
 struct LaneCount {
     received: u64,
     calls: u64,
     cpu_ns: u64,
-    /// What its engine knows of, and no socket does.
+    /// Drops that only the engine counts.
     dropped: u64,
 }
 
-/// What a receiver receives from.
 enum From {
     Socket(Arc<Socket>),
     /// A receive queue, past the sockets.
@@ -296,7 +290,7 @@ mod tests {
             OfferedLoad { rate: Rate::Steady(20_000), duration: Duration::from_millis(100), size: 64, train: 10 };
         let (io_uring, ground) = (Uring::supported(), TestPath::default());
         let reach = StepSupport { io_uring: &io_uring, no_af_xdp: Some("loopback"), train: 10 };
-        for step in LadderStep::ALL.into_iter().filter(|step| step.obstacle(reach).is_none()) {
+        for step in LadderStep::all().filter(|step| step.obstacle(reach).is_none()) {
             let way = step.way(cores.several(), ground.queues());
             // A machine with much else to do may give the sender no time at all in a tenth of a second.
             let mut trials = std::iter::repeat_with(|| run(&way, &offer, &cores, &ground, &stop).expect("a trial"));

@@ -13,7 +13,7 @@ use udpd_sinks::kafka::KafkaSettings;
 /// The thread of the mock, whose time is not the pipeline's.
 pub(super) const THREAD: &str = "rdk:mock";
 
-/// How the names of properties begin that go along.
+/// Prefixes of the properties that the mock gets.
 const SHAPING: &[&str] = &[
     "linger.ms",
     "batch.",

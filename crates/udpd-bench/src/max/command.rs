@@ -39,7 +39,6 @@ const TRAIN: usize = 20;
 /// Where a search begins.
 const LOWEST: u64 = 10_000;
 
-/// The options of `udpd bench max`.
 #[derive(Debug, clap::Args)]
 pub struct MaxArguments {
     /// Measure a sink like this one: null:  file:PATH  jsonl:PATH  pcapng:PATH  stdout:  udp:HOST:PORT  unix:PATH
@@ -330,7 +329,6 @@ fn answer(report: &MaxReport) -> String {
     }
 }
 
-/// What helps a sender.
 const GIVE_MORE: &str = "give the sender more: --threads, a longer --gso train, cores of its own with --cpu";
 
 /// Why the answer does not meet --expect; a rate that was never offered is not proved.

@@ -13,7 +13,7 @@ use udpd_engine::config::{Config, SinkConfig};
 use udpd_engine::plan::PipelinePlan;
 use udpd_file::{FileSettings, Keep};
 
-/// What a free disk has at least.
+/// A disk with less free space is not written to.
 pub(super) const FREE_MIN_BYTES: u64 = 256 << 20;
 
 /// The directory above all files of a pattern, and what is below it.
@@ -24,12 +24,12 @@ pub(super) fn split(pattern: &str) -> (PathBuf, PathBuf) {
     (components[..fixed].iter().collect(), components[fixed..].iter().collect())
 }
 
-/// The directory itself, or the lowest above it that is there.
-pub(super) fn ground(directory: &Path) -> &Path {
+/// The directory itself, or its lowest ancestor that exists.
+pub(super) fn nearest_existing(directory: &Path) -> &Path {
     directory.ancestors().find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("/"))
 }
 
-/// A file that is there under one of the names which a pattern with codes for the time can have.
+/// An existing file with one of the names that a pattern with codes for the time can have.
 pub(super) fn existing(pattern: &str) -> Option<PathBuf> {
     let components: Vec<Component<'_>> = Path::new(pattern).components().collect();
     find(PathBuf::new(), &components)
@@ -66,29 +66,29 @@ fn is_dated(pattern: &str, name: &str) -> bool {
     name.next().is_none()
 }
 
-/// What an ordinary user may still write there, in bytes.
+/// The space that an ordinary user may still use there, in bytes.
 pub(super) fn free_bytes(directory: &Path) -> io::Result<u64> {
     let found = statvfs(directory)?;
     Ok(found.blocks_available().saturating_mul(found.fragment_size()))
 }
 
-/// A directory that trials write to, and how much is too much.
+/// A directory that trials write to, and its limits.
 #[derive(Debug)]
 pub(super) struct Disk {
     place: PathBuf,
-    /// Where everything in it is the bench's: how much that may be.
+    /// The most that may lie in it, for a directory of the bench.
     most_bytes: Option<u64>,
     /// How much must stay free for others.
     floor_bytes: u64,
 }
 
 impl Disk {
-    /// Half of what is free now stays free.
+    /// Half of the space that is free now stays free.
     pub(super) fn new(place: &Path, most_bytes: Option<u64>, free_bytes: u64) -> Self {
         Self { place: place.to_owned(), most_bytes, floor_bytes: free_bytes / 2 }
     }
 
-    /// What is wrong with it, in the middle of a trial.
+    /// Which limit is exceeded, if any.
     pub(super) fn trouble(&self) -> Option<String> {
         let place = self.place.display();
         if let (Some(most), used) = (self.most_bytes, bytes_in(&self.place))
@@ -147,7 +147,7 @@ fn check<'a>(sink: &SinkConfig, pattern: &str, paths: impl Iterator<Item = &'a S
         return Err(refuse(sink, &text));
     }
     let (directory, _) = split(pattern);
-    let place = ground(&directory);
+    let place = nearest_existing(&directory);
     let free = free_bytes(place).unwrap_or(0);
     if free < FREE_MIN_BYTES {
         let text =
@@ -175,8 +175,8 @@ mod tests {
         ] {
             assert_eq!(split(pattern), (directory.into(), below.into()), "{pattern}");
         }
-        assert_eq!(ground(Path::new("/nonexistent/a/b")), Path::new("/"));
-        assert_eq!(ground(Path::new("/proc/self/nothing")), Path::new("/proc/self"));
+        assert_eq!(nearest_existing(Path::new("/nonexistent/a/b")), Path::new("/"));
+        assert_eq!(nearest_existing(Path::new("/proc/self/nothing")), Path::new("/proc/self"));
     }
 
     #[test]

@@ -18,12 +18,12 @@ use udpd_engine::config::{
 };
 use udpd_inspect::policy::{Proxies, RATE_LIMIT_MAX, SourceLimit};
 
-/// A pipeline to be measured, and what was changed for it.
+/// The pipeline that is measured, and what differs from the configuration.
 #[derive(Debug, Clone)]
 pub(super) struct MeasuredListener {
     /// One listener at a free port of its place, and its sinks.
     pub(super) config: Config,
-    /// What is not as it was written, in words.
+    /// What differs from the configuration, in words.
     pub(super) changed: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl MeasuredListener {
         Ok(Self { changed, ..subject })
     }
 
-    /// A listener of a file: the one called so, or the only one.
+    /// A listener of a file: the one of this name, or the only one.
     pub(super) fn of_file(path: &Path, listener: Option<&str>, place: &ListenPlace) -> Result<Self, Failure> {
         let changed = vec!["metrics, control socket and stats_on_exit are not used".to_owned()];
         Self::of(
@@ -79,9 +79,8 @@ fn unused<T>() -> Chosen<Option<T>> {
 pub(super) struct ListenPlace {
     address: SocketAddr,
     interface: Option<String>,
-    /// Where the datagrams of the bench seem to come from.
+    /// The source networks of the bench's datagrams.
     sources: Vec<IpNet>,
-    /// In words.
     what: String,
     /// The engine of the command line, instead of the one of the configuration.
     engine: Option<Option<EngineKind>>,

@@ -16,6 +16,3 @@ mod stand_ins;
 mod trial;
 
 pub use command::{MaxArguments, execute};
-pub use search::SearchLimit;
-pub use trial::MaxReport;
-pub use trial::{MaxTrial, TrialLoss};

@@ -21,7 +21,7 @@ use udpd_base::os::threads::{ThreadRegistry, blocking};
 /// The names of all threads of peers begin with this, so that their time is not counted as the pipeline's.
 pub(super) const THREADS: &str = "bench-";
 
-/// What each asks for, so that it seldom drops anything.
+/// The receive buffer of a peer, so that it seldom drops anything.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
 /// What is read at once from a stream.
@@ -35,7 +35,6 @@ pub(super) struct StandInPeer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How to wake its thread.
 #[derive(Debug)]
 enum PeerWaker {
     Udp(Arc<Socket>),
@@ -55,7 +54,7 @@ impl StandInPeer {
         Ok(Self { ending, bell, thread: Some(thread) })
     }
 
-    /// On a free port of loopback, of IPv6 where that is wished and there is any.
+    /// On a free port of loopback, of IPv6 if `ipv6` and the host has it.
     pub(super) fn udp(ipv6: bool, registry: &ThreadRegistry) -> io::Result<(Self, SocketAddr)> {
         let open = |family, address: SocketAddr| {
             let socket = Socket::new(family)?;
@@ -82,7 +81,7 @@ impl StandInPeer {
         Ok((Self::start(PeerWaker::Udp(socket), registry, body)?, address))
     }
 
-    /// On a Unix socket that takes messages.
+    /// On a Unix datagram socket.
     pub(super) fn unix_datagram(path: &Path, registry: &ThreadRegistry) -> io::Result<Self> {
         let socket = UnixDatagram::bind(path)?;
         let body = move |ending: &AtomicBool| {
@@ -93,7 +92,7 @@ impl StandInPeer {
         Self::start(PeerWaker::Datagram(path.to_owned()), registry, body)
     }
 
-    /// On a Unix socket that accepts streams, each of which has a reader that ends with it.
+    /// On a Unix stream socket; each stream has a reader that ends with it.
     pub(super) fn unix_stream(path: &Path, registry: &ThreadRegistry) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         let readers = registry.clone();

@@ -11,14 +11,17 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use nix::libc::{O_DIRECTORY, O_NOFOLLOW};
 
-/// How many names are tried; one should do.
+/// How many names to try; one should do.
 const NAMES_MAX: usize = 8;
 
 /// How often a directory is emptied: a sink that was given up may still write into it for a moment.
 const REMOVALS_MAX: usize = 100;
+const REMOVAL_REST: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct ScratchDirs(Arc<Mutex<Vec<ScratchDir>>>);
@@ -82,7 +85,7 @@ impl ScratchDir {
             match &outcome {
                 Ok(()) => return,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-                Err(_) => {}
+                Err(_) => thread::sleep(REMOVAL_REST),
             }
         }
         if let Err(error) = outcome {
@@ -92,7 +95,7 @@ impl ScratchDir {
 }
 
 impl ScratchDirs {
-    /// Makes a directory inside of another and returns its path.
+    /// Makes a directory inside of another, and returns its path.
     pub(super) fn make(&self, inside: &Path) -> io::Result<PathBuf> {
         let scratch = ScratchDir::make(inside)?;
         let path = scratch.path.clone();
@@ -112,7 +115,7 @@ impl ScratchDirs {
     }
 }
 
-/// What is in a directory, in bytes of the disk. What goes away meanwhile counts nothing.
+/// The disk space of a directory's files. What is removed meanwhile does not count.
 pub(super) fn bytes_in(directory: &Path) -> u64 {
     /// Of the kernel's count, whatever the file system's own blocks are.
     const BLOCK_BYTES: u64 = 512;

@@ -16,16 +16,16 @@ const SHORTS_MAX: usize = REPETITIONS;
 /// After so many steps down the next ones are twice as long: an unsteady pipeline is not worth a hundred trials.
 const STEPS_OF_ONE_LENGTH: u32 = 4;
 
-/// What a trial at some rate came to.
+/// The outcome of a trial at one rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum TrialVerdict {
     /// The rate was sent, and no more was lost than is allowed.
     Kept,
-    /// The rate was sent, and more was.
+    /// The rate was sent, and more was lost than is allowed.
     Lost,
     /// The sender could not keep the rate.
     Short {
-        /// Datagrams a second that it did send.
+        /// Datagrams a second that it sent.
         sent: u64,
         /// Whether no more of them was lost than is allowed.
         kept: bool,
@@ -36,7 +36,7 @@ pub(super) enum TrialVerdict {
 /// What ended the search upwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SearchLimit {
+pub(super) enum SearchLimit {
     /// The pipeline lost datagrams above this rate.
     Pipeline,
     /// The sender could not offer more: the pipeline's own limit is higher and unknown. The rate is what it sent; 0
@@ -50,18 +50,15 @@ pub enum SearchLimit {
     Interrupted,
 }
 
-/// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RateFound {
     /// Datagrams a second, really sent and kept; 0 with [`SearchLimit::Nothing`].
     pub(super) rate: u64,
-    /// Why not more.
     pub(super) limit: SearchLimit,
     /// How often the rate was kept in a row at the end.
     pub(super) repetitions: usize,
 }
 
-/// What to look for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Bounds {
     pub(super) lowest: u64,
@@ -70,7 +67,7 @@ pub(super) struct Bounds {
     pub(super) precision: f64,
 }
 
-/// Searches. `trial` gets a rate and tells what came of it.
+/// Searches. `trial` measures a rate.
 pub(super) fn search<E>(bounds: Bounds, trial: impl FnMut(u64) -> Result<TrialVerdict, E>) -> Result<RateFound, E> {
     let mut search = RateSearch { bounds, trial, kept: Vec::new(), lost: u64::MAX };
     Ok(match search.run()? {
@@ -89,7 +86,6 @@ enum RateOutcome {
     Short(u64),
 }
 
-/// A search under way.
 struct RateSearch<T> {
     bounds: Bounds,
     trial: T,
@@ -143,7 +139,7 @@ impl<E, T: FnMut(u64) -> Result<TrialVerdict, E>> RateSearch<T> {
         self.confirm(kept, limit)
     }
 
-    /// One trial, whose evidence is kept.
+    /// One trial, whose result is remembered.
     fn trial(&mut self, rate: u64) -> Result<TrialVerdict, E> {
         let verdict = match (self.trial)(rate)? {
             TrialVerdict::Short { sent, kept } => TrialVerdict::Short { sent: sent.min(rate), kept },
@@ -159,7 +155,7 @@ impl<E, T: FnMut(u64) -> Result<TrialVerdict, E>> RateSearch<T> {
         Ok(verdict)
     }
 
-    /// Asks for a rate until the sender has kept it, but not for ever.
+    /// Repeats a rate until the sender has kept it, up to [`SHORTS_MAX`] times.
     fn ask(&mut self, rate: u64) -> Result<Option<RateOutcome>, E> {
         let (mut least_kept, mut least_lost) = (u64::MAX, None);
         for _ in 0..SHORTS_MAX {

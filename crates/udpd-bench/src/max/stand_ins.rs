@@ -30,23 +30,23 @@ use udpd_sinks::kafka::KafkaSettings;
 use udpd_sinks::relay::{KeepSource, RelaySettings};
 use udpd_sinks::unix::{UnixSettings, UnixSocket};
 
-/// The most that lies in one directory of the bench's own, whatever the disk has room for.
+/// The most that one directory of the bench holds, however much space the disk has.
 const MOST_BYTES: u64 = 2 << 30;
 
-/// Files into which the share of a path is divided: one is written, some are kept, one is on its way out.
+/// The share of a path is divided into so many files: one is written, some are kept, one is being removed.
 const PARTS: u64 = 4;
 
 /// The sinks of all trials.
 #[derive(Debug)]
 pub(super) struct SinkStandIns {
-    /// What is measured, with the sinks as they are now.
+    /// The measured configuration, with replaced sinks.
     config: Config,
-    /// What is different about them, or what they will touch, in words.
+    /// What was replaced, or what the real sinks will touch, in words.
     notes: Vec<String>,
     disks: Vec<Disk>,
     scratches: ScratchDirs,
-    /// Where the files are, by the directory that they would be in.
-    rooms: BTreeMap<PathBuf, TrialDir>,
+    /// By the directory that the configuration names.
+    directories: BTreeMap<PathBuf, TrialDir>,
     sockets: Option<PathBuf>,
     peers: Vec<StandInPeer>,
     diverted: Option<Diverted>,
@@ -58,7 +58,7 @@ pub(super) struct SinkStandIns {
 #[derive(Debug, Clone)]
 struct TrialDir {
     path: PathBuf,
-    /// What may lie in it, shared out among its files.
+    /// The most that it may hold, shared by its files.
     bytes: u64,
     files: u64,
     /// Why it is where it is.
@@ -66,7 +66,7 @@ struct TrialDir {
 }
 
 impl SinkStandIns {
-    /// Replaces the sinks of a subject, or with `real` only looks whether they may be used.
+    /// Replaces the sinks of a listener, or with `real` checks whether they may be used.
     pub(super) fn set(
         subject: &MeasuredListener,
         real: bool,
@@ -78,7 +78,7 @@ impl SinkStandIns {
             notes: subject.changed.clone(),
             disks: Vec::new(),
             scratches: scratches.clone(),
-            rooms: BTreeMap::new(),
+            directories: BTreeMap::new(),
             sockets: None,
             peers: Vec::new(),
             diverted: None,
@@ -96,12 +96,12 @@ impl SinkStandIns {
         Ok(stage)
     }
 
-    /// What the pipeline of a trial is made of.
+    /// The configuration of a trial's pipeline.
     pub(super) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What is not as it was written, in words.
+    /// What differs from the configuration, in words.
     pub(super) fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -113,9 +113,9 @@ impl SinkStandIns {
 
     /// Removes what the last trial has written, so that the next one begins as it did.
     pub(super) fn clear(&self) -> Result<(), Failure> {
-        self.rooms.values().try_for_each(|room| {
-            self.scratches.empty(&room.path).map_err(|error| {
-                let text = format!("cannot remove the files of a trial in {}: {error}", room.path.display());
+        self.directories.values().try_for_each(|own| {
+            self.scratches.empty(&own.path).map_err(|error| {
+                let text = format!("cannot remove the files of a trial in {}: {error}", own.path.display());
                 Failure::new(ExitCode::Disk, text)
             })
         })
@@ -123,7 +123,7 @@ impl SinkStandIns {
 
     fn replace(&mut self, plan: &PipelinePlan, registry: &ThreadRegistry) -> Result<(), Failure> {
         let mut sinks = self.config.sinks.clone();
-        self.make_rooms(plan)?;
+        self.make_directories(plan)?;
         for sink in &mut sinks {
             if let Some(stand_in) = self.stand_in(sink, registry)? {
                 sink.settings = stand_in;
@@ -133,7 +133,7 @@ impl SinkStandIns {
         Ok(())
     }
 
-    /// What the trials have instead of these settings; `None` where they can have the settings themselves.
+    /// The settings that replace those of a sink; `None` where the sink can stay as it is.
     fn stand_in(&mut self, sink: &SinkConfig, registry: &ThreadRegistry) -> Result<Option<AnySettings>, Failure> {
         let (name, settings) = (&sink.name, &sink.settings);
         let failed = |error: io::Error| {
@@ -172,22 +172,22 @@ impl SinkStandIns {
         }
     }
 
-    /// One directory for all the files that would be in the same one.
-    fn make_rooms(&mut self, plan: &PipelinePlan) -> Result<(), Failure> {
+    /// One directory for all files of one directory of the configuration.
+    fn make_directories(&mut self, plan: &PipelinePlan) -> Result<(), Failure> {
         for (sink, planned) in self.config.sinks.iter().zip(&plan.sinks) {
             let SinkTarget::Files(pattern) = sink.settings.target() else { continue };
             let (directory, _) = files::split(pattern);
-            let room = match self.rooms.entry(directory) {
-                std::collections::btree_map::Entry::Occupied(room) => room.into_mut(),
+            let own = match self.directories.entry(directory) {
+                std::collections::btree_map::Entry::Occupied(own) => own.into_mut(),
                 std::collections::btree_map::Entry::Vacant(place) => {
-                    let room = make_room(&self.scratches, place.key(), &sink.name)?;
-                    let free = files::free_bytes(&room.path).unwrap_or(0);
+                    let own = make_directory(&self.scratches, place.key(), &sink.name)?;
+                    let free = files::free_bytes(&own.path).unwrap_or(0);
                     // Removing is slower than writing now and then.
-                    self.disks.push(Disk::new(&room.path, Some(2 * room.bytes), free));
-                    place.insert(room)
+                    self.disks.push(Disk::new(&own.path, Some(2 * own.bytes), free));
+                    place.insert(own)
                 }
             };
-            room.files += planned.files(&self.config.listeners, &sink.name, pattern).len() as u64;
+            own.files += planned.files(&self.config.listeners, &sink.name, pattern).len() as u64;
         }
         Ok(())
     }
@@ -195,8 +195,8 @@ impl SinkStandIns {
     fn file(&mut self, name: &str, written: &FileSettings) -> Result<FileSettings, Failure> {
         let mut file = written.clone();
         let (directory, below) = files::split(&file.path);
-        let room = &self.rooms[&directory];
-        let path = room.path.join(below);
+        let own = &self.directories[&directory];
+        let path = own.path.join(below);
         let Some(path) = path.to_str() else {
             let text = format!(
                 "sink {name}: the name {} is not UTF-8; set TMPDIR to a directory with a UTF-8 name",
@@ -205,17 +205,17 @@ impl SinkStandIns {
             return Err(Failure::new(ExitCode::Usage, text));
         };
         let at_most = |written: u64, most: u64| if written == 0 { most } else { written.min(most) };
-        let share = room.bytes / room.files.max(1);
+        let share = own.bytes / own.files.max(1);
         file.rotate.bytes = at_most(file.rotate.bytes, share / PARTS);
         file.keep.bytes = at_most(file.keep.bytes, share / PARTS * (PARTS - 2));
         self.notes.push(format!(
             "sink {name}: files in {} instead of {}{}; a new one every {} MiB, at most {} MiB of them at a time, \
              removed afterwards",
-            room.path.display(),
+            own.path.display(),
             file.path,
-            room.why,
+            own.why,
             file.rotate.bytes >> 20,
-            room.bytes >> 20,
+            own.bytes >> 20,
         ));
         path.clone_into(&mut file.path);
         Ok(file)
@@ -278,9 +278,9 @@ impl Drop for SinkStandIns {
     }
 }
 
-/// Makes a directory beside the files of a sink, or where that cannot be, where files may lie for a while.
-fn make_room(scratches: &ScratchDirs, directory: &Path, sink: &str) -> Result<TrialDir, Failure> {
-    let wanted = files::ground(directory);
+/// Makes a directory beside the files of a sink or, where that fails, in a directory for temporary files.
+fn make_directory(scratches: &ScratchDirs, directory: &Path, sink: &str) -> Result<TrialDir, Failure> {
+    let wanted = files::nearest_existing(directory);
     let (path, why) = match scratches.make(wanted) {
         Ok(path) => (path, " (the same file system)".to_owned()),
         Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(too_full(sink, wanted, 0)),
@@ -365,16 +365,16 @@ mod tests {
             keep = { bytes = "2MiB" }
             "#,
         );
-        let room = stage.rooms.values().next().expect("one room");
-        assert_eq!((stage.rooms.len(), room.files), (1, 5));
+        let own = stage.directories.values().next().expect("one directory");
+        assert_eq!((stage.directories.len(), own.files), (1, 5));
         let files: Vec<&FileSettings> = stage.config.sinks.iter().filter_map(|sink| sink.settings.of_type()).collect();
         let [one, two] = files[..] else { panic!("two sinks of files") };
         let largest = 5 * (one.rotate.bytes + one.keep.bytes);
-        assert!(one.rotate.bytes > 0 && one.keep.bytes > 0 && largest <= room.bytes, "{one:?} of {room:?}");
+        assert!(one.rotate.bytes > 0 && one.keep.bytes > 0 && largest <= own.bytes, "{one:?} of {own:?}");
         assert_eq!(one.keep.files, 3);
         assert_eq!((two.rotate.bytes, two.keep.bytes), (1 << 20, 2 << 20));
         for file in files {
-            assert!(Path::new(&file.path).starts_with(&room.path), "{file:?}");
+            assert!(Path::new(&file.path).starts_with(&own.path), "{file:?}");
         }
         assert!(two.path.ends_with("/%Y/two.log"), "{two:?}");
     }
@@ -384,17 +384,17 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let files = "[sink.one]\ntype = \"file\"\npath = \"@/a.log\"\n[sink.two]\ntype = \"null\"\n";
         let (stage, scratches) = stage(directory.path(), files);
-        let room = stage.rooms.values().next().expect("one room").path.clone();
-        fs::write(room.join("a.log"), "a trial").expect("written");
+        let own = stage.directories.values().next().expect("one directory").path.clone();
+        fs::write(own.join("a.log"), "a trial").expect("written");
         stage.clear().expect("cleared");
-        assert_eq!((room.exists(), room.join("a.log").exists()), (true, false));
-        fs::write(room.join("a.log"), "another").expect("written");
+        assert_eq!((own.exists(), own.join("a.log").exists()), (true, false));
+        fs::write(own.join("a.log"), "another").expect("written");
         // Also by a panic, as everything that has a Drop.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
             let _stage = stage;
             panic!("on purpose");
         }));
-        assert!(outcome.is_err() && !room.exists());
+        assert!(outcome.is_err() && !own.exists());
         drop(scratches);
     }
 }

@@ -23,7 +23,6 @@ use udpd_endpoint::control::Neighbours;
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::plan;
 
-/// How to search.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct MaxTask {
     pub(super) bounds: Bounds,
@@ -36,40 +35,39 @@ pub(super) struct MaxTask {
     pub(super) threads: usize,
     /// The sender's cores; `None`: those that no lane has.
     pub(super) cpus: Option<Vec<usize>>,
-    /// What is measured on; none: loopback.
+    /// None: loopback.
     pub(super) cable: Option<Cable>,
 }
 
 /// A sender that took longer by more than this share has not offered its rate, although it has sent all of it.
 const SENDER_SHORT: f64 = 0.01;
 
-/// How long the consumers may take to hand on what they have when the sender has ended.
+/// How long the consumers may take to deliver when the sender has ended.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether they have.
+/// How often to check whether they have.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Where datagrams were lost: `sent` = delivered to the sink that got least + these.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct TrialLoss {
+pub(super) struct TrialLoss {
     pub before_the_socket: u64,
     pub kernel: u64,
     /// By the listener: too long, without a batch.
     pub listener: u64,
-    /// At the brim of the sink's channel.
+    /// The sink's channel was full.
     pub queue_full: u64,
     pub sink_error: u64,
 }
 
 impl TrialLoss {
-    pub fn total(self) -> u64 {
+    pub(super) fn total(self) -> u64 {
         self.before_the_socket + self.kernel + self.listener + self.queue_full + self.sink_error
     }
 }
 
-/// What came of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MaxTrial {
+pub(super) struct MaxTrial {
     /// Datagrams a second that were asked for.
     pub rate: u64,
     pub sent_per_second: f64,
@@ -82,21 +80,20 @@ pub struct MaxTrial {
     pub pipeline_ns: Option<f64>,
     /// Whether no more was lost than is allowed.
     pub kept: bool,
-    /// Whether the sender kept the rate.
     pub offered: bool,
 }
 
-/// Offers `rate` to a pipeline of its own.
+/// Starts a pipeline and offers it `rate`.
 pub(super) fn run_trial(
     task: &MaxTask,
-    stage: &SinkStandIns,
+    stand_ins: &SinkStandIns,
     rate: u64,
     stop: &Arc<AtomicBool>,
 ) -> Result<MaxTrial, Failure> {
-    stage.clear()?;
-    let plan = plan::make(stage.config(), &Neighbours::default())?;
+    stand_ins.clear()?;
+    let plan = plan::make(stand_ins.config(), &Neighbours::default())?;
     let (registry, events) = ThreadRegistry::new();
-    let pipeline = Pipeline::start(stage.config(), &plan, Instant::now(), &registry)?;
+    let pipeline = Pipeline::start(stand_ins.config(), &plan, Instant::now(), &registry)?;
     let address = pipeline.lanes()[0].address;
     let cores: Vec<usize> = match &task.cpus {
         Some(cores) => cores.clone(),
@@ -114,7 +111,7 @@ pub(super) fn run_trial(
     let before = Usage::read();
     let mut trouble = None;
     let mut look = |_: &send::SendSecond| {
-        trouble = trouble.take().or_else(|| stage.trouble());
+        trouble = trouble.take().or_else(|| stand_ins.trouble());
         if trouble.is_some() {
             stop.store(true, Ordering::Relaxed);
         }
@@ -155,7 +152,7 @@ pub(super) fn run_trial(
     close(task, rate, &report, &ledger, used.process_ns.saturating_sub(sender_ns + peers_ns(&used)))
 }
 
-/// What the other ends of the sinks have used.
+/// CPU time of the peers.
 fn peers_ns(used: &Used) -> u64 {
     #[cfg(feature = "kafka")]
     let mock_ns = used.threads_ns(super::cluster::THREAD);
@@ -164,13 +161,13 @@ fn peers_ns(used: &Used) -> u64 {
     used.threads_ns(peer::THREADS) + mock_ns
 }
 
-/// The cores that no lane is pinned to; none where all are taken: then the sender runs where there is room.
+/// The cores that no lane is pinned to; empty: the sender runs on any core.
 fn free_cores(pipeline: &Pipeline) -> Vec<usize> {
     let taken: Vec<usize> = pipeline.lanes().iter().filter_map(|lane| lane.core).collect();
     steer::allowed_cores().unwrap_or_default().into_iter().filter(|core| !taken.contains(core)).collect()
 }
 
-/// Waits until nothing is under way any more: all that arrived is delivered or dropped, or nothing moves.
+/// Waits until everything that arrived is delivered or dropped, or nothing moves any more.
 fn wait_until_handed_on(pipeline: &Pipeline, sent: u64) {
     let books = pipeline.ledger();
     let begun = Instant::now();
@@ -234,14 +231,13 @@ fn close(
     })
 }
 
-/// Whether the sender has sent all that the rate made due, and that in time.
+/// Whether the sender has sent all that was due, in time.
 fn is_offered(rate: u64, duration: Duration, sent: u64, sent_per_second: f64) -> bool {
     let due = (rate as f64 * duration.as_secs_f64()).round() as u64;
     sent > 0 && sent >= due && sent_per_second >= rate as f64 * (1.0 - SENDER_SHORT)
 }
 
 impl MaxTrial {
-    /// What the search makes of it.
     pub(super) fn verdict(&self, stop: &AtomicBool) -> TrialVerdict {
         match (self.kept, self.offered) {
             _ if stop.load(Ordering::Relaxed) => TrialVerdict::Interrupted,
@@ -252,9 +248,8 @@ impl MaxTrial {
     }
 }
 
-/// What was found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MaxReport {
+pub(super) struct MaxReport {
     pub listener: String,
     /// What differs from the configuration.
     pub changed: Vec<String>,
@@ -265,28 +260,27 @@ pub struct MaxReport {
     pub repetitions: usize,
     /// The most that the sender reached in any trial.
     pub highest_sent: u64,
-    /// All trials, in order.
     pub trials: Vec<MaxTrial>,
 }
 
-/// Searches until it is done or `stop` is raised; `tell` hears of each trial.
+/// Searches until it is done or `stop` is raised; calls `tell` for each trial.
 pub(super) fn run(
     task: &MaxTask,
-    stage: &SinkStandIns,
+    stand_ins: &SinkStandIns,
     stop: &Arc<AtomicBool>,
     tell: &mut dyn FnMut(usize, &MaxTrial),
 ) -> Result<MaxReport, Failure> {
     let mut trials: Vec<MaxTrial> = Vec::new();
     let found = search(task.bounds, |rate| {
-        let trial = run_trial(task, stage, rate, stop)?;
+        let trial = run_trial(task, stand_ins, rate, stop)?;
         tell(trials.len() + 1, &trial);
         let verdict = trial.verdict(stop);
         trials.push(trial);
         Ok::<_, Failure>(verdict)
     })?;
     Ok(MaxReport {
-        listener: stage.config().listeners[0].name.clone(),
-        changed: stage.notes().to_vec(),
+        listener: stand_ins.config().listeners[0].name.clone(),
+        changed: stand_ins.notes().to_vec(),
         rate: found.rate,
         limit: found.limit,
         repetitions: found.repetitions,

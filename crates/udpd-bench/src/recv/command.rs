@@ -32,7 +32,6 @@ const LOG_LIMIT: Duration = Duration::from_millis(200);
 /// The most flows: every number there is.
 const FLOWS_LIMIT: u64 = 1 << 24;
 
-/// The options of `udpd bench recv`.
 #[derive(Debug, clap::Args)]
 pub struct RecvArguments {
     /// Listen here
@@ -106,7 +105,7 @@ impl RecvArguments {
             duration: self.seconds.as_deref().map(|text| seconds("--seconds", text)).transpose()?,
             expect: expect.map_err(|advice| usage("--expect", &advice))?,
             flows_max: self.flows_max()?,
-            ..RecvTask::new(&self.listen)
+            listen: self.listen.clone(),
         })
     }
 
@@ -119,7 +118,6 @@ impl RecvArguments {
         })
     }
 
-    /// The limit of `--loss`, in percent.
     fn loss_limit(&self) -> Result<Option<f64>, Failure> {
         self.loss.as_deref().map(|text| percent("--loss", text)).transpose()
     }
@@ -180,7 +178,7 @@ fn judge(report: &RecvReport, limit: f64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// More flows than this are summed up.
+/// Only this many flows are printed one by one.
 const FLOWS_SHOWN: usize = 32;
 
 /// The line that says that a sender may begin.
@@ -348,7 +346,7 @@ fn arrivals(report: &RecvReport) -> String {
     )
 }
 
-/// What a reader of the figures must know.
+/// What limits the meaning of the figures.
 fn notes(report: &RecvReport) -> String {
     let counts = &report.counts;
     let joined = report.flows.iter().filter(|flow| flow.first_expected > 0).count() as u64;

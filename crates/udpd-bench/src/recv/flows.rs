@@ -10,8 +10,8 @@
 
 use serde::Serialize;
 
-/// How far back a datagram may come and still be told from a repeat, if there is room for it.
-pub const WINDOW: u64 = 65_536;
+/// How far back a datagram is told from a repeat, if there is memory for it.
+pub(super) const WINDOW: u64 = 65_536;
 
 /// All bitmaps together take no more, unless there are so many flows that they have one word each.
 const BITMAPS_BYTES: usize = 128 << 20;
@@ -19,14 +19,14 @@ const BITMAPS_BYTES: usize = 128 << 20;
 const WORD_BITS: u64 = u64::BITS as u64;
 
 /// How many sequences of each flow are told apart when so many flows are followed.
-pub fn window_of(flows_max: usize) -> u64 {
+pub(super) fn window_of(flows_max: usize) -> u64 {
     let bits = (BITMAPS_BYTES as u64 * 8) / flows_max.max(1) as u64;
     let power = 1 << bits.max(1).ilog2();
     power.clamp(WORD_BITS, WINDOW)
 }
 
 /// The memory that following so many flows takes, all of it when it begins.
-pub fn memory_bytes(flows_max: usize) -> usize {
+pub(super) fn memory_bytes(flows_max: usize) -> usize {
     let bitmap = (window_of(flows_max) / 8) as usize;
     flows_max * (bitmap + size_of::<FlowRecord>()) + places_of(flows_max) * size_of::<u32>()
 }
@@ -36,9 +36,9 @@ fn places_of(flows_max: usize) -> usize {
     (flows_max * 2).next_power_of_two()
 }
 
-/// What a datagram turned out to be.
+/// How a datagram is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DatagramOutcome {
+pub(super) enum DatagramOutcome {
     /// The first with its sequence, in order.
     New,
     /// The first with its sequence, after a higher one.
@@ -49,9 +49,8 @@ pub enum DatagramOutcome {
     Untracked,
 }
 
-/// One flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct FlowRecord {
+pub(super) struct FlowRecord {
     pub run: u16,
     pub flow: u32,
     /// The first sequence that was to come: 0, or where the receiver came into the middle.
@@ -68,14 +67,13 @@ pub struct FlowRecord {
 
 impl FlowRecord {
     /// Sequences up to the highest that did not come.
-    pub fn lost(&self) -> u64 {
+    pub(super) fn lost(&self) -> u64 {
         (self.highest + 1 - self.first_expected).saturating_sub(self.received)
     }
 }
 
-/// All flows.
 #[derive(Debug)]
-pub struct FlowTable {
+pub(super) struct FlowTable {
     flows: Vec<FlowRecord>,
     flows_max: usize,
     bits: Vec<u64>,
@@ -90,7 +88,7 @@ pub struct FlowTable {
 
 impl FlowTable {
     /// Room for `flows_max` flows; [`memory_bytes`] says how much that is.
-    pub fn new(flows_max: usize) -> Self {
+    pub(super) fn new(flows_max: usize) -> Self {
         let window = window_of(flows_max);
         Self {
             flows: Vec::with_capacity(flows_max),
@@ -103,23 +101,19 @@ impl FlowTable {
         }
     }
 
-    /// The flows seen, in the order of their first datagrams.
-    pub fn all(&self) -> &[FlowRecord] {
+    pub(super) fn all(&self) -> &[FlowRecord] {
         &self.flows
     }
 
-    /// All sequences that did not come.
-    pub fn lost(&self) -> u64 {
+    pub(super) fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// How many sequences of each flow are told apart.
-    pub fn window(&self) -> u64 {
+    pub(super) fn window(&self) -> u64 {
         self.window
     }
 
-    /// The memory that all of this takes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         memory_bytes(self.flows_max)
     }
 
@@ -128,7 +122,7 @@ impl FlowTable {
         Bitmap { words: &mut self.bits[index * words..(index + 1) * words], window: self.window }
     }
 
-    pub fn take(&mut self, run: u16, flow: u32, sequence: u64) -> DatagramOutcome {
+    pub(super) fn take(&mut self, run: u16, flow: u32, sequence: u64) -> DatagramOutcome {
         let index = match self.flows.get(self.last) {
             Some(last) if (last.run, last.flow) == (run, flow) => self.last,
             _ => match self.find(run, flow) {

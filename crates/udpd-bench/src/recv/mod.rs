@@ -2,11 +2,8 @@
 //! datagram.
 
 mod command;
-pub mod flows;
+mod flows;
 mod run;
 mod tracker;
 
 pub use command::{RecvArguments, execute};
-pub use run::{FLOWS_MAX, RecvTask, run, run_with};
-pub use run::{LaneLoss, LossByLayer, RecvProgress, RecvReport, RecvSecond};
-pub use tracker::{DatagramTracker, Interval, SharedTracker, TrackerCounts, TrackerSink};

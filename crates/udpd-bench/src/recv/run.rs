@@ -30,7 +30,7 @@ use udpd_engine::plan;
 use udpd_sinks::null::NullSink;
 
 /// How many flows are followed by default: 8 MiB of bitmaps.
-pub const FLOWS_MAX: usize = 1024;
+pub(super) const FLOWS_MAX: usize = 1024;
 
 /// With --expect, so much silence after the first datagram ends the run.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -41,50 +41,26 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long a consumer may take to empty its channel in the end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
-/// How to receive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecvTask {
-    /// Where, as in the configuration.
     pub listen: String,
     /// How many lanes; `None`: as many as the configuration's "auto" gives.
     pub lanes: Option<usize>,
     pub engine: Option<EngineKind>,
-    /// UDP_GRO.
     pub gro: bool,
-    /// Handle datagrams on the receivers' threads.
     pub inline: bool,
-    /// Let datagrams gather this long after a short batch.
     pub gather: Duration,
-    /// The longest payload that is checked whole.
     pub max_length_bytes: usize,
     /// End after this long, counted from being ready.
     pub duration: Option<Duration>,
-    /// End after this many datagrams, or after a second of silence.
     pub expect: Option<u64>,
     /// How many flows are followed, 8 KiB each up to 16,384 of them and less beyond.
     pub flows_max: usize,
 }
 
 impl RecvTask {
-    /// One address, with what the configuration has as defaults; until told to stop.
-    pub fn new(listen: impl Into<String>) -> Self {
-        Self {
-            listen: listen.into(),
-            lanes: None,
-            engine: None,
-            gro: false,
-            inline: false,
-            gather: Duration::ZERO,
-            max_length_bytes: 2048,
-            duration: None,
-            expect: None,
-            flows_max: FLOWS_MAX,
-        }
-    }
-
-    /// The configuration of a daemon that does this, but for its sink. What a task has no field for can be changed in
-    /// it before [`run_with`].
-    pub fn config(&self) -> Result<Config, Failure> {
+    /// The configuration of a daemon that does this, but for its sink.
+    fn config(&self) -> Result<Config, Failure> {
         let mut config =
             Config::from_arguments(&RunArguments { lanes: self.lanes, ..RunArguments::new(&self.listen, "null:") })?;
         let listener = &mut config.listeners[0];
@@ -101,7 +77,6 @@ impl RecvTask {
         Ok(config)
     }
 
-    /// How long a timeline has to be.
     fn kept_ms(&self) -> u64 {
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         self.duration.map_or(KEPT_MS_MAX, |duration| ms(duration + DRAIN_LIMIT))
@@ -109,23 +84,16 @@ impl RecvTask {
 }
 
 /// Receives until the task's end or until `stop` is raised.
-pub fn run(task: &RecvTask, stop: &AtomicBool, tell: &mut dyn FnMut(RecvProgress<'_>)) -> Result<RecvReport, Failure> {
-    run_with(task, &task.config()?, stop, tell)
-}
-
-/// The same with a configuration that the caller has changed. Its first listener is reported, and its sinks must be
-/// those of [`RecvTask::config`].
-pub fn run_with(
+pub(super) fn run(
     task: &RecvTask,
-    config: &Config,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(RecvProgress<'_>),
 ) -> Result<RecvReport, Failure> {
-    let plan = plan::make(config, &Neighbours::default())?;
+    let mut config = task.config()?;
+    let plan = plan::make(&config, &Neighbours::default())?;
     let tracker = SharedTracker::new(DatagramTracker::new(task.flows_max, task.kept_ms()));
     let (registry, events) = ThreadRegistry::new();
     let own = tracker.clone();
-    let mut config = config.clone();
     config.sinks[0].settings = Arc::new(Supplied(move || TrackerSink { tracker: own.clone() }));
     let pipeline = Pipeline::start(&config, &plan, Instant::now(), &registry)?;
     let usage = Usage::read();
@@ -142,7 +110,7 @@ pub fn run_with(
     Ok(collector.finish(&before_the_end, ledger, used, tell))
 }
 
-/// Waits until there is nothing more to wait for; tells of each second meanwhile.
+/// Waits for the end of the run; tells of each second meanwhile.
 fn wait_for_end(
     task: &RecvTask,
     stop: &AtomicBool,
@@ -187,18 +155,16 @@ const FLOWS_LISTED: usize = 1 << 16;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a measurement tells while it runs.
+/// What a run tells while it runs.
 #[derive(Debug)]
-pub enum RecvProgress<'a> {
+pub(super) enum RecvProgress<'a> {
     /// Every socket is bound and every receiver reads.
     Ready(&'a [Lane]),
     Second(&'a RecvSecond),
 }
 
-/// What was received in one second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RecvSecond {
-    /// Its number, from 1.
+pub(super) struct RecvSecond {
     pub second: u64,
     pub seconds: f64,
     #[serde(flatten)]
@@ -211,18 +177,14 @@ pub struct RecvSecond {
     pub residence: Option<Percentiles>,
 }
 
-/// Where datagrams were lost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct LossByLayer {
+pub(super) struct LossByLayer {
     /// Dropped by the kernel at the socket of each lane, its receive buffer being full.
     pub kernel: Vec<LaneLoss>,
     /// "datagrams", or "buffers" with GRO, where a dropped train counts as one.
     pub kernel_unit: String,
-    /// No empty batch was at hand.
     pub no_batch: u64,
-    /// GRO trains that could not be split.
     pub unsplit: u64,
-    /// The channel to the consumer was full.
     pub queue_full: u64,
     pub corrupted: u64,
     /// What of the loss is in none of these layers: lost before the socket (sender, network, interface, backlog), or
@@ -233,18 +195,16 @@ pub struct LossByLayer {
     pub after_the_end: Option<u64>,
 }
 
-/// What one lane lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct LaneLoss {
+pub(super) struct LaneLoss {
     pub lane: usize,
     pub cpu: Option<usize>,
     /// What the kernel dropped at its socket; null where it does not say.
     pub dropped: Option<u64>,
 }
 
-/// The whole run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RecvReport {
+pub(super) struct RecvReport {
     /// From being ready to the end.
     pub seconds: f64,
     #[serde(flatten)]
@@ -253,7 +213,6 @@ pub struct RecvReport {
     pub lost: u64,
     /// `lost` of `lost` + `received`.
     pub loss_percent: f64,
-    /// How many were said to be expected.
     pub expected: Option<u64>,
     /// From the sender's call to the kernel.
     pub network: Option<Percentiles>,
@@ -263,7 +222,6 @@ pub struct RecvReport {
     pub one_way: Option<Percentiles>,
     pub arrivals: ArrivalSummary,
     pub layers: LossByLayer,
-    /// How many flows were seen.
     pub flow_count: usize,
     /// How many sequences of each are told apart, and the memory that this takes.
     pub flow_window: u64,

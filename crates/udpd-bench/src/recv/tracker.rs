@@ -31,10 +31,9 @@ const SAME_CLOCK_NS: u64 = 1_000_000;
 /// What was counted in an interval. Every datagram is in exactly one of `received`, `duplicated`, `late`, `untracked`,
 /// `corrupted` and `foreign`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct TrackerCounts {
+pub(super) struct TrackerCounts {
     /// All datagrams that the sink was given.
     pub arrived: u64,
-    /// Their payload bytes.
     pub bytes: u64,
     /// The first of each sequence, and those too short to have one.
     pub received: u64,
@@ -49,7 +48,6 @@ pub struct TrackerCounts {
     pub untracked: u64,
     /// Damaged on the way; which one it was cannot be told, so it is among the lost as well.
     pub corrupted: u64,
-    /// Not sent by `udpd bench send`.
     pub foreign: u64,
     /// Longer than `max_length`: only the head was checked.
     pub truncated: u64,
@@ -58,7 +56,7 @@ pub struct TrackerCounts {
 }
 
 impl TrackerCounts {
-    pub fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         let Self {
             arrived,
             bytes,
@@ -88,20 +86,19 @@ impl TrackerCounts {
     }
 }
 
-/// What is counted between two reports.
 #[derive(Debug, Clone, Default)]
-pub struct Interval {
+pub(super) struct Interval {
     pub counts: TrackerCounts,
     pub latencies: Latencies,
 }
 
 impl Interval {
-    pub fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         self.counts.add(&other.counts);
         self.latencies.add(&other.latencies);
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.counts = TrackerCounts::default();
         self.latencies.clear();
     }
@@ -109,7 +106,7 @@ impl Interval {
 
 /// What is known of all that has arrived. Everything it will ever need is allocated when it is made.
 #[derive(Debug)]
-pub struct DatagramTracker {
+pub(super) struct DatagramTracker {
     flows: FlowTable,
     interval: Interval,
     timeline: Timeline,
@@ -118,7 +115,7 @@ pub struct DatagramTracker {
 
 impl DatagramTracker {
     /// Room for `flows_max` flows and a timeline of `kept_ms`.
-    pub fn new(flows_max: usize, kept_ms: u64) -> Self {
+    pub(super) fn new(flows_max: usize, kept_ms: u64) -> Self {
         Self {
             flows: FlowTable::new(flows_max),
             interval: Interval::default(),
@@ -127,15 +124,15 @@ impl DatagramTracker {
         }
     }
 
-    /// Takes account of a batch that a consumer has in its hands at `now_ns` on CLOCK_REALTIME.
-    pub fn take(&mut self, batch: &LaneLoad, now_ns: u64) {
+    /// Counts a batch that a consumer holds at `now_ns` on CLOCK_REALTIME.
+    pub(super) fn take(&mut self, batch: &LaneLoad, now_ns: u64) {
         for datagram in batch.datagrams() {
             self.take_one(datagram.payload(), datagram.length(), datagram.arrival_since_epoch(), now_ns);
         }
     }
 
-    /// Takes account of one datagram that was `length` bytes on the wire. `arrival` is the kernel's time.
-    pub fn take_one(&mut self, payload: &[u8], length: usize, arrival: Option<Duration>, now_ns: u64) {
+    /// Counts one datagram that was `length` bytes on the wire. `arrival` is the kernel's time.
+    pub(super) fn take_one(&mut self, payload: &[u8], length: usize, arrival: Option<Duration>, now_ns: u64) {
         let arrival_ns = arrival.and_then(|arrival| u64::try_from(arrival.as_nanos()).ok());
         self.timeline.record(arrival_ns.unwrap_or(now_ns));
         let counts = &mut self.interval.counts;
@@ -179,37 +176,37 @@ impl DatagramTracker {
         }
     }
 
-    /// Puts an empty interval in the place of the one that was being filled, and takes note of the clocks' distance.
-    pub fn change_interval(&mut self, other: &mut Interval, offset_ns: i64) {
+    /// Swaps the current interval for an empty one, and notes the distance of the clocks.
+    pub(super) fn change_interval(&mut self, other: &mut Interval, offset_ns: i64) {
         std::mem::swap(&mut self.interval, other);
         self.offset_ns = offset_ns;
     }
 
     /// What was counted since the interval was changed.
-    pub fn counts(&self) -> &TrackerCounts {
+    pub(super) fn counts(&self) -> &TrackerCounts {
         &self.interval.counts
     }
 
-    pub fn flows(&self) -> &FlowTable {
+    pub(super) fn flows(&self) -> &FlowTable {
         &self.flows
     }
 
-    pub fn timeline(&self) -> &Timeline {
+    pub(super) fn timeline(&self) -> &Timeline {
         &self.timeline
     }
 }
 
-/// A tracker in the hands of a consumer and of a reporter.
+/// A tracker that a consumer and a reporter share.
 #[derive(Debug, Clone)]
-pub struct SharedTracker(Arc<Mutex<DatagramTracker>>);
+pub(super) struct SharedTracker(Arc<Mutex<DatagramTracker>>);
 
 impl SharedTracker {
-    pub fn new(tracker: DatagramTracker) -> Self {
+    pub(super) fn new(tracker: DatagramTracker) -> Self {
         Self(Arc::new(Mutex::new(tracker)))
     }
 
     /// For a moment: the consumer waits meanwhile.
-    pub fn lock(&self) -> MutexGuard<'_, DatagramTracker> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, DatagramTracker> {
         // Counts that a panic has left behind are still counts; the panic itself ends the run.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -217,7 +214,7 @@ impl SharedTracker {
 
 /// The sink that feeds a tracker. No configuration file can name it.
 #[derive(Debug)]
-pub struct TrackerSink {
+pub(super) struct TrackerSink {
     pub tracker: SharedTracker,
 }
 
@@ -234,9 +231,8 @@ const MAX_NS: u64 = 60_000_000_000;
 /// The percentiles that are reported.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.99, 0.999, 0.9999];
 
-/// One kind of latency.
 #[derive(Debug, Clone)]
-pub struct Latency {
+pub(super) struct Latency {
     histogram: Histogram<u64>,
     behind: u64,
 }
@@ -249,9 +245,8 @@ impl Default for Latency {
     }
 }
 
-/// What a report says of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Percentiles {
+pub(super) struct Percentiles {
     pub count: u64,
     /// Datagrams that seemed to end before they began: two clocks that differ.
     pub behind: u64,
@@ -260,32 +255,31 @@ pub struct Percentiles {
     pub p99_us: f64,
     pub p99_9_us: f64,
     pub p99_99_us: f64,
-    /// The longest.
     pub max_us: f64,
 }
 
 impl Latency {
     /// From one moment to another, both on CLOCK_REALTIME.
-    pub fn record(&mut self, from_ns: u64, to_ns: u64) {
+    pub(super) fn record(&mut self, from_ns: u64, to_ns: u64) {
         match to_ns.checked_sub(from_ns) {
             Some(took) => self.histogram.saturating_record(took),
             None => self.behind += 1,
         }
     }
 
-    pub fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         // Both have the same bounds, so nothing can fail to fit.
         let _ = self.histogram.add(&other.histogram);
         self.behind += other.behind;
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.histogram.reset();
         self.behind = 0;
     }
 
     /// The percentiles; `None` when nothing was timed.
-    pub fn percentiles(&self) -> Option<Percentiles> {
+    pub(super) fn percentiles(&self) -> Option<Percentiles> {
         if self.histogram.is_empty() && self.behind == 0 {
             return None;
         }
@@ -298,9 +292,8 @@ impl Latency {
     }
 }
 
-/// All kinds.
 #[derive(Debug, Clone, Default)]
-pub struct Latencies {
+pub(super) struct Latencies {
     /// From the sender's call to the kernel's time of arrival.
     pub network: Latency,
     pub residence: Latency,
@@ -309,13 +302,13 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    pub fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         self.network.add(&other.network);
         self.residence.add(&other.residence);
         self.one_way.add(&other.one_way);
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.network.clear();
         self.residence.clear();
         self.one_way.clear();
@@ -330,19 +323,17 @@ pub(super) const KEPT_MS_MAX: u64 = 3_600_000;
 
 /// Counts of arrivals by millisecond.
 #[derive(Debug, Clone)]
-pub struct Timeline {
+pub(super) struct Timeline {
     begin_ms: Option<u64>,
     counts: Vec<u32>,
     outside: u64,
 }
 
-/// What the timeline comes to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct ArrivalSummary {
+pub(super) struct ArrivalSummary {
     /// Milliseconds from the first arrival to the last, both included.
     pub milliseconds: u64,
     pub mean: f64,
-    /// The most in a millisecond.
     pub peak_1ms: u64,
     /// The most in ten milliseconds, counted from the first.
     pub peak_10ms: u64,
@@ -354,11 +345,9 @@ pub struct ArrivalSummary {
     pub histogram: Vec<HistogramBar>,
 }
 
-/// A bar of the histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct HistogramBar {
+pub(super) struct HistogramBar {
     pub from: u64,
-    /// The most.
     pub to: u64,
     /// How many milliseconds had as many.
     pub milliseconds: u64,
@@ -366,13 +355,13 @@ pub struct HistogramBar {
 
 impl Timeline {
     /// Room for `kept_ms`, an hour at most.
-    pub fn new(kept_ms: u64) -> Self {
+    pub(super) fn new(kept_ms: u64) -> Self {
         let length = LEAD_MS + kept_ms.min(KEPT_MS_MAX);
         Self { begin_ms: None, counts: vec![0; usize::try_from(length).unwrap_or(0)], outside: 0 }
     }
 
     /// One arrival, at a time on any clock that does not go back by more than a second.
-    pub fn record(&mut self, arrival_ns: u64) {
+    pub(super) fn record(&mut self, arrival_ns: u64) {
         let arrival_ms = arrival_ns / 1_000_000;
         let begin_ms = *self.begin_ms.get_or_insert(arrival_ms.saturating_sub(LEAD_MS));
         let place = arrival_ms.checked_sub(begin_ms).and_then(|place| usize::try_from(place).ok());
@@ -383,13 +372,13 @@ impl Timeline {
     }
 
     /// The counts from the first millisecond with an arrival to the last.
-    pub fn counts(&self) -> &[u32] {
+    pub(super) fn counts(&self) -> &[u32] {
         let first = self.counts.iter().position(|count| *count > 0);
         let last = self.counts.iter().rposition(|count| *count > 0);
         first.zip(last).map_or(&[], |(first, last)| &self.counts[first..=last])
     }
 
-    pub fn arrivals(&self) -> ArrivalSummary {
+    pub(super) fn arrivals(&self) -> ArrivalSummary {
         let counts = self.counts();
         let peak = |width: usize| counts.chunks(width).map(|part| part.iter().map(|&one| u64::from(one)).sum()).max();
         let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();

@@ -25,7 +25,6 @@ use udpd_base::text::units;
 /// How long to send by default, so that a sender that was forgotten does not flood a host for a night.
 const UNASKED: Duration = Duration::from_secs(60);
 
-/// The options of `udpd bench send`.
 #[derive(Debug, clap::Args)]
 pub struct SendArguments {
     /// Where to send; a name is looked up once
@@ -84,7 +83,6 @@ pub struct SendArguments {
     json: bool,
 }
 
-/// What is asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SendRequest {
     Datagrams(SendLoad),

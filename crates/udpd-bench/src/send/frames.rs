@@ -19,19 +19,16 @@ use framegen::{
     FLOWS_MAX, FRAME_BYTES_MAX, FrameSpec, LiveError, LiveFrames, LiveSent, LiveStep, Mix, PacketFrames, SizeOrder,
     TIMED_BYTES,
 };
-use hdrhistogram::Histogram;
 use ipnet::IpNet;
 use nix::errno::Errno;
-use nix::sys::prctl;
 
 use super::link::{self, LinkInfo, Mac};
 use super::load::SendLoad;
 use super::report::{InterfaceSent, SendSecond, SenderReport};
-use super::run::{Body, CATCH_UP, Done, LATENESS_MAX_NS, OFFSET_EVERY_NS, Progress, drive, random_run};
-use crate::clock::{self, Monotonic, PacingClock};
+use super::run::{Done, PacedThread, SenderCounters, SenderThreads};
 use crate::output::usage;
-use crate::pacer::{Pacer, Rate, Schedule, SendAmount};
-use crate::payload;
+use crate::pacer::{Rate, SendAmount};
+use crate::payload::{self, SendTime};
 use crate::sizes::Sizes;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::text::advice::ValueAdvice;
@@ -43,12 +40,11 @@ const FLOWS_PER_ADDRESS: usize = 32_768;
 const BENCHMARK_V4: &str = "198.18.0.0/15";
 const BENCHMARK_V6: &str = "2001:2::/48";
 
-/// Where many flows seem to come from.
+/// The source networks of many flows.
 pub(crate) fn benchmark_networks() -> impl Iterator<Item = IpNet> {
     [BENCHMARK_V4, BENCHMARK_V6].into_iter().filter_map(|network| network.parse().ok())
 }
 
-/// Who sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum SendEngine {
     /// A socket for each flow
@@ -59,25 +55,28 @@ pub enum SendEngine {
     Packet,
 }
 
-/// What is to be sent as frames.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrameLoad {
-    /// Destination, rate, end, sizes and flows.
     pub load: SendLoad,
     pub engine: SendEngine,
     pub interface: String,
     /// The hardware address of the next hop; `None`: the neighbour table knows it.
     pub mac: Option<[u8; 6]>,
     pub mix: Mix,
-    /// Where they seem to come from; `None`: this host, or a network for benchmarks when it has too few addresses.
+    /// The source network; `None`: this host, or a network for benchmarks when it has too few addresses.
     pub sources: Option<IpNet>,
     pub checksum: bool,
-    /// Whether the interface may be one with a default route.
     pub despite_default_route: bool,
 }
 
 impl FrameLoad {
-    /// Whether this can be done at all, as far as that can be said without looking.
+    /// Frames with checksums of flows in even shares, from this host to the next hop.
+    pub(crate) fn new(load: SendLoad, engine: SendEngine, interface: impl Into<String>) -> Self {
+        let (interface, mix) = (interface.into(), Mix::Uniform);
+        Self { load, engine, interface, mac: None, mix, sources: None, checksum: true, despite_default_route: false }
+    }
+
+    /// Refuses what is impossible on any interface.
     pub fn check(&self) -> Result<(), Failure> {
         let SendLoad { to, rate, amount, flows, threads, gso, .. } = &self.load;
         let refuse = |option: &str, what: String, cure: &str| Err(usage(option, &ValueAdvice::new(what, cure)));
@@ -268,38 +267,24 @@ const SETTLE_TRIES: u32 = 50;
 const SETTLE_REST: Duration = Duration::from_millis(4);
 
 /// Sends the load until it is done or `stop` is raised, and tells `each_second` what was sent in each.
-pub fn run_frames(
+pub(crate) fn run_frames(
     task: &FrameLoad,
     stop: &Arc<AtomicBool>,
     each_second: &mut dyn FnMut(&SendSecond),
 ) -> Result<SenderReport, Failure> {
     task.check()?;
     let load = &task.load;
-    let run = load.run.unwrap_or_else(|| random_run(clock::realtime_ns(), std::process::id()));
+    let threads = SenderThreads::new(load, stop);
     let (index, link) = find(&task.interface)?;
-    let spec = task.spec(run, &link)?;
+    let spec = task.spec(threads.run, &link)?;
     let frames = Frames::new(task, index, &spec)?;
-    let schedule = Schedule::new(load.rate, load.amount, load.unit() as u64);
-    let progress: Arc<[Progress]> = Arc::new([Progress::default()]);
-    let end = Arc::new(AtomicBool::new(false));
-    let sender = Sender {
-        frames,
-        interface: task.interface.clone(),
-        pacer: Pacer::new(schedule, 0, 1),
-        progress: Arc::clone(&progress),
-        stop: [Arc::clone(stop), Arc::clone(&end)],
-        core: load.cpus.first().copied(),
-        limit_ns: limit_ns(load.rate, load.amount),
-        lateness: (load.rate != Rate::Max).then(|| Histogram::new_with_bounds(1, LATENESS_MAX_NS, 3).ok()).flatten(),
-        repeated: BTreeMap::new(),
-        offered: 0,
-        taken: 0,
-        bytes: 0,
-    };
-    let has_long_calls = matches!(&sender.frames, Frames::Live(frames) if !frames.has_short_calls());
+    let has_long_calls = matches!(&frames, Frames::Live(frames) if !frames.has_short_calls());
+    let interface = task.interface.clone();
+    let repeated = BTreeMap::new();
+    let sender = FrameSender { frames, interface, repeated, offset_ns: None, offered: 0, taken: 0, bytes: 0 };
     let before = link::sent_by(&task.interface);
-    let body: Body = Box::new(move |start_ns| sender.run(start_ns));
-    let mut report = drive(run, schedule, vec![body], &progress, &end, each_second)?;
+    let thread = threads.thread(0);
+    let mut report = threads.run(vec![Box::new(move |start_ns| sender.run(thread, start_ns))], each_second)?;
     report.long_calls = has_long_calls;
     report.interface = before.and_then(|before| settled(&task.interface, before, report.sent));
     Ok(report)
@@ -314,17 +299,7 @@ fn find(interface: &str) -> Result<(u32, LinkInfo), Failure> {
     Ok((index, link))
 }
 
-fn limit_ns(rate: Rate, amount: SendAmount) -> u64 {
-    match amount {
-        SendAmount::Seconds(duration) => {
-            let grace = if rate == Rate::Max { Duration::ZERO } else { CATCH_UP };
-            u64::try_from((duration + grace).as_nanos()).unwrap_or(u64::MAX)
-        }
-        SendAmount::Count(_) | SendAmount::UntilStopped => u64::MAX,
-    }
-}
-
-/// What the interface itself has counted. A virtual cable counts what its other end has taken up, a moment later.
+/// The interface's own counters. A virtual cable counts what its other end has received, a moment later.
 fn settled(interface: &str, before: link::InterfaceCounters, sent: u64) -> Option<InterfaceSent> {
     let mut tries = 0;
     loop {
@@ -343,7 +318,6 @@ fn settled(interface: &str, before: link::InterfaceCounters, sent: u64) -> Optio
     }
 }
 
-/// Who makes and sends the frames.
 enum Frames {
     Live(Box<LiveFrames>),
     Packet(Box<PacketFrames>),
@@ -432,82 +406,41 @@ fn no_packets(error: &std::io::Error) -> Failure {
     Failure::new(code, format!("--engine packet: cannot make a packet socket: {error}; {cure}"))
 }
 
-/// Everything the thread owns.
-struct Sender {
+struct FrameSender {
     frames: Frames,
     interface: String,
-    pacer: Pacer,
-    progress: Arc<[Progress]>,
-    stop: [Arc<AtomicBool>; 2],
-    core: Option<usize>,
-    limit_ns: u64,
-    lateness: Option<Histogram<u64>>,
+    /// The distance of the clocks that frames say.
+    offset_ns: Option<i64>,
     repeated: BTreeMap<i32, u64>,
     offered: u64,
     taken: u64,
     bytes: u64,
 }
 
-impl Sender {
-    fn run(mut self, start_ns: u64) -> Result<Done, Failure> {
-        let deadline_ns = start_ns.saturating_add(self.limit_ns);
-        if let Some(core) = self.core {
-            steer::pin_current_thread(core).map_err(|error| {
-                Failure::new(ExitCode::Usage, format!("--cpu: {error}; write cores that this process may use"))
-            })?;
-        }
-        // Without it the kernel may let a sleeper lie 50 us longer, to wake several at once. It is a wish, not a need.
-        let _ = prctl::set_timerslack(1);
-        let cpu_before_ns = clock::thread_cpu_ns();
-        let mut offset_due_ns = 0;
-        while !self.stop.iter().any(|stop| stop.load(Ordering::Relaxed)) {
-            let now_ns = Monotonic.now_ns();
-            if now_ns >= deadline_ns {
-                break;
-            }
-            if now_ns >= offset_due_ns {
-                let set = self.frames.set_clock_offset(clock::realtime_offset_ns());
-                set.map_err(|error| lost_the_program(&error))?;
-                offset_due_ns = now_ns + OFFSET_EVERY_NS;
-            }
-            let elapsed_ns = now_ns.saturating_sub(start_ns);
+impl FrameSender {
+    fn run(mut self, thread: PacedThread, start_ns: u64) -> Result<Done, Failure> {
+        let done = thread.run(start_ns, |thread, due| {
             let most = if self.taken == 0 { FIRST_CALL } else { self.frames.per_call() };
-            let owed = self.pacer.owed(elapsed_ns).min(most);
-            if owed == 0 {
-                let Some(due_ns) = self.pacer.next_due_ns() else { break };
-                Monotonic.approach(start_ns.saturating_add(due_ns).min(deadline_ns));
-                continue;
-            }
-            if let (Some(lateness), Some(due_ns)) = (&mut self.lateness, self.pacer.next_due_ns()) {
-                lateness.saturating_record(elapsed_ns.saturating_sub(due_ns));
-            }
-            self.send(owed as u32, now_ns)?;
-        }
-        Ok(Done {
-            ended_ns: Monotonic.now_ns(),
-            cpu_ns: clock::thread_cpu_ns() - cpu_before_ns,
-            flows: Vec::new(),
-            refused: self.refused()?,
-            repeated: self.repeated,
-            answers: BTreeMap::new(),
-            lateness: self.lateness,
-            segmentation_refused: false,
-        })
+            self.send(thread.counters(), due.datagrams.min(most) as u32, due.time)
+        })?;
+        Ok(Done { refused: self.refused()?, repeated: self.repeated, ..done })
     }
 
-    fn send(&mut self, count: u32, now_ns: u64) -> Result<(), Failure> {
-        let LiveSent { offered, taken, bytes, error, .. } =
-            self.frames.send(count, now_ns).map_err(|error| lost_the_program(&error))?;
-        self.offered += offered;
-        self.taken += taken;
-        self.bytes += bytes;
-        self.pacer.advance(offered);
-        let counters = &self.progress[0];
+    fn send(&mut self, counters: &SenderCounters, count: u32, time: SendTime) -> Result<u64, Failure> {
+        let lost = |error| lost_the_program(&error);
+        if self.offset_ns != Some(time.realtime_offset_ns) {
+            self.frames.set_clock_offset(time.realtime_offset_ns).map_err(lost)?;
+            self.offset_ns = Some(time.realtime_offset_ns);
+        }
+        let sent = self.frames.send(count, time.monotonic_ns).map_err(lost)?;
+        self.offered += sent.offered;
+        self.taken += sent.taken;
+        self.bytes += sent.bytes;
         counters.sent.store(self.taken, Ordering::Relaxed);
         counters.refused.store(self.offered - self.taken, Ordering::Relaxed);
         counters.calls.fetch_add(1, Ordering::Relaxed);
         counters.bytes.store(self.bytes, Ordering::Relaxed);
-        if let Some(error) = error {
+        if let Some(error) = sent.error {
             let errno = error.raw_os_error().unwrap_or(0);
             match Errno::from_raw(errno) {
                 Errno::ENOMEM => std::thread::sleep(MEMORY_REST),
@@ -517,10 +450,10 @@ impl Sender {
             }
             *self.repeated.entry(errno).or_default() += 1;
         }
-        if self.taken == 0 && offered > 0 {
-            return self.say_why_nothing_leaves();
+        if self.taken == 0 && sent.offered > 0 {
+            self.say_why_nothing_leaves()?;
         }
-        Ok(())
+        Ok(sent.offered)
     }
 
     /// An interface that takes nothing at all has a reason that does not go away.
@@ -560,7 +493,7 @@ impl Sender {
     }
 }
 
-/// The kernel does not answer about its own program any more.
+/// The kernel no longer answers about its own program.
 fn lost_the_program(error: &std::io::Error) -> Failure {
     Failure::new(ExitCode::Failure, format!("cannot go on sending frames: {error}"))
 }
@@ -572,16 +505,8 @@ mod tests {
 
     fn frame_load(to: &str, flows: usize) -> FrameLoad {
         let to = to.parse().expect("an address");
-        FrameLoad {
-            load: SendLoad { flows, ..SendLoad::new(to, Rate::Max, SendAmount::Count(1)) },
-            engine: SendEngine::Xdp,
-            interface: "card0".to_owned(),
-            mac: None,
-            mix: Mix::Uniform,
-            sources: None,
-            checksum: true,
-            despite_default_route: false,
-        }
+        let load = SendLoad { flows, ..SendLoad::new(to, Rate::Max, SendAmount::Count(1)) };
+        FrameLoad::new(load, SendEngine::Xdp, "card0")
     }
 
     fn link() -> LinkInfo {

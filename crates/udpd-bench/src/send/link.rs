@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use netlink::{Attributes, NetlinkProtocol, NetlinkRequest, NetlinkSocket, field};
 use nix::libc;
 
-/// Where the addresses begin that hosts of the world have.
+/// The first address that global hosts have.
 const GLOBAL_V6: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0);
 
 /// An address of a network card.
@@ -36,7 +36,6 @@ pub(super) struct LinkRoute {
 }
 
 impl LinkInfo {
-    /// Asks for the interface of this index.
     pub(crate) fn read(index: u32) -> netlink::Result<Self> {
         let mut link = Self { index, ..Self::default() };
         let mut socket = NetlinkSocket::open(NetlinkProtocol::Route)?;
@@ -64,7 +63,7 @@ impl LinkInfo {
         self.routes.iter().any(|route| route.to.is_none()) || IpNet::aggregate(&named).into_iter().any(is_most)
     }
 
-    /// Who takes what goes to `to` by this interface: the destination itself, or a gateway.
+    /// The next hop to `to` by this interface: the destination itself, or a gateway.
     pub(super) fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
         let length = |route: &&LinkRoute| route.to.map_or(0, |to| to.prefix_len());
         let leads = |route: &&LinkRoute| match route.to {

@@ -11,18 +11,16 @@ use crate::sizes::Sizes;
 use udpd_base::exit::{ExitCode, Failure};
 
 /// Messages in one call at the highest rate, and the most of what a smooth sender owes.
-pub const MESSAGES_PER_CALL: usize = 64;
+pub(super) const MESSAGES_PER_CALL: usize = 64;
 
 /// The most messages of a burst that go in one call.
 const MESSAGES_PER_CALL_MAX: usize = 1024;
 
 /// Flows are numbered in 16 bits.
-pub const FLOWS_MAX: usize = 1 << 16;
+pub(super) const FLOWS_MAX: usize = 1 << 16;
 
-/// The most sender threads.
 const THREADS_MAX: usize = 256;
 
-/// What is to be sent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SendLoad {
     pub to: SocketAddr,
@@ -35,7 +33,6 @@ pub struct SendLoad {
     pub sources: Vec<IpAddr>,
     /// Datagrams in a UDP_SEGMENT train.
     pub gso: Option<NonZeroUsize>,
-    /// How many threads share the flows and the rate.
     pub threads: usize,
     /// Datagrams that are sent together; `None`: each when it is due.
     pub burst: Option<NonZeroUsize>,
@@ -63,7 +60,7 @@ impl SendLoad {
         }
     }
 
-    /// Whether this can be done at all; a run asks it first.
+    /// Refuses what is impossible; a run calls it first.
     pub fn check(&self) -> Result<(), Failure> {
         let Self { flows, threads, sizes, .. } = self;
         let refuse = |text: String| Err(Failure::new(ExitCode::Usage, text));

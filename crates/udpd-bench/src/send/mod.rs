@@ -8,11 +8,8 @@ mod report;
 mod run;
 
 pub use command::{SendArguments, execute};
-pub use frames::run_frames;
-pub use frames::{FrameLoad, SendEngine};
-pub(super) use frames::{benchmark_networks, parse_mix};
+pub(super) use frames::{FrameLoad, SendEngine, benchmark_networks, parse_mix, run_frames};
 pub(super) use link::{LinkInfo, Mac};
-pub use load::{FLOWS_MAX, MESSAGES_PER_CALL, SendLoad};
-pub use report::{InterfaceSent, Lateness, SendSecond, SenderReport};
-pub use run::FlowSent;
-pub use run::run;
+pub(super) use load::SendLoad;
+pub(super) use report::{SendSecond, SenderReport};
+pub(super) use run::run;

@@ -15,10 +15,8 @@ use crate::pacer::Schedule;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What was sent in one second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SendSecond {
-    /// Its number, from 1.
+pub(crate) struct SendSecond {
     pub second: u64,
     /// How long it really was; the last one is as long as it lasted.
     pub seconds: f64,
@@ -37,17 +35,14 @@ impl FlowSent {
 
 /// How long after its moment a datagram went out.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Lateness {
-    /// Half of the calls were no later.
+pub(crate) struct Lateness {
     pub p50_us: f64,
-    /// 99 of 100.
     pub p99_us: f64,
     pub max_us: f64,
 }
 
-/// The whole run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SenderReport {
+pub(crate) struct SenderReport {
     pub run: u16,
     /// From the start to the end of the last thread.
     pub seconds: f64,
@@ -66,7 +61,6 @@ pub struct SenderReport {
     pub rate: f64,
     /// By how much what was sent differs from what the rate asked for; null at the highest rate.
     pub pacing_error_percent: Option<f64>,
-    /// How late calls were; null at the highest rate.
     pub lateness: Option<Lateness>,
     /// CPU time of the sender threads.
     pub cpu_seconds: f64,
@@ -83,7 +77,7 @@ pub struct SenderReport {
 
 /// By the interface's own counters, during the run, packets of other programs included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct InterfaceSent {
+pub(crate) struct InterfaceSent {
     pub name: String,
     pub packets: u64,
     pub errors: u64,
@@ -121,7 +115,6 @@ impl<'a> Sampler<'a> {
         Duration::from_nanos(due_ns.saturating_sub(Monotonic.now_ns()))
     }
 
-    /// What was sent since the last sample.
     pub(super) fn sample(&mut self) -> &SendSecond {
         self.sample_at(Monotonic.now_ns())
     }

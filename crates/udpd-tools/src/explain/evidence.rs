@@ -10,12 +10,10 @@ use hostloss::Loss;
 
 use super::finding::quote;
 
-/// A host between two moments.
+/// What was seen of a host between two readings.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Evidence {
-    /// How long it was watched.
+pub(super) struct Evidence {
     pub seconds: f64,
-    /// The port that was asked about.
     pub asked_port: Option<u16>,
     /// The configuration that was named, so that commands name it as well.
     pub config_path: Option<String>,
@@ -31,17 +29,15 @@ pub struct Evidence {
     pub ports: Vec<Port>,
     /// Who listens on the port that was asked for in another network namespace.
     pub elsewhere: Vec<Elsewhere>,
-    /// What the running daemon says of itself.
     pub listeners: Vec<ListenerEvidence>,
     /// Drops with the name that the kernel gives their reason, where the tracepoints could be read.
     pub reasons: Vec<NamedDrops>,
-    /// What could not be seen, and why: one sentence each.
+    /// What could not be read, and why: one sentence each.
     pub unseen: Vec<String>,
 }
 
-/// One network interface.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct InterfaceEvidence {
+pub(super) struct InterfaceEvidence {
     pub name: String,
     pub driver: String,
     pub packets: Option<u64>,
@@ -63,17 +59,15 @@ pub struct InterfaceEvidence {
     pub rp_filter: Option<u8>,
 }
 
-/// Something that is not as the steering plan wants it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PlanDrift {
+pub(super) struct PlanDrift {
     pub what: String,
-    /// It decides how much the ring holds, or how long packets lie in it.
+    /// It decides how much the ring holds, or how long packets wait in it.
     pub is_of_the_ring: bool,
 }
 
-/// One core.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct CoreEvidence {
+pub(super) struct CoreEvidence {
     /// Packets it took from interfaces or from another core.
     pub processed: Option<u64>,
     pub backlog_dropped: Option<u64>,
@@ -87,7 +81,7 @@ pub struct CoreEvidence {
 
 /// The counters of the network stack of this network namespace.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Stack {
+pub(super) struct Stack {
     /// UDP over IPv4 and IPv6 together.
     pub received: Option<u64>,
     pub no_ports: Option<u64>,
@@ -102,15 +96,14 @@ pub struct Stack {
     pub conntrack_dropped: Option<u64>,
 }
 
-/// Settings and fill levels.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct KernelSettings {
+pub(super) struct KernelSettings {
     pub rmem_max: Option<u64>,
     pub rmem_default: Option<u64>,
     pub page_bytes: u64,
     /// In pages: below the first nothing is done, above the third nothing is given.
     pub udp_mem_pages: Option<[u64; 3]>,
-    /// The most that all UDP sockets had at a look.
+    /// The most that all UDP sockets had at any look.
     pub udp_pages_max: Option<u64>,
     pub backlog_max: Option<u64>,
     pub conntrack_max: Option<u64>,
@@ -126,36 +119,35 @@ pub struct KernelSettings {
 
 /// The sockets on one port, and who reads them.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Port {
+pub(super) struct Port {
     pub port: u16,
     pub sockets: Vec<SocketEvidence>,
     pub reader: Option<ReaderEvidence>,
 }
 
 impl Port {
-    pub fn dropped(&self) -> u64 {
+    pub(super) fn dropped(&self) -> u64 {
         self.sockets.iter().map(|socket| socket.dropped).sum()
     }
 
-    /// The socket that dropped the most.
-    pub fn worst(&self) -> Option<&SocketEvidence> {
+    pub(super) fn worst(&self) -> Option<&SocketEvidence> {
         self.sockets.iter().max_by_key(|socket| socket.dropped)
     }
 
     /// The sockets among which the kernel spreads what comes to this one's address: those of other addresses with the
     /// same port are no help to it.
-    pub fn beside<'a>(&'a self, socket: &'a SocketEvidence) -> impl Iterator<Item = &'a SocketEvidence> {
+    pub(super) fn beside<'a>(&'a self, socket: &'a SocketEvidence) -> impl Iterator<Item = &'a SocketEvidence> {
         self.sockets.iter().filter(|other| other.address == socket.address)
     }
 
-    /// How many share what the worst one gets.
-    pub fn sharing(&self) -> usize {
+    /// How many sockets share what the worst one gets.
+    pub(super) fn sharing(&self) -> usize {
         self.worst().map_or(1, |worst| self.beside(worst).count())
     }
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct SocketEvidence {
+pub(super) struct SocketEvidence {
     pub address: String,
     pub dropped: u64,
     /// The most that it dropped between two looks.
@@ -168,7 +160,7 @@ pub struct SocketEvidence {
 
 /// The process that reads the sockets of a port.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct ReaderEvidence {
+pub(super) struct ReaderEvidence {
     pub pid: u32,
     pub command: String,
     /// The cores that its busiest receiving thread may run on.
@@ -183,25 +175,23 @@ pub struct ReaderEvidence {
 
 /// What a control group kept from a process.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Throttled {
-    /// Of the periods in which it is given time, those in which that was used up.
+pub(super) struct Throttled {
+    /// The share of its periods in which its time was used up.
     pub share: f64,
     /// What lifts the limit.
     pub command: String,
-    /// The limit, in cores.
     pub cores: Option<f64>,
 }
 
 /// A socket that is bound to the port in another network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Elsewhere {
+pub(super) struct Elsewhere {
     pub pid: u32,
     pub command: String,
 }
 
-/// A listener of the running daemon.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct ListenerEvidence {
+pub(super) struct ListenerEvidence {
     pub name: String,
     pub ports: Vec<u16>,
     pub arrived: Option<u64>,
@@ -210,7 +200,7 @@ pub struct ListenerEvidence {
     pub kernel_dropped_unit: String,
     /// What a filter in the kernel has denied for it, which the kernel counts as drops of its sockets.
     pub denied_in_kernel: u64,
-    /// What it dropped itself and was not asked to, with the ledger's words for it.
+    /// What it dropped itself without being configured to, with the ledger's words for it.
     pub dropped: Vec<Dropped>,
     pub lanes: Vec<LaneEvidence>,
     pub sinks: Vec<SinkEvidence>,
@@ -225,7 +215,7 @@ pub struct ListenerEvidence {
 
 /// A drop that the daemon counts itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dropped {
+pub(super) struct Dropped {
     pub reason: &'static str,
     pub help: &'static str,
     pub cure: &'static str,
@@ -233,7 +223,7 @@ pub struct Dropped {
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct LaneEvidence {
+pub(super) struct LaneEvidence {
     pub lane: usize,
     pub arrived: Option<u64>,
     pub dropped: Option<u64>,
@@ -241,21 +231,20 @@ pub struct LaneEvidence {
     pub senders: Option<usize>,
     /// The busiest of them, and its part of what the lane received.
     pub busiest: Option<(IpAddr, f64)>,
-    /// What it has instead of a socket, with `engine = "af_xdp"`.
+    /// Instead of a socket, with `engine = "af_xdp"`.
     pub queue: Option<QueueEvidence>,
 }
 
 /// A receive queue past the kernel's stack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct QueueEvidence {
+pub(super) struct QueueEvidence {
     pub interface: String,
     pub number: usize,
-    /// How many frames may wait.
     pub frames: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct SinkEvidence {
+pub(super) struct SinkEvidence {
     pub name: String,
     pub offered: u64,
     pub delivered: u64,
@@ -263,32 +252,31 @@ pub struct SinkEvidence {
     pub sink_error: u64,
     /// The bytes that may wait for it.
     pub queue_bytes: u64,
-    /// It holds up the receivers instead of dropping; `None` where the configuration was not read.
+    /// It blocks the receivers instead of dropping; `None` where the configuration was not read.
     pub blocks: Option<bool>,
 }
 
 /// What the sequence numbers of senders say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UpstreamEvidence {
+pub(super) struct UpstreamEvidence {
     pub missing: Option<u64>,
     pub unit: String,
 }
 
-/// A reason by the kernel's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamedDrops {
+pub(super) struct NamedDrops {
     pub name: String,
     pub port: Option<u16>,
     pub count: u64,
 }
 
 impl Evidence {
-    pub fn listener_on(&self, port: u16) -> Option<&ListenerEvidence> {
+    pub(super) fn listener_on(&self, port: u16) -> Option<&ListenerEvidence> {
         self.listeners.iter().find(|listener| listener.ports.contains(&port))
     }
 
-    /// The command that puts the cards as they are planned, all of them or one.
-    pub fn steer_apply(&self, interface: Option<&str>) -> String {
+    /// The command that applies the steering plan, to all cards or one.
+    pub(super) fn steer_apply(&self, interface: Option<&str>) -> String {
         let config = self.config_path.iter().map(|path| format!(" -c {}", quote(path)));
         let interface = interface.map(|name| format!(" {}", quote(name)));
         "udpd steer apply".to_owned() + &config.chain(interface).collect::<String>()
@@ -296,7 +284,7 @@ impl Evidence {
 
     /// The mean payload of what came to a port: of its listener where the daemon counts bytes, and otherwise that of
     /// all packets of the interfaces, less their headers.
-    pub fn payload_bytes(&self, port: u16) -> Option<u64> {
+    pub(super) fn payload_bytes(&self, port: u16) -> Option<u64> {
         const HEADERS_BYTES: u64 = 14 + 20 + 8;
         let counted = self.listener_on(port).filter(|listener| listener.received > 0);
         if let Some(listener) = counted {
@@ -309,7 +297,7 @@ impl Evidence {
 
     /// Datagrams a second to a port. Of a port that is no listener's it is what all UDP sockets together got, which is
     /// more than this one did.
-    pub fn rate(&self, port: &Port) -> f64 {
+    pub(super) fn rate(&self, port: &Port) -> f64 {
         let counted = self.listener_on(port.port).and_then(|listener| listener.arrived);
         let dropped = port.dropped();
         let arrived = counted.unwrap_or_else(|| self.stack.received.unwrap_or(0) + dropped).max(dropped);
@@ -317,7 +305,7 @@ impl Evidence {
     }
 
     /// Of the cores that tell; not known when none does.
-    pub fn backlog_dropped(&self) -> Option<u64> {
+    pub(super) fn backlog_dropped(&self) -> Option<u64> {
         self.cores.values().filter_map(|core| core.backlog_dropped).reduce(u64::saturating_add)
     }
 }

@@ -11,7 +11,7 @@ use udpd_base::text::tables::grouped;
 /// Where datagrams are lost, in the order of their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LossLayer {
+pub(super) enum LossLayer {
     Upstream,
     Nic,
     Backlog,
@@ -23,7 +23,7 @@ pub enum LossLayer {
 }
 
 impl LossLayer {
-    pub fn words(self) -> &'static str {
+    pub(super) fn words(self) -> &'static str {
         match self {
             Self::Upstream => "before this host",
             Self::Nic => "network card",
@@ -37,50 +37,64 @@ impl LossLayer {
     }
 }
 
-/// One way to cure it; the first of a finding is the one to try first.
+/// One cure; the first of a finding is the one to try first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Cure {
+pub(super) enum Cure {
     /// A command for a root shell on this host.
-    Command { command: String, note: String },
-    /// A kernel setting.
-    Sysctl { name: String, value: String, note: String },
+    Command {
+        command: String,
+        note: String,
+    },
+    Sysctl {
+        name: String,
+        value: String,
+        note: String,
+    },
     /// A key of udpd's configuration, which takes effect when udpd is started again.
-    Key { table: String, name: String, key: String, value: String, note: String },
+    Key {
+        table: String,
+        name: String,
+        key: String,
+        value: String,
+        note: String,
+    },
     /// Something that no command on this host does.
-    Elsewhere { note: String },
+    Elsewhere {
+        note: String,
+    },
 }
 
 impl Cure {
-    pub fn command(command: impl Into<String>, note: impl Into<String>) -> Self {
+    pub(super) fn command(command: impl Into<String>, note: impl Into<String>) -> Self {
         Self::Command { command: command.into(), note: note.into() }
     }
 
-    pub fn sysctl(name: &str, value: impl ToString, note: impl Into<String>) -> Self {
+    pub(super) fn sysctl(name: &str, value: impl ToString, note: impl Into<String>) -> Self {
         Self::Sysctl { name: name.to_owned(), value: value.to_string(), note: note.into() }
     }
 
     /// A key of a listener, by its name.
-    pub fn listener(name: &str, key: &str, value: impl Into<String>, note: impl Into<String>) -> Self {
+    pub(super) fn listener(name: &str, key: &str, value: impl Into<String>, note: impl Into<String>) -> Self {
         Self::key("listener", name, key, value, note)
     }
 
-    pub fn key(table: &str, name: &str, key: &str, value: impl Into<String>, note: impl Into<String>) -> Self {
+    pub(super) fn key(table: &str, name: &str, key: &str, value: impl Into<String>, note: impl Into<String>) -> Self {
         let (table, name, key) = (table.to_owned(), name.to_owned(), key.to_owned());
         Self::Key { table, name, key, value: value.into(), note: note.into() }
     }
 
-    pub fn elsewhere(note: impl Into<String>) -> Self {
+    pub(super) fn elsewhere(note: impl Into<String>) -> Self {
         Self::Elsewhere { note: note.into() }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub(super) struct Finding {
     /// The case, by the name that docs/explain.md has for it.
     pub case: &'static str,
     pub layer: LossLayer,
-    /// What lost it: a port with its reader, an interface, a sink.
+    /// Where it was lost: a port with its reader, an interface, a sink.
     pub subject: String,
     /// 0 is a risk that has cost nothing yet.
     pub lost: u64,
@@ -93,7 +107,12 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub fn new(case: &'static str, layer: LossLayer, subject: impl Into<String>, (lost, unit): (u64, &str)) -> Self {
+    pub(super) fn new(
+        case: &'static str,
+        layer: LossLayer,
+        subject: impl Into<String>,
+        (lost, unit): (u64, &str),
+    ) -> Self {
         Self {
             case,
             layer,
@@ -107,24 +126,24 @@ impl Finding {
         }
     }
 
-    pub fn because(mut self, cause: impl Into<String>) -> Self {
+    pub(super) fn because(mut self, cause: impl Into<String>) -> Self {
         self.cause = cause.into();
         self
     }
 
-    pub fn with(mut self, arithmetic: impl Into<String>) -> Self {
+    pub(super) fn with(mut self, arithmetic: impl Into<String>) -> Self {
         self.arithmetic = arithmetic.into();
         self
     }
 
-    pub fn cured_by(mut self, cures: impl IntoIterator<Item = Cure>) -> Self {
+    pub(super) fn cured_by(mut self, cures: impl IntoIterator<Item = Cure>) -> Self {
         self.cures.extend(cures);
         self
     }
 }
 
-/// A word of a command, as a shell takes it.
-pub fn quote(text: &str) -> String {
+/// A word of a command, quoted for a shell.
+pub(super) fn quote(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./@:-".contains(&byte);
     match !text.is_empty() && text.bytes().all(is_plain) {
         true => text.to_owned(),
@@ -134,13 +153,13 @@ pub fn quote(text: &str) -> String {
 
 /// The key of a setting that each interface has. sysctl takes a `.` for the next part of the name, and a `/` in the
 /// name of a VLAN for its `.`.
-pub fn sysctl_of_interface(interface: &str, setting: &str) -> String {
+pub(super) fn sysctl_of_interface(interface: &str, setting: &str) -> String {
     format!("net.ipv4.conf.{}.{setting}", interface.replace('.', "/"))
 }
 
 /// Worst first. `found` comes in the order of the cases: of several about the same loss the first tells it, and the
 /// causes of the others stand behind it without their number.
-pub fn rank(found: Vec<Finding>) -> Vec<Finding> {
+pub(super) fn rank(found: Vec<Finding>) -> Vec<Finding> {
     let mut told: Vec<Finding> = Vec::new();
     for finding in found {
         let is_same = |earlier: &&mut Finding| {
@@ -159,9 +178,8 @@ pub fn rank(found: Vec<Finding>) -> Vec<Finding> {
 /// How wide a line of prose is.
 const COLUMNS: usize = 100;
 
-/// What is shown.
 #[derive(Debug)]
-pub struct ExplainReport<'a> {
+pub(super) struct ExplainReport<'a> {
     pub seconds: f64,
     pub findings: &'a [Finding],
     pub unseen: &'a [String],
@@ -170,11 +188,11 @@ pub struct ExplainReport<'a> {
 }
 
 impl ExplainReport<'_> {
-    pub fn has_loss(&self) -> bool {
+    pub(super) fn has_loss(&self) -> bool {
         self.findings.iter().any(|finding| finding.lost > 0)
     }
 
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         json!({
             "seconds": self.seconds,
             "subject": self.subject,
@@ -184,7 +202,7 @@ impl ExplainReport<'_> {
         })
     }
 
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let mut text = format!("{}, watched for {:.1} s: ", self.subject, self.seconds);
         let (lost, risks): (Vec<&Finding>, Vec<&Finding>) = self.findings.iter().partition(|it| it.lost > 0);
         text += if lost.is_empty() { "nothing was lost here\n" } else { "lost, worst first\n" };
@@ -228,7 +246,7 @@ fn push(text: &mut String, head: &str, finding: &Finding) {
     }
 }
 
-/// What to type or to write, and what to know of it.
+/// The line to copy, and its note.
 fn line_of(cure: &Cure) -> (String, &str) {
     match cure {
         Cure::Command { command, note } => (command.clone(), note),
@@ -241,13 +259,13 @@ fn line_of(cure: &Cure) -> (String, &str) {
     }
 }
 
-/// Writes prose in lines, the first with this in front and the others as far in.
+/// Writes prose in lines; `first` stands before the first line, and the others are indented as far.
 fn push_folded(text: &mut String, first: &str, prose: &str) {
     push_below(text, first, &" ".repeat(first.len()), prose);
 }
 
-/// The same with this in front of the other lines.
-pub fn push_below(text: &mut String, first: &str, margin: &str, prose: &str) {
+/// The same with `margin` before the other lines.
+pub(super) fn push_below(text: &mut String, first: &str, margin: &str, prose: &str) {
     let mut line = first.to_owned();
     let mut is_empty = true;
     for word in prose.split_whitespace() {

@@ -5,11 +5,11 @@
 //! alone and finds something or not, so each is tested from evidence. `finding` puts what they found in order, and
 //! `show` and `sysctl` print it. docs/explain.md has the table of cases.
 
-pub mod cases;
-pub mod evidence;
-pub mod finding;
-pub mod sysctl;
-pub mod watch;
+mod cases;
+mod evidence;
+mod finding;
+mod sysctl;
+mod watch;
 
 use std::io::Write;
 use std::path::Path;
@@ -17,14 +17,13 @@ use std::time::Duration;
 
 use self::finding::ExplainReport;
 use self::finding::Finding;
-use self::watch::{WatchTarget, WatchedHost};
+use self::watch::{WatchResult, WatchTarget};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
 use udpd_base::os::console;
 use udpd_engine::config::Config;
 use udpd_engine::plan;
 
-/// How it was asked for.
 #[derive(Debug, clap::Args)]
 pub struct ExplainArguments {
     /// Print JSON
@@ -44,20 +43,15 @@ pub struct ExplainArguments {
     pub sysctl: bool,
 }
 
-/// The daemon that may run.
 #[allow(missing_debug_implementations, reason = "it has a function")]
 pub struct DaemonAccess<'a> {
-    /// Its configuration, where that could be read.
     pub config: Option<&'a Config>,
-    /// Where that is, if it was named.
     pub config_path: Option<&'a Path>,
-    /// Asks it for its ledger.
     pub ask: &'a dyn Fn() -> Result<Snapshot, Failure>,
-    /// It was named, so it has to answer.
+    /// The daemon was named, so it has to answer.
     pub is_named: bool,
 }
 
-/// Watches and tells.
 pub fn execute(arguments: &ExplainArguments, daemon: &DaemonAccess<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     let DaemonAccess { config, config_path, ask, is_named } = *daemon;
     let target = WatchTarget {
@@ -69,7 +63,7 @@ pub fn execute(arguments: &ExplainArguments, daemon: &DaemonAccess<'_>, out: &mu
         ask,
         is_named,
     };
-    let WatchedHost { evidence, subject } = watch::watch(&target)?;
+    let WatchResult { evidence, subject } = watch::watch(&target)?;
     if arguments.sysctl {
         let lanes = match config {
             Some(config) => plan::make(config, &plan::neighbours(config.daemon.control_socket.value.as_deref()))?.lanes,

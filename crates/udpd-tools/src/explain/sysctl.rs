@@ -19,14 +19,14 @@ use udpd_engine::plan::{LanePlan, charge_bytes};
 const PAYLOAD_GUESS_BYTES: u64 = 512;
 
 /// The stall that a buffer should survive where the operator has not said which.
-pub const STALL_SECONDS: f64 = 0.1;
+pub(super) const STALL_SECONDS: f64 = 0.1;
 
-/// The most that is asked for one socket: beyond it kernels have had their sums wrong.
+/// The highest advice for one socket: beyond it kernels had overflows.
 const BUFFER_MAX_BYTES: u64 = 1 << 30;
 
 /// A receive buffer as the kernel accounts it, and what it holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Buffer {
+pub(super) struct Buffer {
     pub bytes: u64,
     pub payload_bytes: Option<u64>,
     pub rate: f64,
@@ -37,8 +37,8 @@ impl Buffer {
         charge_bytes(usize::try_from(self.payload_bytes.unwrap_or(PAYLOAD_GUESS_BYTES)).unwrap_or(usize::MAX))
     }
 
-    /// How many datagrams fit. One is always let in.
-    pub fn holds(&self) -> u64 {
+    /// How many datagrams fit. The kernel always accepts one.
+    pub(super) fn holds(&self) -> u64 {
         (self.bytes / self.charge()).max(1)
     }
 
@@ -49,15 +49,14 @@ impl Buffer {
     }
 
     /// The buffer that would have held what came: a stall at this rate, and twice the most that was lost at once.
-    pub fn needed(&self, stall_seconds: f64, lost_at_once: u64) -> u64 {
+    pub(super) fn needed(&self, stall_seconds: f64, lost_at_once: u64) -> u64 {
         let in_stall = (self.rate * stall_seconds).ceil() as u64;
         let seen = if lost_at_once > 0 { self.holds().saturating_add(lost_at_once.saturating_mul(2)) } else { 0 };
         let datagrams = in_stall.max(seen);
         self.needed_for(datagrams).max(self.bytes)
     }
 
-    /// The sum in words.
-    pub fn words(&self, stall_seconds: f64, lost_at_once: u64) -> String {
+    pub(super) fn words(&self, stall_seconds: f64, lost_at_once: u64) -> String {
         let size = match self.payload_bytes {
             Some(bytes) => format!("of about {} bytes", grouped(bytes)),
             None => format!("of {PAYLOAD_GUESS_BYTES} bytes, if they are that long"),
@@ -82,16 +81,16 @@ impl Buffer {
     }
 }
 
-/// Bytes as people say them.
-pub fn megabytes(bytes: u64) -> String {
+/// Bytes, rounded for people.
+pub(super) fn megabytes(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{} bytes", grouped(bytes)),
         _ => format!("{:.1} MB", bytes as f64 / 1e6),
     }
 }
 
-/// A time as short as it is meant.
-pub fn time(seconds: f64) -> String {
+/// A time in the unit that fits.
+pub(super) fn time(seconds: f64) -> String {
     match seconds {
         short if short < 0.001 => format!("{:.0} us", short * 1e6),
         short if short < 0.01 => format!("{:.1} ms", short * 1e3),
@@ -100,15 +99,14 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// A part of a whole.
-pub fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
 /// How long packets may wait in a core's backlog before it looks at them.
 const BACKLOG_SECONDS: f64 = 0.02;
 
-/// What the sockets of a plan, or those that are there, ask for.
+/// The receive buffers that the sockets of a plan, or the present ones, need.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct BufferDemand {
     /// The largest value for SO_RCVBUF, and where it comes from.
@@ -118,8 +116,7 @@ struct BufferDemand {
     together: u64,
 }
 
-/// The text of the file. `lanes` are those of the configuration, where one was read.
-pub fn render(evidence: &Evidence, config: Option<&Config>, lanes: &[LanePlan]) -> String {
+pub(super) fn render(evidence: &Evidence, config: Option<&Config>, lanes: &[LanePlan]) -> String {
     let wish = if config.is_some() { of_lanes(lanes) } else { of_sockets(evidence) };
     let settings = &evidence.settings;
     let mut text = String::from(
@@ -140,7 +137,7 @@ pub fn render(evidence: &Evidence, config: Option<&Config>, lanes: &[LanePlan]) 
     text
 }
 
-/// A setting below the words for it.
+/// A setting below its comment.
 fn push_setting(text: &mut String, words: &str, name: &str, value: &str) {
     text.push('\n');
     push_below(text, "# ", "# ", words);
@@ -167,7 +164,7 @@ fn push_memory(text: &mut String, evidence: &Evidence, wish: &BufferDemand, [low
     push_setting(text, &words, "net.ipv4.udp_mem", &value);
 }
 
-/// Only where packets are handed from one core to another.
+/// For packets that are handed from one core to another.
 fn push_backlog(text: &mut String, evidence: &Evidence) {
     let name = "net.core.netdev_max_backlog";
     let Some(now) = evidence.settings.backlog_max else {

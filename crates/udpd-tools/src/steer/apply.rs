@@ -17,14 +17,14 @@ use super::task::{SteerTask, code_of};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::console;
 
-/// What an apply has made, and what it could not make.
+/// What an apply has changed, and what failed.
 pub(super) struct Applied {
     pub done: Vec<Change>,
     pub failure: Result<(), Failure>,
 }
 
 impl Applied {
-    /// What a driver made something else of.
+    /// The values that a driver changed.
     pub(super) fn rounded(&self) -> impl Iterator<Item = &Change> {
         self.done.iter().filter(|change| !change.is_as_wanted())
     }
@@ -133,7 +133,7 @@ pub(super) fn wait_for(holder: &str, task: &SteerTask<'_>, out: &mut dyn Write) 
     }
 }
 
-/// What was before cannot be saved or read.
+/// The failure of a journal that cannot be written or read.
 pub(super) fn not_kept(error: &JournalError) -> Failure {
     let cure = match error {
         JournalError::Io { cause, .. } if cause.kind() == ErrorKind::PermissionDenied => "; root is needed",
@@ -144,7 +144,7 @@ pub(super) fn not_kept(error: &JournalError) -> Failure {
     Failure::new(code_of(error), format!("{error}{cure}"))
 }
 
-/// Has irqbalance leave the planned interrupts alone, or says that it will not.
+/// Asks irqbalance to leave the planned interrupts alone, or says that it will move them.
 pub(super) fn keep_off(
     steering: &Steering<'_>,
     interfaces: &[String],
@@ -203,7 +203,7 @@ fn refused(error: &IrqbalanceError) -> Failure {
     Failure::new(ExitCode::Failure, error.to_string())
 }
 
-/// Lets irqbalance have what was kept from it. One that has ended has forgotten it by itself.
+/// Gives interrupts back to irqbalance. One that was restarted has forgotten the ban.
 pub(super) fn let_have(interrupts: &[u32]) -> Result<(), String> {
     match Irqbalance::find(Path::new("/")) {
         Presence::Runs(irqbalance) => irqbalance.unban(interrupts).map(drop).map_err(|error| error.to_string()),

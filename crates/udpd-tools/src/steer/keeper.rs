@@ -16,15 +16,15 @@ use steer::{Drift, LinkChange, LinkEvent, Setting};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_engine::plan::advice;
 
-/// A setting that holds for so long after it was set is not fought about.
+/// A setting that stays for so long is not contested.
 const CALM: Duration = Duration::from_secs(60);
-/// So often it may be undone within that time.
+/// How often it may be undone within that time.
 const UNDONE_MAX: u32 = 3;
-/// Then it is left alone for so long.
+/// How long it is then left alone.
 const REST: Duration = Duration::from_secs(600);
-/// For so long after our own change a card may still go down and up because of it.
+/// How long after our own change a card may go down and up because of it.
 const ECHO: Duration = Duration::from_secs(10);
-/// And for so long the kernel may tell us of the change itself, which it does while it is made.
+/// How long after it the kernel may report the change itself.
 const ECHO_OF_SETTING: Duration = Duration::from_millis(500);
 /// How long to wait after a failure: twice as long after each, up to the longest.
 const RETRY: Duration = Duration::from_secs(5);
@@ -41,7 +41,6 @@ pub(super) trait KeeperHost {
     fn drifts(&mut self, interfaces: &[String]) -> Result<Vec<Drift>, Failure>;
     /// The irqbalance that has not been asked yet to leave the interrupts alone, where it shall be.
     fn unasked_irqbalance(&mut self) -> Option<u32>;
-    /// Applies the plan.
     fn apply(&mut self, interfaces: &[String]) -> Result<(), Failure>;
 }
 
@@ -70,7 +69,6 @@ pub(super) struct Keeper {
     times: u64,
 }
 
-/// A setting that was set.
 #[derive(Debug)]
 struct SettingRecord {
     set: Instant,
@@ -88,11 +86,9 @@ impl SettingRecord {
     }
 }
 
-/// What failed, and when it is tried again.
 #[derive(Debug)]
 struct Failed {
     message: String,
-    /// What was to be set.
     keys: BTreeSet<String>,
     retry: Instant,
     delay: Duration,

@@ -117,7 +117,6 @@ fn lines(drifts: &[&Drift], unknown: &[Unknown], ban_irqbalance: bool) -> String
     text
 }
 
-/// How the command ends.
 fn outcome(comparison: &Comparison, interfaces: &[String]) -> Result<(), Failure> {
     match comparison.verdict() {
         Verdict::AsPlanned => Ok(()),
@@ -190,7 +189,6 @@ fn unknown_json(unknown: &Unknown) -> Value {
             "cure": unknown.cure })
 }
 
-/// One change, as it is made: what an administrator would type, and why.
 pub(super) fn line(change: &Change) -> String {
     let Change { interface, setting, from, to, now, why, disruption, command } = change;
     let cost = disruption.as_deref().map_or(String::new(), |cost| format!(" [{cost}]"));
@@ -329,7 +327,6 @@ mod tests {
         Unknown { interface, queue: None, what, why, cure }
     }
 
-    /// The exit code and the text of a comparison.
     fn judged(drifts: Vec<Drift>, unknown: Vec<Unknown>) -> (u8, String, &'static str) {
         let comparison = Comparison { drifts, unknown };
         let code = match outcome(&comparison, &["eth0".to_owned()]) {

@@ -26,7 +26,6 @@ pub enum SteerAction {
     Restore,
 }
 
-/// How it was asked for.
 #[derive(Debug)]
 pub struct SteerTask<'a> {
     pub action: SteerAction,

@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_secs(5);
 const SETTLE: Duration = Duration::from_millis(300);
 /// But no longer than this after the first.
 const SETTLE_MAX: Duration = Duration::from_secs(2);
-/// How long between two looks whatever is heard.
+/// The shortest time between two looks.
 const GAP: Duration = Duration::from_secs(1);
 /// How many notifications may wait; one more is no loss, because a look is due anyway.
 const NOTICES: usize = 256;
@@ -112,7 +112,6 @@ fn keep(
     }
 }
 
-/// What has woken the main thread.
 enum Woken {
     Event(DaemonEvent),
     Notice(LinkEvent),
@@ -128,7 +127,6 @@ fn look(keeper: &mut Keeper, host: &mut impl KeeperHost) -> Result<(), Failure> 
     Ok(())
 }
 
-/// When to look.
 #[derive(Debug, Clone, Copy)]
 struct LookSchedule {
     looked: Instant,
@@ -194,7 +192,6 @@ fn listen(registry: &ThreadRegistry) -> Result<Receiver<LinkEvent>, Failure> {
 pub(super) struct Running<'a> {
     task: &'a SteerTask<'a>,
     out: &'a mut dyn Write,
-    /// The irqbalance that was asked last.
     asked: Option<u32>,
     /// What the daemons told, for as long as one of them is silent.
     request: Option<Request>,

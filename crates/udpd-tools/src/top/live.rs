@@ -83,7 +83,6 @@ fn lost(operation: &str, error: io::Error) -> Failure {
     Failure::new(ExitCode::Failure, message)
 }
 
-/// What has been seen so far.
 #[derive(Default)]
 struct LiveState {
     view: View,
@@ -154,7 +153,6 @@ impl Drop for AnswerSignal {
     }
 }
 
-/// What came while we waited.
 #[derive(Default)]
 struct Wakeup {
     answers: Vec<Timed>,

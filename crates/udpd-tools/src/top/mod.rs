@@ -20,7 +20,6 @@ pub use live::Ask;
 use udpd_base::exit::Failure;
 use udpd_base::text::units;
 
-/// How it is shown.
 #[derive(Debug, clap::Args)]
 pub struct TopArguments {
     /// Ask the daemon this often

@@ -12,7 +12,7 @@ use hostloss::{HostReading, KernelLayer};
 use udpd_base::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot};
 use udpd_base::ledger::{CounterTable, ResidenceSnapshot, SenderSnapshot};
 
-/// By how much the clock of a daemon may seem to be late, because an answer was slow or the next one was not.
+/// How late a daemon's clock may seem, because one answer was slow and the next was not.
 const LATE_SECONDS: f64 = 6.0;
 
 /// How many readings a history goes back.
@@ -38,7 +38,7 @@ pub(super) struct LaneRow {
     pub socket_lost: RateAndTotal,
     /// What the receiver read and did not offer to the sinks.
     pub refused: RateAndTotal,
-    /// Which part of the receive buffer is in use.
+    /// How full the receive buffer is.
     pub buffer: Option<f64>,
     /// The ledger's own words for the rest.
     pub found: LaneSnapshot,
@@ -51,7 +51,7 @@ pub(super) struct SinkRow {
     pub name: String,
     pub delivered: RateAndTotal,
     pub lost: RateAndTotal,
-    /// Which part of what may wait for it does.
+    /// How full its channel is.
     pub channel: Option<f64>,
     /// It has no channel.
     pub is_inline: bool,
@@ -59,7 +59,6 @@ pub(super) struct SinkRow {
     pub residence: Option<ResidenceSnapshot>,
 }
 
-/// One listener.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ListenerRow {
     pub name: String,
@@ -125,7 +124,6 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Takes one more reading.
     pub(super) fn read(&mut self, snapshot: Snapshot, now: Instant) {
         let passed = self.last_at.replace(now).map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         let before = self.last.take().filter(|before| {
@@ -185,7 +183,6 @@ impl Model {
         self.by_lane.get(lane).map(|(_, histories)| histories)
     }
 
-    /// Whether there was a reading at all.
     pub(super) fn is_empty(&self) -> bool {
         self.last.is_none()
     }
@@ -197,7 +194,6 @@ impl LaneRow {
         &self.found.senders
     }
 
-    /// All that was lost here.
     pub(super) fn lost(&self) -> RateAndTotal {
         sum([self.socket_lost, self.refused].into_iter())
     }

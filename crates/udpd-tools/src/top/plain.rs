@@ -16,7 +16,6 @@ use udpd_base::os::console;
 /// What a report is made for: as wide as the columns of the smaller picture.
 const WIDTH: usize = 80;
 
-/// One report of one interval.
 pub(super) fn once(mut ask: Ask, interval: Duration, out: &mut dyn Write) -> Result<(), Failure> {
     let mut model = Model::default();
     let asked = Instant::now();

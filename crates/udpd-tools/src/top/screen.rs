@@ -28,7 +28,6 @@ pub(super) enum TextStyle {
     Reverse,
 }
 
-/// One line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ScreenLine(Vec<(TextStyle, String)>);
 
@@ -142,7 +141,6 @@ impl Screen {
         leave(&self.before);
     }
 
-    /// Columns and rows.
     pub(super) fn size() -> (usize, usize) {
         let size = terminal_size::terminal_size_of(io::stdout().as_fd());
         size.map_or(USUAL, |(width, height)| (usize::from(width.0), usize::from(height.0)))
@@ -163,7 +161,6 @@ fn leave(before: &Mutex<Option<Termios>>) {
     }
 }
 
-/// Writes a text to the terminal at once.
 pub(super) fn show(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;

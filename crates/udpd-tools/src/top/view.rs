@@ -43,20 +43,19 @@ impl LaneOrder {
 /// A lane by its name, so that it stays chosen when others come and go.
 pub(super) type LaneName = (String, usize);
 
-/// How much of a lane from near does not fit, and how much does, in lines.
+/// How many lines of a zoomed-in lane do not fit, and how many do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Extent {
     pub hidden: usize,
     pub shown: usize,
 }
 
-/// What is shown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct View {
     pub order: LaneOrder,
     pub chosen: Option<LaneName>,
     pub is_zoomed: bool,
-    /// How many lines of the lane from near are above the screen.
+    /// How many lines of the zoomed-in lane are above the screen.
     pub scrolled: usize,
     pub is_frozen: bool,
     pub has_help: bool,
@@ -66,7 +65,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Does what a key asks for. `extent` is that of the lane from near as it was last drawn.
+    /// Executes a key. `extent` is that of the zoomed-in lane as it was last drawn.
     pub(super) fn press(&mut self, key: KeyCommand, model: &Model, extent: Extent) {
         if self.is_zoomed && !self.has_help && self.scroll(key, extent) {
             return;
@@ -96,7 +95,7 @@ impl View {
         }
     }
 
-    /// Moves a lane from near under the screen; returns whether the key asks for that.
+    /// Scrolls the zoomed-in lane; returns whether the key does that.
     fn scroll(&mut self, key: KeyCommand, Extent { hidden, shown }: Extent) -> bool {
         let page = shown.saturating_sub(1).max(1);
         // The terminal may have grown since.
@@ -155,12 +154,11 @@ fn name_of(model: &Model, place: usize) -> LaneName {
     (model.listeners[lane.listener].name.clone(), lane.lane)
 }
 
-/// A number that has an order. What is not known goes last.
+/// A number that can be sorted; unknown ones go last.
 fn thousandths(number: Option<f64>) -> u64 {
     number.map_or(0, |number| 1 + (number * 1000.0) as u64)
 }
 
-/// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyCommand {
     Quit,
@@ -173,14 +171,14 @@ pub(super) enum KeyCommand {
     PageDown,
     First,
     Last,
-    /// Another lane, while one is looked at from near.
+    /// Another lane, while one is zoomed in.
     Next,
     Previous,
     Enter,
     Back,
 }
 
-/// The keys in what was read at once. A sequence arrives as a whole; what is unknown asks for nothing.
+/// The keys in what one read returned. A sequence arrives as a whole; unknown ones are ignored.
 pub(super) fn parse_keys(mut bytes: &[u8]) -> Vec<KeyCommand> {
     let mut keys = Vec::new();
     while let Some((&first, rest)) = bytes.split_first() {
@@ -213,7 +211,7 @@ fn plain(byte: u8) -> Option<KeyCommand> {
     })
 }
 
-/// What follows ESC [: parameters, and one byte that ends it.
+/// Parses what follows ESC [: parameters, and one byte that ends the sequence.
 fn after_escape(sequence: &[u8]) -> (Option<KeyCommand>, &[u8]) {
     let Some(end) = sequence.iter().position(|byte| (0x40..=0x7e).contains(byte)) else { return (None, &[]) };
     let key = match (sequence[end], &sequence[..end]) {

@@ -11,14 +11,13 @@ use udpd_base::text::tables::grouped;
 /// A core that is so busy gains nothing from a longer queue.
 const BUSY: f64 = 0.9;
 
-/// The kernel takes no more.
 const MOST: u64 = i32::MAX as u64;
 
 /// How long a queue of packets should last before a core looks at it.
 const STALL_SECONDS: f64 = 0.02;
 
-/// The core that dropped the most, what all lost, and the busiest core's share.
-pub fn lost(evidence: &Evidence) -> Option<(usize, u64, u64)> {
+/// The core that dropped the most, how many packets were lost, and how many that core processed.
+pub(super) fn lost(evidence: &Evidence) -> Option<(usize, u64, u64)> {
     let by_core = |(core, seen): (&usize, &crate::explain::evidence::CoreEvidence)| {
         Some((*core, seen.backlog_dropped.filter(|dropped| *dropped > 0)?, seen.processed.unwrap_or(0)))
     };
@@ -29,7 +28,7 @@ pub fn lost(evidence: &Evidence) -> Option<(usize, u64, u64)> {
 }
 
 /// The core has no time for a longer queue: the work has to go to more cores.
-pub fn core_at_its_limit(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn core_at_its_limit(evidence: &Evidence) -> Vec<Finding> {
     let Some((core, lost, processed)) = lost(evidence) else { return Vec::new() };
     let Some(softirq) = evidence.cores.get(&core).and_then(|core| core.softirq).filter(|share| *share >= BUSY) else {
         return Vec::new();
@@ -46,7 +45,7 @@ pub fn core_at_its_limit(evidence: &Evidence) -> Vec<Finding> {
     vec![finding.because(cause).with(arithmetic).cured_by([Cure::command(evidence.steer_apply(None), note)])]
 }
 
-pub fn backlog_too_short(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn backlog_too_short(evidence: &Evidence) -> Vec<Finding> {
     let Some((core, lost, processed)) = lost(evidence) else { return Vec::new() };
     let cause = format!(
         "the backlog of core {core} was full: more packets came at once from a virtual interface or from another core \
@@ -84,7 +83,7 @@ fn needed(now: u64, rate: f64, lost: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::explain::cases::testing::{first, told};
+    use crate::explain::cases::testing::{assert_told, first};
     use crate::explain::evidence::{CoreEvidence, Evidence, InterfaceEvidence, KernelSettings};
 
     fn full(softirq: f64) -> Evidence {
@@ -106,12 +105,12 @@ mod tests {
 
     #[test]
     fn what_other_namespaces_lost_is_not_charged_to_this_one() {
-        assert_eq!(told(&full(0.2)), ("backlog_too_short", 700, "net.core.netdev_max_backlog=4096".to_owned()));
+        assert_told(&full(0.2), "backlog_too_short", 700, "net.core.netdev_max_backlog=4096");
     }
 
     #[test]
     fn a_core_without_time_is_not_given_a_longer_queue() {
-        assert_eq!(told(&full(0.95)), ("backlog_core_busy", 700, "udpd steer apply".to_owned()));
+        assert_told(&full(0.95), "backlog_core_busy", 700, "udpd steer apply");
         assert_eq!(first(&full(0.95)).lost, 700);
     }
 }

@@ -12,10 +12,10 @@ use udpd_base::text::units::print_size;
 /// The most that is asked for one socket.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// The most that every socket of the host is given that asks for nothing.
+/// The highest advice for sockets that request no size.
 const DEFAULT_MOST_BYTES: u64 = 16 << 20;
 
-/// What a port needs, beside what its worst socket has.
+/// The buffer that a port needs, and the one that its worst socket has.
 struct Need {
     buffer: Buffer,
     bytes: u64,
@@ -32,8 +32,8 @@ fn need(evidence: &Evidence, port: &Port) -> Option<Need> {
     Some(Need { buffer, bytes: needed, words: buffer.words(stall, worst.dropped_at_once) })
 }
 
-/// The kernel gave as much as rmem_max allows, and more was asked for or is needed.
-pub fn clamped(evidence: &Evidence) -> Vec<Finding> {
+/// The kernel granted as much as rmem_max allows, and more was requested or is needed.
+pub(super) fn clamped(evidence: &Evidence) -> Vec<Finding> {
     let case = |port: &Port, finding: Finding| {
         let need = need(evidence, port)?;
         let rmem_max = evidence.settings.rmem_max?;
@@ -63,8 +63,8 @@ pub fn clamped(evidence: &Evidence) -> Vec<Finding> {
     of_ports(evidence, case, "buffer_clamped")
 }
 
-/// Less was asked for than is needed.
-pub fn too_small(evidence: &Evidence) -> Vec<Finding> {
+/// The program requested less than is needed.
+pub(super) fn too_small(evidence: &Evidence) -> Vec<Finding> {
     let case = |port: &Port, finding: Finding| {
         let Some(need) = need(evidence, port) else {
             let cause = "the receive buffer was full; how large it is could not be read";
@@ -113,10 +113,10 @@ fn restart(evidence: &Evidence, port: &Port) -> String {
     }
 }
 
-/// So near to its limit the pool of pages counts as full: a look between two allocations sees a little less.
+/// From this share on the pool of pages counts as full: a look between two allocations sees a little less.
 const FULL: f64 = 0.95;
 
-/// Of the machine's memory one part of so many is the most that UDP should have.
+/// UDP should have at most one of so many parts of the machine's memory.
 const MOST_OF_MEMORY: u64 = 4;
 
 /// The limit, how many pages were used at most, and whether that is all of them.
@@ -124,7 +124,7 @@ fn pages(settings: &KernelSettings) -> Option<([u64; 3], u64)> {
     settings.udp_mem_pages.zip(settings.udp_pages_max)
 }
 
-pub fn udp_mem_reached(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn udp_mem_reached(evidence: &Evidence) -> Vec<Finding> {
     let is_ours = |port: Option<u16>| port.is_some_and(|port| evidence.ports.iter().any(|ours| ours.port == port));
     let refused = evidence.reasons.iter().filter(|reason| reason.name == "PROTO_MEM" && is_ours(reason.port));
     let named: u64 = refused.map(|reason| reason.count).sum();
@@ -182,7 +182,7 @@ fn told(evidence: &Evidence, finding: Finding) -> Finding {
 
 /// The namespace counts more full buffers than the sockets that were watched. Only where those were all of them the
 /// others have been closed.
-pub fn of_other_sockets(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn of_other_sockets(evidence: &Evidence) -> Vec<Finding> {
     let Some(errors) = evidence.stack.rcvbuf_errors else { return Vec::new() };
     let seen: u64 = evidence.ports.iter().map(Port::dropped).sum();
     let lost = errors.saturating_sub(seen);
@@ -208,7 +208,7 @@ pub fn of_other_sockets(evidence: &Evidence) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use crate::explain::cases::diagnose;
-    use crate::explain::cases::testing::{first, losing, losing_listener, told};
+    use crate::explain::cases::testing::{assert_told, first, losing, losing_listener, told};
     use crate::explain::evidence::NamedDrops;
     use crate::explain::finding::Cure;
 
@@ -284,8 +284,7 @@ mod tests {
             evidence
         };
         for evidence in [by_counter, by_level, by_reason] {
-            let cure = "net.ipv4.udp_mem=200000 300000 400000".to_owned();
-            assert_eq!(told(&evidence), ("udp_mem_reached", 1000, cure));
+            assert_told(&evidence, "udp_mem_reached", 1000, "net.ipv4.udp_mem=200000 300000 400000");
         }
     }
 

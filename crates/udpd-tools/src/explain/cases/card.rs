@@ -7,7 +7,7 @@ use crate::explain::finding::{Cure, Finding, LossLayer, quote};
 use crate::explain::sysctl::{percent, time};
 use udpd_base::text::tables::grouped;
 
-pub fn ring_too_small(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn ring_too_small(evidence: &Evidence) -> Vec<Finding> {
     let losing = evidence.interfaces.iter().filter(|interface| interface.missed.unwrap_or(0) > 0);
     let told = losing.map(|interface| {
         let (name, word) = (&interface.name, quote(&interface.name));
@@ -51,18 +51,18 @@ pub fn ring_too_small(evidence: &Evidence) -> Vec<Finding> {
     told.collect()
 }
 
-/// A core whose softirq takes so much of its time is what the card waits for.
+/// The card waits for a core whose softirq takes this share of its time.
 const BUSY: f64 = 0.5;
 
-/// A queue that gets so much of what comes has more than its part.
+/// A queue that gets this share of the packets has more than its part.
 const MOST: f64 = 0.6;
 
-/// A finding about what an interface missed, which may be nothing.
-pub fn lost_at(case: &'static str, interface: &InterfaceEvidence) -> Finding {
+/// A finding about what an interface missed, which may be 0.
+pub(super) fn lost_at(case: &'static str, interface: &InterfaceEvidence) -> Finding {
     Finding::new(case, LossLayer::Nic, &interface.name, (interface.missed.unwrap_or(0), "packets"))
 }
 
-/// The same where it is known to be the cause of what was missed; otherwise it is a risk, and the loss is another's.
+/// The same where this is the cause of what was missed; otherwise it is a risk, and another case has the loss.
 fn lost_at_if(is_cause: bool, case: &'static str, interface: &InterfaceEvidence) -> Finding {
     let finding = lost_at(case, interface);
     if is_cause { finding } else { Finding { lost: 0, ..finding } }
@@ -78,7 +78,7 @@ fn is_uneven(evidence: &Evidence, interface: &InterfaceEvidence) -> bool {
         || interface.queue_cores.iter().flatten().any(|core| is_busy(evidence, *core))
 }
 
-pub fn interrupts_on_one_core(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn interrupts_on_one_core(evidence: &Evidence) -> Vec<Finding> {
     if evidence.cores.len() == 1 {
         return Vec::new();
     }
@@ -105,7 +105,7 @@ pub fn interrupts_on_one_core(evidence: &Evidence) -> Vec<Finding> {
     told.collect()
 }
 
-pub fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
     if evidence.cores.len() == 1 {
         return Vec::new();
     }
@@ -135,7 +135,7 @@ pub fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
     told.collect()
 }
 
-pub fn drifted(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn drifted(evidence: &Evidence) -> Vec<Finding> {
     let drifted = evidence.interfaces.iter().filter(|interface| !interface.drifts.is_empty());
     let told = drifted.map(|interface| {
         let found: Vec<&str> = interface.drifts.iter().map(|drift| drift.what.as_str()).collect();
@@ -152,45 +152,26 @@ pub fn drifted(evidence: &Evidence) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use crate::explain::cases::diagnose;
-    use crate::explain::cases::testing::{first, told};
-    use crate::explain::evidence::{CoreEvidence, Evidence, InterfaceEvidence, PlanDrift};
-
-    /// Recorded counters: no virtual card of this machine counts what its ring had no room for.
-    fn missing(ring: Option<(u32, u32)>) -> Evidence {
-        let interface = InterfaceEvidence {
-            name: "eth0".into(),
-            packets: Some(900_000),
-            missed: Some(5000),
-            ring,
-            queue_cores: vec![Some(0), Some(1)],
-            ..InterfaceEvidence::default()
-        };
-        Evidence { seconds: 5.0, interfaces: vec![interface], ..Evidence::default() }
-    }
+    use crate::explain::cases::testing::{assert_told, first, missing, told};
+    use crate::explain::evidence::{CoreEvidence, Evidence, PlanDrift};
 
     #[test]
     fn a_ring_that_can_be_longer_is_named_with_its_maximum() {
-        let command = "ethtool -G eth0 rx 4096".to_owned();
-        assert_eq!(told(&missing(Some((512, 4096)))), ("ring_too_small", 5000, command));
+        assert_told(&missing(5000, Some((512, 4096))), "ring_too_small", 5000, "ethtool -G eth0 rx 4096");
     }
 
     #[test]
     fn a_ring_at_its_maximum_leaves_steering() {
-        assert_eq!(told(&missing(Some((4096, 4096)))).2, "udpd steer apply eth0");
-        assert_eq!(told(&missing(None)).2, "ethtool -g eth0");
+        assert_eq!(told(&missing(5000, Some((4096, 4096)))).2, "udpd steer apply eth0");
+        assert_eq!(told(&missing(5000, None)).2, "ethtool -g eth0");
     }
 
-    /// Recorded: no card of this machine has two receive queues.
     fn two_queues(missed: u64) -> Evidence {
-        let interface = InterfaceEvidence {
-            name: "eth0".into(),
-            packets: Some(900_000),
-            missed: Some(missed),
-            ring: Some((256, 4096)),
-            queue_cores: vec![Some(0), Some(1)],
-            ..InterfaceEvidence::default()
-        };
-        Evidence { seconds: 5.0, interfaces: vec![interface], ..Evidence::default() }
+        missing(missed, Some((256, 4096)))
+    }
+
+    fn drift() -> PlanDrift {
+        PlanDrift { what: "interrupt 24 is 1, wanted 0".into(), ..PlanDrift::default() }
     }
 
     #[test]
@@ -199,7 +180,7 @@ mod tests {
         evidence.interfaces[0].queue_cores = vec![Some(3), Some(3)];
         evidence.cores.insert(0, CoreEvidence::default());
         evidence.cores.insert(3, CoreEvidence { softirq: Some(0.97), ..CoreEvidence::default() });
-        assert_eq!(told(&evidence), ("interrupts_on_one_core", 5000, "udpd steer apply eth0".to_owned()));
+        assert_told(&evidence, "interrupts_on_one_core", 5000, "udpd steer apply eth0");
         let finding = first(&evidence);
         assert_eq!(finding.arithmetic, "its softirq took 97 % of its time");
         assert!(finding.also[0].contains("ring of eth0 was full"), "{finding:?}");
@@ -223,8 +204,7 @@ mod tests {
         evidence.interfaces[0].hashes_addresses_only = Some(true);
         assert_eq!(told(&evidence).0, "ring_too_small", "nothing says that one queue got more than the others");
         evidence.interfaces[0].busiest_queue = Some(0.9);
-        let command = "ethtool -N eth0 rx-flow-hash udp4 sdfn".to_owned();
-        assert_eq!(told(&evidence), ("hashed_by_addresses_only", 5000, command));
+        assert_told(&evidence, "hashed_by_addresses_only", 5000, "ethtool -N eth0 rx-flow-hash udp4 sdfn");
         evidence.interfaces[0].driver = "virtio_net".into();
         assert_eq!(told(&evidence).2, "ethtool -K eth0 rxhash on; ethtool -N eth0 rx-flow-hash udp4 sdfn");
     }
@@ -232,10 +212,8 @@ mod tests {
     #[test]
     fn a_drift_that_has_cost_nothing_is_a_risk() {
         let mut evidence = two_queues(0);
-        evidence.interfaces[0].drifts =
-            vec![PlanDrift { what: "interrupt 24 is 1, wanted 0".into(), ..PlanDrift::default() }];
-        let (case, lost, cure) = told(&evidence);
-        assert_eq!((case, lost, cure.as_str()), ("drifted_from_plan", 0, "udpd steer apply eth0"));
+        evidence.interfaces[0].drifts = vec![drift()];
+        assert_told(&evidence, "drifted_from_plan", 0, "udpd steer apply eth0");
         evidence.config_path = Some("/etc/my udpd.toml".into());
         assert_eq!(told(&evidence).2, "udpd steer apply -c '/etc/my udpd.toml' eth0", "the plan is that file's");
     }
@@ -243,8 +221,7 @@ mod tests {
     #[test]
     fn a_drift_is_the_cause_of_what_was_missed_where_it_is_of_the_ring_or_a_core_has_too_much() {
         let mut evidence = two_queues(5000);
-        evidence.interfaces[0].drifts =
-            vec![PlanDrift { what: "interrupt 24 is 1, wanted 0".into(), ..PlanDrift::default() }];
+        evidence.interfaces[0].drifts = vec![drift()];
         evidence.cores =
             [(0, CoreEvidence { softirq: Some(0.1), ..CoreEvidence::default() }), (1, CoreEvidence::default())].into();
         assert_eq!(told(&evidence).0, "ring_too_small");

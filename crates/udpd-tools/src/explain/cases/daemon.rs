@@ -9,10 +9,10 @@ use crate::explain::sysctl::{STALL_SECONDS, megabytes, percent, time};
 use udpd_base::text::tables::grouped;
 use udpd_base::text::units::print_size;
 
-/// A sink that took less of what it was offered is slower than what comes; a longer queue only delays the loss.
+/// A sink that took a smaller share is too slow for the rate; a longer queue only delays the loss.
 const KEEPS_UP: f64 = 0.7;
 
-pub fn lost_upstream(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn lost_upstream(evidence: &Evidence) -> Vec<Finding> {
     let missing = |listener: &ListenerEvidence| {
         let upstream = listener.upstream.clone()?;
         Some((listener.name.clone(), upstream.missing.filter(|missing| *missing > 0)?, upstream.unit))
@@ -27,7 +27,7 @@ pub fn lost_upstream(evidence: &Evidence) -> Vec<Finding> {
     told.collect()
 }
 
-pub fn dropped_by_rule(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn dropped_by_rule(evidence: &Evidence) -> Vec<Finding> {
     let each = evidence.listeners.iter().flat_map(|listener| listener.dropped.iter().map(move |it| (listener, it)));
     let told = each.filter(|(_, dropped)| dropped.count > 0).map(|(listener, dropped)| {
         let subject = format!("listener {} ({})", listener.name, dropped.reason);
@@ -42,12 +42,12 @@ fn sinks(evidence: &Evidence) -> impl Iterator<Item = (&ListenerEvidence, &SinkE
     evidence.listeners.iter().flat_map(|listener| listener.sinks.iter().map(move |sink| (listener, sink)))
 }
 
-/// A sink loses what a listener gives it: two listeners of one sink are two losses.
+/// Two listeners of one sink are two losses.
 fn subject(listener: &ListenerEvidence, sink: &SinkEvidence) -> String {
     format!("sink {}, listener {}", sink.name, listener.name)
 }
 
-pub fn sink_too_slow(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn sink_too_slow(evidence: &Evidence) -> Vec<Finding> {
     let told = sinks(evidence).filter(|(_, sink)| sink.queue_full > 0).map(|(listener, sink)| {
         let finding =
             Finding::new("sink_too_slow", LossLayer::Sink, subject(listener, sink), (sink.queue_full, "datagrams"));
@@ -85,7 +85,7 @@ pub fn sink_too_slow(evidence: &Evidence) -> Vec<Finding> {
     told.collect()
 }
 
-pub fn sink_refuses(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn sink_refuses(evidence: &Evidence) -> Vec<Finding> {
     let told = sinks(evidence).filter(|(_, sink)| sink.sink_error > 0).map(|(listener, sink)| {
         let subject = format!("{} (errors)", subject(listener, sink));
         let finding = Finding::new("sink_refuses", LossLayer::Sink, subject, (sink.sink_error, "datagrams"));
@@ -97,7 +97,7 @@ pub fn sink_refuses(evidence: &Evidence) -> Vec<Finding> {
 }
 
 /// With `when_full = "block"` a slow sink holds up the receiver, and the kernel drops.
-pub fn sink_blocks(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn sink_blocks(evidence: &Evidence) -> Vec<Finding> {
     let case = |port: &Port, finding: Finding| {
         let listener = evidence.listener_on(port.port)?;
         let sink = listener.sinks.iter().find(|sink| sink.blocks == Some(true))?;
@@ -122,13 +122,13 @@ pub fn sink_blocks(evidence: &Evidence) -> Vec<Finding> {
 const STALL_SECONDS_MAX: f64 = 60.0;
 
 /// What the receive queues of an interface lost. The kernel counts it among the interface's dropped packets as well.
-pub fn lost_at(evidence: &Evidence, interface: &str) -> u64 {
+pub(super) fn lost_at(evidence: &Evidence, interface: &str) -> u64 {
     let lanes = evidence.listeners.iter().flat_map(|listener| &listener.lanes);
     let own = lanes.filter(|lane| lane.queue.as_ref().is_some_and(|queue| queue.interface == interface));
     own.filter_map(|lane| lane.dropped).sum()
 }
 
-pub fn too_short(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn too_short(evidence: &Evidence) -> Vec<Finding> {
     let told = evidence.listeners.iter().filter_map(|listener| {
         let own = || listener.lanes.iter().filter_map(|lane| Some((lane, lane.queue.as_ref()?)));
         let lost: u64 = own().filter_map(|(lane, _)| lane.dropped).sum();
@@ -188,15 +188,8 @@ mod tests {
     use hostloss::{HostReading, Losses};
 
     use crate::explain::cases::diagnose;
-    use crate::explain::cases::testing::{first, losing_listener, told};
+    use crate::explain::cases::testing::{assert_told, first, listening, losing_listener, reader, told};
     use crate::explain::evidence::{Dropped, Evidence, LaneEvidence, QueueEvidence, UpstreamEvidence};
-
-    fn listening() -> Evidence {
-        let mut evidence = losing_listener();
-        evidence.ports[0].sockets[0].dropped = 0;
-        evidence.stack.rcvbuf_errors = Some(0);
-        evidence
-    }
 
     #[test]
     fn a_gap_that_this_host_does_not_explain_was_lost_before_it_in_the_protocols_unit() {
@@ -212,11 +205,11 @@ mod tests {
         let listener = &mut evidence.listeners[0];
         (listener.sinks[0].delivered, listener.sinks[0].queue_full) = (9000, 1000);
         listener.sinks[0].queue_bytes = 1 << 20;
-        assert_eq!(told(&evidence), ("sink_too_slow", 1000, "sink.archive.queue_bytes = \"2MiB\"".to_owned()));
+        assert_told(&evidence, "sink_too_slow", 1000, "sink.archive.queue_bytes = \"2MiB\"");
         let listener = &mut evidence.listeners[0];
         (listener.sinks[0].delivered, listener.sinks[0].queue_full) = (2000, 8000);
         listener.lanes.push(listener.lanes[0].clone());
-        assert_eq!(told(&evidence), ("sink_too_slow", 8000, "sink.archive.consumers = \"per_lane\"".to_owned()));
+        assert_told(&evidence, "sink_too_slow", 8000, "sink.archive.consumers = \"per_lane\"");
     }
 
     #[test]
@@ -234,7 +227,7 @@ mod tests {
         let mut evidence = losing_listener();
         evidence.ports[0].sockets[0].full = 0.8;
         evidence.listeners[0].sinks[0].blocks = Some(true);
-        assert_eq!(told(&evidence), ("sink_blocks", 1000, "sink.archive.when_full = \"drop_newest\"".to_owned()));
+        assert_told(&evidence, "sink_blocks", 1000, "sink.archive.when_full = \"drop_newest\"");
     }
 
     #[test]
@@ -242,16 +235,14 @@ mod tests {
         let mut evidence = listening();
         let dropped = Dropped { reason: "truncated", help: "Longer.", cure: "Raise `max_length`.", count: 3 };
         evidence.listeners[0].dropped.push(dropped);
-        assert_eq!(told(&evidence), ("listener_dropped", 3, "Raise max_length.".to_owned()));
+        assert_told(&evidence, "listener_dropped", 3, "Raise max_length.");
         evidence.listeners[0].sinks[0].sink_error = 5;
-        assert_eq!(told(&evidence), ("sink_refuses", 5, "journalctl -u udpd -n 50".to_owned()));
+        assert_told(&evidence, "sink_refuses", 5, "journalctl -u udpd -n 50");
     }
 
     /// A listener whose two queues lost 1,000 frames of 11,000 within five seconds.
     fn losing() -> Evidence {
-        let mut evidence = losing_listener();
-        evidence.ports[0].sockets[0].dropped = 0;
-        evidence.stack.rcvbuf_errors = Some(0);
+        let mut evidence = listening();
         let queue = |number| QueueEvidence { interface: "eth1".into(), number, frames: 128 };
         let lane = |lane, arrived, dropped| LaneEvidence { lane, arrived, dropped, ..LaneEvidence::default() };
         evidence.listeners[0].lanes = vec![
@@ -267,14 +258,13 @@ mod tests {
         let finding = first(&losing());
         assert!(finding.cause.contains("receive queue 0 of eth1 was full"), "{finding:?}");
         // (128 + 2,000) frames of two queues at 2,200 a second.
-        let cure = "listener.syslog.absorb = { rate = 2200, stall = \"1935ms\" }".to_owned();
-        assert_eq!(told(&losing()), ("queue_too_short", 1000, cure));
+        assert_told(&losing(), "queue_too_short", 1000, "listener.syslog.absorb = { rate = 2200, stall = \"1935ms\" }");
     }
 
     #[test]
     fn a_receiver_without_time_and_a_sink_that_blocks_are_told_instead() {
         let mut evidence = losing();
-        evidence.ports[0].reader.as_mut().expect("a reader").ran = Some(0.97);
+        reader(&mut evidence).ran = Some(0.97);
         assert!(first(&evidence).cause.contains("used 97 % of a core"), "{:?}", first(&evidence));
         let sink = &mut evidence.listeners[0].sinks[0];
         (sink.blocks, sink.delivered) = (Some(true), 5000);

@@ -7,23 +7,22 @@ use crate::explain::finding::{Cure, Finding, LossLayer, quote, sysctl_of_interfa
 use crate::explain::sysctl::{megabytes, percent};
 use udpd_base::text::tables::grouped;
 
-/// So near to its limit the memory for fragments counts as full: a look sees it after the kernel has made room.
+/// From this share on the memory for fragments counts as full: a look sees it after the kernel has made room.
 const FULL: f64 = 0.7;
 
 /// A datagram in two fragments takes as much memory, at least.
 const DATAGRAM_BYTES: u64 = 8192;
 
-/// So full a table of connections was full when it dropped.
+/// From this share on the table of connections counts as full.
 const TABLE_FULL: f64 = 0.9;
 
 const LOOSE: &str = "loose: any route to the source will do";
 
-/// Positive counts only.
 fn some(count: Option<u64>) -> Option<u64> {
     count.filter(|count| *count > 0)
 }
 
-pub fn bad_fragments(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn bad_fragments(evidence: &Evidence) -> Vec<Finding> {
     let settings = &evidence.settings;
     let sizes = settings.fragments_max_bytes.zip(settings.fragments_used_max_bytes);
     let sizes6 = settings.fragments6_max_bytes.zip(settings.fragments6_used_max_bytes);
@@ -62,7 +61,7 @@ fn fragments_of(finding: Finding, key: &str, sizes: Option<(u64, u64)>) -> Findi
     finding.because(cause).with(arithmetic).cured_by([cure])
 }
 
-pub fn reverse_path_filter(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn reverse_path_filter(evidence: &Evidence) -> Vec<Finding> {
     let Some(lost) = some(evidence.stack.reverse_path) else { return Vec::new() };
     let settings = &evidence.settings;
     let all = settings.rp_filter_all.unwrap_or(0);
@@ -98,7 +97,7 @@ pub fn reverse_path_filter(evidence: &Evidence) -> Vec<Finding> {
     vec![finding.because(cause).cured_by(cures)]
 }
 
-pub fn conntrack_full(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn conntrack_full(evidence: &Evidence) -> Vec<Finding> {
     let Some(lost) = some(evidence.stack.conntrack_dropped) else { return Vec::new() };
     let settings = &evidence.settings;
     let sizes = settings.conntrack_max.zip(settings.conntrack_count);
@@ -135,8 +134,8 @@ pub fn conntrack_full(evidence: &Evidence) -> Vec<Finding> {
     vec![finding.cured_by([cure])]
 }
 
-/// The kernel names no port and counts every protocol, so it is told without being called a loss of datagrams.
-pub fn firewall(evidence: &Evidence) -> Vec<Finding> {
+/// The kernel names no port and counts every protocol, so this is not called a loss of datagrams.
+pub(super) fn firewall(evidence: &Evidence) -> Vec<Finding> {
     let of_rules = evidence.reasons.iter().filter(|reason| reason.name == "NETFILTER_DROP");
     let dropped: u64 = of_rules.map(|reason| reason.count).sum();
     if dropped == 0 {
@@ -158,7 +157,7 @@ pub fn firewall(evidence: &Evidence) -> Vec<Finding> {
     ])]
 }
 
-pub fn bad_checksums(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn bad_checksums(evidence: &Evidence) -> Vec<Finding> {
     let Some(lost) = some(evidence.stack.checksum_errors) else { return Vec::new() };
     let cause = "their UDP checksum was wrong: they were damaged on the way, or the sender never computed it";
     let note = "at the sender, where it is a virtual machine, a container or a program that writes packets itself: \
@@ -167,7 +166,7 @@ pub fn bad_checksums(evidence: &Evidence) -> Vec<Finding> {
     vec![finding.because(cause).cured_by([Cure::elsewhere(note)])]
 }
 
-pub fn no_listener(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn no_listener(evidence: &Evidence) -> Vec<Finding> {
     let Some(lost) = evidence.stack.no_ports.filter(|count| *count > 0) else { return Vec::new() };
     let asked = evidence.asked_port;
     let sockets = evidence.ports.iter().find(|port| Some(port.port) == asked).map(|port| port.sockets.as_slice());
@@ -224,7 +223,7 @@ fn of_others(evidence: &Evidence, lost: u64) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use crate::explain::cases::testing::{first, told};
+    use crate::explain::cases::testing::{assert_told, first, told};
     use crate::explain::evidence::{
         Elsewhere, Evidence, InterfaceEvidence, KernelSettings, NamedDrops, Port, SocketEvidence, Stack,
     };
@@ -242,7 +241,7 @@ mod tests {
             fragments_used_max_bytes: Some(4 << 20),
             ..KernelSettings::default()
         };
-        assert_eq!(told(&stack(failed, full)), ("fragments", 80, "net.ipv4.ipfrag_high_thresh=16777216".to_owned()));
+        assert_told(&stack(failed, full), "fragments", 80, "net.ipv4.ipfrag_high_thresh=16777216");
         let empty = KernelSettings { fragments_used_max_bytes: Some(0), ..full };
         let finding = first(&stack(failed, empty));
         assert!(finding.cause.contains("never came"), "{finding:?}");
@@ -264,7 +263,7 @@ mod tests {
                 InterfaceEvidence { name: name.into(), rp_filter: Some(strict), ..InterfaceEvidence::default() };
             evidence.interfaces.push(interface);
         }
-        assert_eq!(told(&evidence), ("reverse_path_filter", 9, "net.ipv4.conf.eth1.rp_filter=2".to_owned()));
+        assert_told(&evidence, "reverse_path_filter", 9, "net.ipv4.conf.eth1.rp_filter=2");
         evidence.interfaces[1].name = "eth0.100".into();
         assert_eq!(told(&evidence).2, "net.ipv4.conf.eth0/100.rp_filter=2");
         evidence.settings.has_default_route = false;
@@ -278,7 +277,7 @@ mod tests {
         let settings =
             KernelSettings { conntrack_max: Some(1000), conntrack_count: Some(1000), ..KernelSettings::default() };
         let evidence = stack(Stack { conntrack_dropped: Some(7), ..Stack::default() }, settings);
-        assert_eq!(told(&evidence), ("conntrack_full", 7, "net.netfilter.nf_conntrack_max=4000".to_owned()));
+        assert_told(&evidence, "conntrack_full", 7, "net.netfilter.nf_conntrack_max=4000");
         let mut with_room = evidence;
         with_room.settings.conntrack_count = Some(10);
         assert!(first(&with_room).cause.contains("raced"), "{:?}", first(&with_room));
@@ -290,7 +289,7 @@ mod tests {
         let mut evidence = stack(Stack::default(), KernelSettings::default());
         evidence.asked_port = Some(514);
         evidence.reasons.push(NamedDrops { name: "NETFILTER_DROP".into(), port: None, count: 40 });
-        assert_eq!(told(&evidence), ("firewall", 0, "nft list ruleset".to_owned()));
+        assert_told(&evidence, "firewall", 0, "nft list ruleset");
     }
 
     #[test]
@@ -308,10 +307,9 @@ mod tests {
 
     #[test]
     fn a_port_without_a_listener_gets_one() {
-        let command = "udpd run --listen 0.0.0.0:514 --to null:".to_owned();
-        assert_eq!(told(&unheard()), ("no_listener", 50, command));
+        assert_told(&unheard(), "no_listener", 50, "udpd run --listen 0.0.0.0:514 --to null:");
         let nobody_asked = Evidence { asked_port: None, ..unheard() };
-        assert_eq!(told(&nobody_asked), ("no_listener", 50, "ss -ulpn".to_owned()));
+        assert_told(&nobody_asked, "no_listener", 50, "ss -ulpn");
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! What `explain` knows: a function for each case, from evidence alone, in the order from the most specific cause of a
 //! loss to the least. docs/explain.md has a line for each.
 
-pub mod backlog;
-pub mod buffer;
-pub mod card;
-pub mod daemon;
-pub mod ip;
-pub mod reader;
+mod backlog;
+mod buffer;
+mod card;
+mod daemon;
+mod ip;
+mod reader;
 #[cfg(test)]
-pub mod testing;
-pub mod unexplained;
+pub(super) mod testing;
+mod unexplained;
 
 use super::evidence::{Evidence, Port};
 use super::finding::{Finding, LossLayer, rank};
@@ -52,7 +52,7 @@ const CASES: &[Case] = &[
 ];
 
 /// All that can be said of it, worst first and nothing twice.
-pub fn diagnose(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn diagnose(evidence: &Evidence) -> Vec<Finding> {
     rank(CASES.iter().flat_map(|case| case(evidence)).collect())
 }
 

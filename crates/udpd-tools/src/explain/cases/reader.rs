@@ -7,19 +7,19 @@ use crate::explain::finding::{Cure, Finding};
 use crate::explain::sysctl::percent;
 use udpd_base::text::tables::grouped;
 
-/// Above it a thread has no time left for a burst.
-pub const BUSY: f64 = 0.85;
+/// A thread that runs more of the time has none left for a burst.
+pub(super) const BUSY: f64 = 0.85;
 
-/// Below it a thread did next to nothing.
+/// A thread that runs less of the time did next to nothing.
 const IDLE: f64 = 0.02;
 
-/// A socket that is full at more of the looks is not emptied.
+/// A socket that is full at more of the looks is not read.
 const MOSTLY_FULL: f64 = 0.5;
 
-/// A socket that is full at so many of the looks would be with any buffer.
+/// A socket that is full at so many of the looks would be full with any buffer.
 const ALWAYS_FULL: f64 = 0.9;
 
-/// A control group that stops a process in more of the periods explains drops.
+/// A control group that throttles a process in more of the periods explains drops.
 const THROTTLED: f64 = 0.05;
 
 fn of_readers(
@@ -30,8 +30,7 @@ fn of_readers(
     of_ports(evidence, |port, finding| case(port, port.reader.as_ref()?, finding), name)
 }
 
-/// A signal has stopped it.
-pub fn stopped(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn stopped(evidence: &Evidence) -> Vec<Finding> {
     of_readers(evidence, "reader_stopped", |_, reader, finding| {
         reader.is_stopped.then(|| {
             let cause = "the process that reads was stopped by a signal (SIGSTOP, a debugger) at more than half of \
@@ -41,8 +40,7 @@ pub fn stopped(evidence: &Evidence) -> Vec<Finding> {
     })
 }
 
-/// It has a limit of CPU time, and was at it.
-pub fn throttled(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn throttled(evidence: &Evidence) -> Vec<Finding> {
     of_readers(evidence, "container_throttled", |_, reader, finding| {
         let throttled = reader.throttled.as_ref().filter(|it| it.share >= THROTTLED)?;
         let limit = throttled.cores.map_or(String::new(), |cores| format!(" of {cores:.2} cores"));
@@ -61,7 +59,7 @@ pub fn throttled(evidence: &Evidence) -> Vec<Finding> {
 }
 
 /// One socket of several loses, and gets more than its part.
-pub fn hot_sender(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn hot_sender(evidence: &Evidence) -> Vec<Finding> {
     of_ports(
         evidence,
         |port, finding| {
@@ -130,8 +128,7 @@ fn hot_lane(evidence: &Evidence, listener: &ListenerEvidence, finding: Finding) 
     Some(finding.because(cause).with(arithmetic).cured_by([cure]))
 }
 
-/// The thread that reads uses all of a core.
-pub fn at_its_limit(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn at_its_limit(evidence: &Evidence) -> Vec<Finding> {
     of_readers(evidence, "reader_at_its_limit", |port, reader, finding| {
         let ran = reader.ran.filter(|ran| *ran >= BUSY)?;
         let cause = format!(
@@ -165,8 +162,7 @@ pub fn at_its_limit(evidence: &Evidence) -> Vec<Finding> {
     })
 }
 
-/// It had a core, was not busy, and did not read.
-pub fn silent(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn silent(evidence: &Evidence) -> Vec<Finding> {
     of_readers(evidence, "reader_does_not_read", |port, reader, finding| {
         let ran = reader.ran?;
         let worst = port.worst()?;
@@ -192,13 +188,13 @@ const WAITED: f64 = 0.25;
 /// A hypervisor that takes so much of a core explains drops.
 const STOLEN: f64 = 0.2;
 
-/// The softirq is a neighbour from here on.
+/// From this share on the softirq competes with the reader.
 const SOFTIRQ: f64 = 0.3;
 
 /// A core whose softirq and reader together take as much has nothing left.
 const FULL: f64 = 0.85;
 
-pub fn starved(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn starved(evidence: &Evidence) -> Vec<Finding> {
     let case = |port: &Port, finding: Finding| {
         let reader = port.reader.as_ref()?;
         let stolen = stolen(evidence, reader).filter(|stolen| *stolen >= STOLEN);
@@ -228,14 +224,13 @@ pub fn starved(evidence: &Evidence) -> Vec<Finding> {
     of_ports(evidence, case, "reader_starved")
 }
 
-/// The mean over its cores.
 fn stolen(evidence: &Evidence, reader: &ReaderEvidence) -> Option<f64> {
     let steals: Option<Vec<f64>> = reader.cores.iter().map(|core| evidence.cores.get(core)?.steal).collect();
     let steals = steals.filter(|steals| !steals.is_empty())?;
     Some(steals.iter().sum::<f64>() / steals.len() as f64)
 }
 
-pub fn shared_with_the_softirq(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn shared_with_the_softirq(evidence: &Evidence) -> Vec<Finding> {
     let case = |port: &Port, finding: Finding| {
         let reader = port.reader.as_ref()?;
         let [core] = reader.cores.as_slice() else { return None };
@@ -273,28 +268,22 @@ pub fn shared_with_the_softirq(evidence: &Evidence) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::explain::cases::testing::{first, losing, losing_listener, told};
-    use crate::explain::evidence::{CoreEvidence, Evidence, LaneEvidence, ReaderEvidence, SocketEvidence, Throttled};
-
-    fn with_reader(change: impl Fn(&mut ReaderEvidence)) -> Evidence {
-        let mut evidence = losing();
-        change(evidence.ports[0].reader.as_mut().expect("a reader"));
-        evidence
-    }
+    use crate::explain::cases::testing::{assert_told, first, losing, losing_listener, reader, told};
+    use crate::explain::evidence::{CoreEvidence, LaneEvidence, SocketEvidence, Throttled};
 
     #[test]
     fn a_stopped_reader_is_continued() {
-        let evidence = with_reader(|reader| reader.is_stopped = true);
-        assert_eq!(told(&evidence), ("reader_stopped", 1000, "kill -CONT 812".to_owned()));
+        let mut evidence = losing();
+        reader(&mut evidence).is_stopped = true;
+        assert_told(&evidence, "reader_stopped", 1000, "kill -CONT 812");
     }
 
     #[test]
     fn a_limit_of_a_container_is_named_with_what_lifts_it() {
-        let command = "echo max > /sys/fs/cgroup/x/cpu.max".to_owned();
-        let evidence = with_reader(|reader| {
-            reader.throttled = Some(Throttled { share: 0.3, command: command.clone(), cores: Some(0.1) });
-        });
-        assert_eq!(told(&evidence), ("container_throttled", 1000, command.clone()));
+        let (mut evidence, command) = (losing(), "echo max > /sys/fs/cgroup/x/cpu.max");
+        let throttled = Throttled { share: 0.3, command: command.to_owned(), cores: Some(0.1) };
+        reader(&mut evidence).throttled = Some(throttled);
+        assert_told(&evidence, "container_throttled", 1000, command);
     }
 
     #[test]
@@ -305,7 +294,7 @@ mod tests {
         evidence.listeners[0].lanes.push(idle);
         evidence.listeners[0].lanes[0].senders = Some(1);
         evidence.listeners[0].lanes[0].busiest = Some(([10, 0, 0, 9].into(), 1.0));
-        assert_eq!(told(&evidence), ("hot_sender", 1000, "listener.syslog.spread = \"random\"".to_owned()));
+        assert_told(&evidence, "hot_sender", 1000, "listener.syslog.spread = \"random\"");
         let finding = first(&evidence);
         assert!(
             finding.cause.starts_with("lane 0 got 100 % of what arrived, from one sender (10.0.0.9)"),
@@ -330,17 +319,17 @@ mod tests {
     #[test]
     fn a_reader_with_a_whole_core_gets_more_lanes() {
         let mut evidence = losing_listener();
-        evidence.ports[0].reader.as_mut().expect("a reader").ran = Some(0.99);
-        assert_eq!(told(&evidence), ("reader_at_its_limit", 1000, "listener.syslog.lanes = 2".to_owned()));
+        reader(&mut evidence).ran = Some(0.99);
+        assert_told(&evidence, "reader_at_its_limit", 1000, "listener.syslog.lanes = 2");
     }
 
     #[test]
     fn a_reader_that_sleeps_before_a_full_buffer_waits_for_something_else() {
-        let mut evidence = with_reader(|reader| reader.ran = Some(0.0));
+        let mut evidence = losing();
+        reader(&mut evidence).ran = Some(0.0);
         evidence.ports[0].sockets[0].full = 0.9;
-        let (case, _, cure) = told(&evidence);
-        assert_eq!((case, cure.as_str()), ("reader_does_not_read", "cat /proc/812/stack /proc/812/wchan"));
-        evidence.ports[0].reader.as_mut().expect("a reader").ran = Some(0.4);
+        assert_told(&evidence, "reader_does_not_read", 1000, "cat /proc/812/stack /proc/812/wchan");
+        reader(&mut evidence).ran = Some(0.4);
         assert_eq!(told(&evidence).0, "reader_does_not_read", "no buffer would do");
         evidence.ports[0].sockets[0].full = 0.6;
         assert_eq!(told(&evidence).0, "buffer_too_small");
@@ -349,9 +338,9 @@ mod tests {
     #[test]
     fn a_reader_that_waits_for_its_core_is_put_before_the_others() {
         let mut evidence = losing();
-        let reader = evidence.ports[0].reader.as_mut().expect("a reader");
+        let reader = reader(&mut evidence);
         (reader.ran, reader.waited) = (Some(0.2), Some(0.6));
-        assert_eq!(told(&evidence), ("reader_starved", 1000, "chrt --all-tasks --rr --pid 10 812".to_owned()));
+        assert_told(&evidence, "reader_starved", 1000, "chrt --all-tasks --rr --pid 10 812");
         assert!(first(&evidence).arithmetic.contains("ran 20 % of the time and would have run 80 %"));
     }
 
@@ -369,9 +358,8 @@ mod tests {
         let mut evidence = losing();
         evidence.cores.insert(0, CoreEvidence { softirq: Some(0.6), ..CoreEvidence::default() });
         evidence.cores.insert(1, CoreEvidence { softirq: Some(0.0), ..CoreEvidence::default() });
-        let reader = evidence.ports[0].reader.as_mut().expect("a reader");
+        let reader = reader(&mut evidence);
         (reader.cores, reader.ran) = (vec![0], Some(0.39));
-        let command = "taskset --all-tasks --cpu-list --pid 1 812".to_owned();
-        assert_eq!(told(&evidence), ("core_shared_with_softirq", 1000, command));
+        assert_told(&evidence, "core_shared_with_softirq", 1000, "taskset --all-tasks --cpu-list --pid 1 812");
     }
 }

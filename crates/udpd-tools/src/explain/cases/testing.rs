@@ -1,12 +1,15 @@
 //! Evidence for the tests of cases: a port with one socket that lost something, and its reader.
 
 use super::diagnose;
-use crate::explain::evidence::{Evidence, KernelSettings, Port, ReaderEvidence, SocketEvidence, Stack};
+use crate::explain::evidence::{
+    Evidence, InterfaceEvidence, KernelSettings, LaneEvidence, ListenerEvidence, Port, ReaderEvidence, SinkEvidence,
+    SocketEvidence, Stack,
+};
 use crate::explain::finding::{Cure, Finding};
 
 /// Five seconds in which the socket on port 514 of a foreign program lost 1,000 of 11,000 datagrams of 60 bytes, and
 /// its reader had nothing to complain of.
-pub fn losing() -> Evidence {
+pub(crate) fn losing() -> Evidence {
     let socket = SocketEvidence {
         address: "0.0.0.0:514".into(),
         dropped: 1000,
@@ -40,8 +43,7 @@ pub fn losing() -> Evidence {
 }
 
 /// The same of a listener of udpd, `syslog`.
-pub fn losing_listener() -> Evidence {
-    use crate::explain::evidence::{LaneEvidence, ListenerEvidence, SinkEvidence};
+pub(crate) fn losing_listener() -> Evidence {
     let mut evidence = losing();
     if let Some(reader) = &mut evidence.ports[0].reader {
         reader.command = "udpd".into();
@@ -65,13 +67,45 @@ pub fn losing_listener() -> Evidence {
     evidence
 }
 
-/// What is told first.
-pub fn first(evidence: &Evidence) -> Finding {
+pub(crate) fn first(evidence: &Evidence) -> Finding {
     diagnose(evidence).into_iter().next().expect("a finding")
 }
 
+/// The reader of the first port.
+pub(crate) fn reader(evidence: &mut Evidence) -> &mut ReaderEvidence {
+    evidence.ports[0].reader.as_mut().expect("a reader")
+}
+
+/// A listener of udpd whose sockets lost nothing.
+pub(crate) fn listening() -> Evidence {
+    let mut evidence = losing_listener();
+    evidence.ports[0].sockets[0].dropped = 0;
+    evidence.stack.rcvbuf_errors = Some(0);
+    evidence
+}
+
+/// Recorded, because no card of this machine has two receive queues: `eth0` missed so many of 900,000 packets.
+pub(crate) fn missing(missed: u64, ring: Option<(u32, u32)>) -> Evidence {
+    let interface = InterfaceEvidence {
+        name: "eth0".into(),
+        packets: Some(900_000),
+        missed: Some(missed),
+        ring,
+        queue_cores: vec![Some(0), Some(1)],
+        ..InterfaceEvidence::default()
+    };
+    Evidence { seconds: 5.0, interfaces: vec![interface], ..Evidence::default() }
+}
+
+/// The finding that is told first has this case, this loss, and this first cure.
+#[track_caller]
+pub(crate) fn assert_told(evidence: &Evidence, case: &str, lost: u64, cure: &str) {
+    let found = told(evidence);
+    assert_eq!((found.0, found.1, found.2.as_str()), (case, lost, cure));
+}
+
 /// Case, number, and the first cure in a line.
-pub fn told(evidence: &Evidence) -> (&'static str, u64, String) {
+pub(crate) fn told(evidence: &Evidence) -> (&'static str, u64, String) {
     let finding = first(evidence);
     let cure = match finding.cures.first() {
         Some(Cure::Command { command, .. }) => command.clone(),

@@ -7,11 +7,10 @@ use hostloss::{KernelCounter, KernelTable as _, Loss};
 use crate::explain::evidence::Evidence;
 use crate::explain::finding::{Cure, Finding, LossLayer, quote};
 
-/// Counters whose losses other cases tell, all of them.
+/// Counters whose losses other cases report in full.
 const TOLD: &[&str] = &["rx_missed_errors", "drop", "reverse_path_filter", "reasm_fails", "no_ports", "drops"];
 
-/// A finding for each counter and place that has something left.
-pub fn losses(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn losses(evidence: &Evidence) -> Vec<Finding> {
     let mut in_backlog = super::backlog::lost(evidence).map_or(0, |(_, lost, _)| lost);
     let stack = &evidence.stack;
     let parts = [stack.rcvbuf_errors, stack.mem_errors, stack.checksum_errors];
@@ -34,7 +33,6 @@ pub fn losses(evidence: &Evidence) -> Vec<Finding> {
     evidence.losses.iter().filter_map(left).collect()
 }
 
-/// As much of `count` as there is.
 fn take(rest: &mut u64, count: u64) -> u64 {
     let taken = count.min(*rest);
     *rest -= taken;

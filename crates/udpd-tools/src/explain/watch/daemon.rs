@@ -10,7 +10,7 @@ use udpd_base::ledger::{CounterTable, SENDERS_SHOWN};
 use udpd_engine::config::{Config, ReceiveBuffer};
 
 /// The listeners that were there at both readings.
-pub fn listeners(before: &Snapshot, after: &Snapshot, config: Option<&Config>) -> Vec<ListenerEvidence> {
+pub(super) fn listeners(before: &Snapshot, after: &Snapshot, config: Option<&Config>) -> Vec<ListenerEvidence> {
     let same = |now: &ListenerSnapshot| {
         let before =
             before.listeners.iter().find(|before| (&before.name, &before.address) == (&now.name, &now.address))?;
@@ -19,8 +19,7 @@ pub fn listeners(before: &Snapshot, after: &Snapshot, config: Option<&Config>) -
     after.listeners.iter().filter_map(same).collect()
 }
 
-/// The ports of a listener, from its addresses.
-pub fn ports(listener: &ListenerSnapshot) -> Vec<u16> {
+pub(super) fn ports(listener: &ListenerSnapshot) -> Vec<u16> {
     let port = |address: &str| Some(address.parse::<std::net::SocketAddr>().ok()?.port());
     listener.address.split(", ").filter_map(port).collect()
 }

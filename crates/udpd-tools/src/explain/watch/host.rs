@@ -22,7 +22,7 @@ fn sum(parts: [Option<u64>; 2]) -> Option<u64> {
     parts.iter().any(Option::is_some).then(|| parts.iter().flatten().sum())
 }
 
-pub fn stack(counted: &HostReading) -> Stack {
+pub(super) fn stack(counted: &HostReading) -> Stack {
     let (ip, ip6, udp, udp6) = (&counted.ip, &counted.ip6, &counted.udp, &counted.udp6);
     Stack {
         received: sum([udp.in_datagrams, udp6.in_datagrams]),
@@ -37,8 +37,8 @@ pub fn stack(counted: &HostReading) -> Stack {
     }
 }
 
-/// The interfaces that count something of their own, with what they are set to.
-pub fn interfaces(
+/// The interfaces with counters of their own, with their settings.
+pub(super) fn interfaces(
     counted: &HostReading,
     mut set: BTreeMap<String, InterfaceEvidence>,
     proc_root: &Path,
@@ -60,7 +60,7 @@ pub fn interfaces(
     .collect()
 }
 
-pub fn cores(counted: &HostReading, shares: &BTreeMap<usize, CoreShares>) -> BTreeMap<usize, CoreEvidence> {
+pub(super) fn cores(counted: &HostReading, shares: &BTreeMap<usize, CoreShares>) -> BTreeMap<usize, CoreEvidence> {
     let mut cores: BTreeMap<usize, CoreEvidence> = BTreeMap::new();
     for (number, softnet) in &counted.softnet {
         let core = cores.entry(*number as usize).or_default();
@@ -75,7 +75,7 @@ pub fn cores(counted: &HostReading, shares: &BTreeMap<usize, CoreShares>) -> BTr
     cores
 }
 
-pub fn settings(counted: &HostReading, looks: &Looks, proc_root: &Path) -> KernelSettings {
+pub(super) fn settings(counted: &HostReading, looks: &Looks, proc_root: &Path) -> KernelSettings {
     let memory = &counted.memory;
     let pages = match (memory.udp_pages_low, memory.udp_pages_pressure, memory.udp_pages_max) {
         (Some(low), Some(pressure), Some(max)) => Some([low, pressure, max]),
@@ -104,7 +104,7 @@ pub fn settings(counted: &HostReading, looks: &Looks, proc_root: &Path) -> Kerne
     }
 }
 
-/// One that leads anywhere: a reject route refuses everything that no other takes.
+/// Whether a route is a default route; a reject route leads nowhere.
 fn is_default_route(line: &str) -> bool {
     const REJECT: u32 = 0x200;
     let fields: Vec<&str> = line.split('\t').map(str::trim).collect();
@@ -114,7 +114,7 @@ fn is_default_route(line: &str) -> bool {
 }
 
 /// Cores of which the kernel does not tell what their backlog dropped, where it does of others.
-pub fn unseen(cores: &BTreeMap<usize, CoreEvidence>) -> Option<String> {
+pub(super) fn unseen(cores: &BTreeMap<usize, CoreEvidence>) -> Option<String> {
     let (told, others): (Vec<_>, Vec<_>) = cores.iter().partition(|(_, core)| core.backlog_dropped.is_some());
     let others: Vec<usize> = others.into_iter().map(|(core, _)| *core).collect();
     let is_told = !told.is_empty() && !others.is_empty();
@@ -135,16 +135,16 @@ fn number<T: std::str::FromStr>(path: &Path) -> Option<T> {
 
 /// Of the time of a core between two readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct CoreShares {
+pub(super) struct CoreShares {
     pub busy: f64,
     pub softirq: f64,
     pub steal: f64,
 }
 
 /// Ticks by core, in the kernel's order: user, nice, system, idle, iowait, irq, softirq, steal.
-pub type Ticks = BTreeMap<usize, [u64; 8]>;
+pub(super) type Ticks = BTreeMap<usize, [u64; 8]>;
 
-pub fn parse_ticks(stat: &str) -> Ticks {
+pub(super) fn parse_ticks(stat: &str) -> Ticks {
     let core = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         let number = words.next()?.strip_prefix("cpu")?.parse().ok()?;
@@ -158,7 +158,7 @@ pub fn parse_ticks(stat: &str) -> Ticks {
 }
 
 /// Cores that were there at both readings, and for which time has passed.
-pub fn core_shares(before: &Ticks, after: &Ticks) -> BTreeMap<usize, CoreShares> {
+pub(super) fn core_shares(before: &Ticks, after: &Ticks) -> BTreeMap<usize, CoreShares> {
     let share = |(core, after): (&usize, &[u64; 8])| {
         let before = before.get(core)?;
         let mut ticks = [0; 8];
@@ -175,7 +175,10 @@ pub fn core_shares(before: &Ticks, after: &Ticks) -> BTreeMap<usize, CoreShares>
 }
 
 /// The settings of each of these interfaces that has a device, and what could not be read.
-pub fn read_cards(names: &[String], config: Option<&Config>) -> (BTreeMap<String, InterfaceEvidence>, Vec<String>) {
+pub(super) fn read_cards(
+    names: &[String],
+    config: Option<&Config>,
+) -> (BTreeMap<String, InterfaceEvidence>, Vec<String>) {
     let mut unseen = Vec::new();
     let kernel = match Kernel::open() {
         Ok(kernel) => kernel,
@@ -228,9 +231,8 @@ fn card_settings(interface: &model::Interface) -> Option<(String, InterfaceEvide
 /// A buffer that is this full counts as full: the kernel keeps a part of it for itself while a reader works.
 const FULL: f64 = 0.7;
 
-/// All looks together.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Looks {
+pub(super) struct Looks {
     pub count: u32,
     /// By inode.
     pub sockets: BTreeMap<u64, SocketLook>,
@@ -241,9 +243,8 @@ pub struct Looks {
     pub stopped: BTreeMap<u32, u32>,
 }
 
-/// One socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SocketLook {
+pub(super) struct SocketLook {
     /// As the kernel counts, from the socket's beginning, at the last look.
     drops: u32,
     pub dropped_at_once: u64,
@@ -253,7 +254,7 @@ pub struct SocketLook {
 
 impl Looks {
     /// Looks once more. `buffers` are the sizes of receive buffers by inode, `readers` the processes that are watched.
-    pub fn look(&mut self, proc_root: &Path, buffers: &BTreeMap<u64, u64>, readers: &[u32]) {
+    pub(super) fn look(&mut self, proc_root: &Path, buffers: &BTreeMap<u64, u64>, readers: &[u32]) {
         self.count += 1;
         for table in ["net/udp", "net/udp6"] {
             let text = fs::read_to_string(proc_root.join(table)).unwrap_or_default();
@@ -279,7 +280,7 @@ impl Looks {
     }
 
     /// Of the looks, those at which the socket was full.
-    pub fn full(&self, inode: u64) -> f64 {
+    pub(super) fn full(&self, inode: u64) -> f64 {
         let full = self.sockets.get(&inode).map_or(0, |seen| seen.full);
         f64::from(full) / f64::from(self.count.max(1))
     }
@@ -300,7 +301,7 @@ fn word(text: &str, line: &str, name: &str) -> Option<u64> {
     words.nth(1)?.parse().ok()
 }
 
-/// The state stands behind the name, which may have anything in it.
+/// The state stands after the name, which may contain anything.
 fn is_stopped(stat: &str) -> bool {
     let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
     state.is_some_and(|state| state.starts_with(['T', 't']))

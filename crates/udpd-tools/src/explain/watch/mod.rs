@@ -1,10 +1,10 @@
 //! Takes readings for some seconds and makes evidence of them. Everything that is read is read here and in the files
 //! beside it; what cannot be read is said and never guessed.
 
-pub mod daemon;
-pub mod host;
-pub mod names;
-pub mod sockets;
+mod daemon;
+mod host;
+mod names;
+mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,35 +24,30 @@ use udpd_base::ledger::Snapshot;
 use udpd_base::os::holder;
 use udpd_engine::config::Config;
 
-/// How often buffers are looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How often the names of drops are taken out of the kernel's rings.
+/// How often the names of drops are read from the kernel's rings.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What to watch, and for how long.
 #[allow(missing_debug_implementations, reason = "it has a function")]
-pub struct WatchTarget<'a> {
+pub(super) struct WatchTarget<'a> {
     pub port: Option<u16>,
     pub interface: Option<&'a str>,
     pub duration: Duration,
     pub config: Option<&'a Config>,
-    /// Where it is, if it was named.
     pub config_path: Option<&'a Path>,
-    /// Asks the running daemon for its ledger.
     pub ask: &'a dyn Fn() -> Result<Snapshot, Failure>,
-    /// Which daemon was said, so there has to be one.
+    /// The daemon was named, so there has to be one.
     pub is_named: bool,
 }
 
-/// What was seen, and on what.
 #[derive(Debug)]
-pub struct WatchedHost {
+pub(super) struct WatchResult {
     pub evidence: Evidence,
     pub subject: String,
 }
 
-pub fn watch(target: &WatchTarget<'_>) -> Result<WatchedHost, Failure> {
+pub(super) fn watch(target: &WatchTarget<'_>) -> Result<WatchResult, Failure> {
     let proc_root = Path::new("/proc");
     let mut unseen = Vec::new();
     let ledger = match (target.ask)() {
@@ -118,7 +113,7 @@ pub fn watch(target: &WatchTarget<'_>) -> Result<WatchedHost, Failure> {
     evidence.reasons = reasons;
     unseen.extend(nameless);
     evidence.unseen = unseen;
-    Ok(WatchedHost { subject: subject(target, &evidence), evidence })
+    Ok(WatchResult { subject: subject(target, &evidence), evidence })
 }
 
 /// Refuses an interface that is not there, before anything is watched.
@@ -132,7 +127,6 @@ fn must_exist(name: &str, proc_root: &Path) -> Result<(), Failure> {
     Err(Failure::new(ExitCode::Unavailable, message))
 }
 
-/// Whether an interface is looked at.
 fn is_meant(target: &WatchTarget<'_>, name: &str) -> bool {
     target.interface.is_none_or(|wanted| wanted == name)
 }
@@ -162,7 +156,6 @@ fn subject(target: &WatchTarget<'_>, evidence: &Evidence) -> String {
     }
 }
 
-/// All readings at one moment.
 struct HostSample {
     /// When the counters were read.
     at: Instant,
@@ -182,7 +175,6 @@ impl HostSample {
     }
 }
 
-/// Looks until the time is over.
 fn look(target: &WatchTarget<'_>, before: &HostSample, names: &mut DropNames, proc_root: &Path) -> Looks {
     let sockets = before.reading.sockets.iter().flatten();
     let buffers: BTreeMap<u64, u64> =

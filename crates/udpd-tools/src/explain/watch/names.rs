@@ -11,20 +11,20 @@ const FIREWALL: &str = "what rules of a firewall (netfilter) dropped: only the k
 
 /// A watch over the tracepoints, or why there is none.
 #[derive(Debug)]
-pub struct DropNames {
+pub(super) struct DropNames {
     watch: Result<Watch, String>,
     /// Why what came later is not in it.
     broken: Option<String>,
 }
 
 impl DropNames {
-    pub fn open() -> Self {
+    pub(super) fn open() -> Self {
         let watch = Tracepoints::read().and_then(|tracepoints| Watch::open(&tracepoints));
         Self { watch: watch.map_err(|error| error.to_string()), broken: None }
     }
 
     /// Takes what the kernel's rings have, which hold a moment's worth. What was taken before an error stays.
-    pub fn take(&mut self) {
+    pub(super) fn take(&mut self) {
         if let Ok(watch) = &mut self.watch
             && let Err(error) = watch.read()
         {
@@ -34,7 +34,7 @@ impl DropNames {
 
     /// What there is in the rings and was taken before: of a socket by port, of everything else without one. And what
     /// is not in it.
-    pub fn close(mut self) -> (Vec<NamedDrops>, Vec<String>) {
+    pub(super) fn close(mut self) -> (Vec<NamedDrops>, Vec<String>) {
         self.take();
         match &self.watch {
             Ok(watch) => {
@@ -57,7 +57,7 @@ fn reasons(tally: DropTally) -> Vec<NamedDrops> {
     by_port.chain(others).collect()
 }
 
-/// What is worth a line: what it can never see at all is in docs/explain.md.
+/// What is worth a line; docs/explain.md has what is never seen.
 fn unseen(tally: &DropTally) -> Vec<String> {
     let matters = |it: &&BlindSpot| {
         matches!(it, BlindSpot::Reasons | BlindSpot::Names | BlindSpot::Ports | BlindSpot::PortsOfIpv6)

@@ -15,18 +15,18 @@ use crate::explain::evidence::{Elsewhere, ListenerEvidence, Port, ReaderEvidence
 use crate::explain::finding::quote;
 use udpd_base::os::holder;
 
-/// How the receivers of udpd are called; the threads of others may all receive.
+/// Prefix of udpd's receiver threads; any thread of another program may receive.
 const RECEIVER: &str = "rx";
 
-/// Which process has which socket, and how its threads are at this moment.
+/// Which process has which socket, and the times of its threads at this moment.
 #[derive(Debug, Default)]
-pub struct Owners {
+pub(super) struct Owners {
     by_inode: BTreeMap<u64, u32>,
     processes: BTreeMap<u32, Process>,
 }
 
 impl Owners {
-    pub fn find(ports: &BTreeSet<u16>, proc_root: &Path) -> Self {
+    pub(super) fn find(ports: &BTreeSet<u16>, proc_root: &Path) -> Self {
         let mut sockets = holder::sockets(proc_root, |port| ports.contains(&port)).unwrap_or_default();
         holder::name_processes(&mut sockets, proc_root);
         let mut owners = Self::default();
@@ -40,7 +40,7 @@ impl Owners {
         owners
     }
 
-    pub fn pids(&self) -> Vec<u32> {
+    pub(super) fn pids(&self) -> Vec<u32> {
         self.processes.keys().copied().collect()
     }
 
@@ -64,7 +64,12 @@ impl Owners {
 }
 
 /// By port, those that have dropped the most first.
-pub fn ports(counted: &HostReading, looks: &Looks, (before, after): (&Owners, &Owners), seconds: f64) -> Vec<Port> {
+pub(super) fn ports(
+    counted: &HostReading,
+    looks: &Looks,
+    (before, after): (&Owners, &Owners),
+    seconds: f64,
+) -> Vec<Port> {
     let mut by_port: BTreeMap<u16, Vec<(u64, SocketEvidence)>> = BTreeMap::new();
     let mut damaged = damaged(counted);
     for socket in counted.sockets.iter().flatten().filter(|socket| !socket.own) {
@@ -100,7 +105,7 @@ fn damaged(counted: &HostReading) -> u64 {
 
 /// Takes off what filters have denied for the listeners of a running daemon: the kernel counts it at their sockets as
 /// if their buffers had been full. It does not say at which, so it is taken off those that dropped the most.
-pub fn take_off_denied(ports: &mut [Port], listeners: &[ListenerEvidence]) {
+pub(super) fn take_off_denied(ports: &mut [Port], listeners: &[ListenerEvidence]) {
     for listener in listeners {
         let own = ports.iter_mut().filter(|port| listener.ports.contains(&port.port));
         let mut sockets: Vec<&mut SocketEvidence> = own.flat_map(|port| &mut port.sockets).collect();
@@ -117,7 +122,7 @@ pub fn take_off_denied(ports: &mut [Port], listeners: &[ListenerEvidence]) {
 }
 
 /// One line for each port that lost something and whose reader is not known.
-pub fn unnamed(ports: &[Port]) -> Vec<String> {
+pub(super) fn unnamed(ports: &[Port]) -> Vec<String> {
     let unnamed = ports.iter().filter(|port| port.dropped() > 0 && port.reader.is_none());
     unnamed
         .map(|port| {
@@ -126,12 +131,10 @@ pub fn unnamed(ports: &[Port]) -> Vec<String> {
         .collect()
 }
 
-/// A process at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Process {
+pub(super) struct Process {
     pub pid: u32,
     pub command: String,
-    /// By id.
     threads: BTreeMap<u32, Thread>,
     groups: Vec<ControlGroup>,
 }
@@ -157,7 +160,7 @@ struct ControlGroup {
 }
 
 impl Process {
-    pub fn read(root: &Path, pid: u32, command: &str) -> Self {
+    pub(super) fn read(root: &Path, pid: u32, command: &str) -> Self {
         let folder = root.join(format!("proc/{pid}"));
         let mut threads = BTreeMap::new();
         for entry in fs::read_dir(folder.join("task")).into_iter().flatten().flatten() {
@@ -169,7 +172,7 @@ impl Process {
 
     /// What became of it since `earlier`. Of its threads the one that counts is the busiest of those that `receives`
     /// says may receive.
-    pub fn since(&self, earlier: &Self, seconds: f64, receives: impl Fn(&str) -> bool) -> ReaderEvidence {
+    pub(super) fn since(&self, earlier: &Self, seconds: f64, receives: impl Fn(&str) -> bool) -> ReaderEvidence {
         let share = |nanoseconds: u64| (nanoseconds as f64 / 1e9 / seconds.max(0.001)).min(1.0);
         let mut busiest: Option<(&Thread, f64, f64)> = None;
         for (id, thread) in self.threads.iter().filter(|(_, thread)| receives(&thread.name)) {
@@ -275,7 +278,7 @@ impl ControlGroup {
 }
 
 /// One socket of each other namespace that has the port, as far as this process may look.
-pub fn listeners(port: u16, proc_root: &Path) -> Vec<Elsewhere> {
+pub(super) fn listeners(port: u16, proc_root: &Path) -> Vec<Elsewhere> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/net")).ok();
     let mut seen: BTreeSet<_> = namespace(&proc_root.join("self")).into_iter().collect();
     let mut pids: Vec<u32> = fs::read_dir(proc_root)

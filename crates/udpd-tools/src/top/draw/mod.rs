@@ -12,7 +12,7 @@ use udpd_base::text::tables::grouped;
 use udpd_base::text::units::print_seconds;
 use udpd_engine::plan::memory::Bytes;
 
-/// What is to be said beside the numbers.
+/// A warning beside the numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Notice {
     None,
@@ -48,7 +48,6 @@ const HELP: [&str; 19] = [
     "Any key closes this page.",
 ];
 
-/// The whole screen.
 pub(super) fn screen(model: &Model, view: &View, notice: &Notice, (width, height): (usize, usize)) -> Vec<ScreenLine> {
     let mut lines = vec![title(model, view, width)];
     lines.extend(said(model, notice, width));
@@ -75,13 +74,13 @@ pub(super) fn screen(model: &Model, view: &View, notice: &Notice, (width, height
     lines
 }
 
-/// The lane that is looked at from near, whole.
+/// All lines of the lane that is zoomed in.
 fn from_near(model: &Model, view: &View, width: usize) -> Option<Vec<ScreenLine>> {
     let chosen = view.chosen(model).filter(|_| view.is_zoomed && !model.is_empty())?;
     Some(lane_lines(model, chosen, width))
 }
 
-/// How much of the lane from near a screen of this size shows.
+/// How much of the zoomed-in lane a screen of this size shows.
 pub(super) fn extent(model: &Model, view: &View, notice: &Notice, (width, height): (usize, usize)) -> Extent {
     let shown = height.saturating_sub(2 + said(model, notice, width).len());
     let all = from_near(model, view, width).map_or(0, |lines| lines.len());
@@ -114,7 +113,7 @@ fn title(model: &Model, view: &View, width: usize) -> ScreenLine {
     ScreenLine::of(TextStyle::Reverse, fit(&format!("{left}{}{right}", " ".repeat(gap.max(1))), width))
 }
 
-/// Whatever must not be overlooked.
+/// Warnings below the title.
 fn said(model: &Model, notice: &Notice, width: usize) -> Vec<ScreenLine> {
     let mut lines = Vec::new();
     if let Notice::Silent { seconds, why } = notice {
@@ -129,7 +128,7 @@ fn said(model: &Model, notice: &Notice, width: usize) -> Vec<ScreenLine> {
     lines
 }
 
-/// The keys, behind which part of a long text is shown.
+/// Which part of a long text is shown, and the keys.
 fn footer(view: &View, place: &str, width: usize) -> ScreenLine {
     let keys = match (view.is_zoomed, view.is_frozen) {
         _ if view.has_help => "any key: back",
@@ -140,7 +139,6 @@ fn footer(view: &View, place: &str, width: usize) -> ScreenLine {
     ScreenLine::of(TextStyle::Faint, fit(&format!("{place}{keys}"), width))
 }
 
-/// Words on lines of this width.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -193,7 +191,6 @@ fn rate(flow: RateAndTotal) -> String {
     if flow.rate.is_some() { at_least(flow, text) } else { text }
 }
 
-/// The sum of a flow, in full.
 fn total(flow: RateAndTotal) -> String {
     flow.total.map_or_else(|| "not known".to_owned(), |total| at_least(flow, grouped(total)))
 }
@@ -202,7 +199,6 @@ fn at_least(flow: RateAndTotal, text: String) -> String {
     if flow.is_partial { format!("{text}+") } else { text }
 }
 
-/// A part of a whole as a percentage.
 fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| "?".to_owned(), |part| format!("{:.0}%", 100.0 * part))
 }
@@ -222,7 +218,7 @@ fn channel(sink: &SinkRow, bar_columns: Option<usize>) -> String {
     }
 }
 
-/// The time within which a part was through, or a dash where nothing was measured.
+/// A quantile of the residence time, or a dash where nothing was measured.
 fn quantile(residence: Option<&ResidenceSnapshot>, of: impl Fn(&ResidenceSnapshot) -> Option<f64>) -> String {
     match residence {
         None => "-".to_owned(),
@@ -260,7 +256,6 @@ fn trend(name: &str, flow: RateAndTotal, past: &RateHistory, width: usize, is_lo
     line
 }
 
-/// A text in exactly so many columns.
 fn fit(text: &str, columns: usize) -> String {
     let cut: String = text.chars().take(columns).collect();
     format!("{cut:<columns$}")
