@@ -1,10 +1,10 @@
 """The bench on cables; see bench_cable.sh."""
 import json
 import os
-import subprocess
 
 from lib.check import check, main, passed
 from lib.daemon import UDPD
+from lib.host import execute, read
 from lib.net import UNPRIVILEGED, ip, link
 
 SHORT = ["--seconds", "0.3", "--rate", "5k..20k", "--precision", "50%", "--json"]
@@ -14,16 +14,14 @@ NAMED = [*LONE, "--from", "card1"]
 
 def bench(*arguments, status=0, prefix=(), words=""):
     """The report, or what is said with another status."""
-    done = subprocess.run([*prefix, UDPD, "bench", *arguments], capture_output=True, text=True, timeout=120,
-                          check=False)
+    done = execute(*prefix, UDPD, "bench", *arguments, timeout=120)
     check(done.returncode == status and words in done.stderr,
           f"bench {' '.join(arguments)}: exit {done.returncode}, not {status}, and {words!r} in: {done.stderr}")
     return json.loads(done.stdout)["report"] if status == 0 else done.stderr
 
 
 def surroundings():
-    with open("/proc/self/mounts", encoding="utf-8") as file:
-        return ip("link"), os.readlink("/proc/self/ns/net"), file.read()
+    return ip("link"), os.readlink("/proc/self/ns/net"), read("/proc/self/mounts")
 
 
 def must_add_up(report):
@@ -51,19 +49,20 @@ def own_cable():
     passed("a cable of its own")
 
 
-def named_cable(engine):
+def named_cable():
     """Two interfaces that are wired to each other. The receiver's counter knows nothing of the bench."""
     def received():
         return link("card0")["stats64"]["rx"]["packets"]
 
-    begun = received()
-    report = bench("max", "--engine", engine, *NAMED, *SHORT)
-    must_add_up(report)
-    sent, came = sum(trial["sent"] for trial in report["trials"]), received() - begun
-    # The kernel itself may have something to say to its neighbours.
-    check(sent <= came <= sent + 50, f"{engine}: {sent} sent, and {came} came")
-    check("prog/xdp" not in ip("link"), "its program has stayed")
-    passed(f"two interfaces, {engine}: {sent} sent, {came} counted by the receiver")
+    for engine in ("af_xdp", "recvmmsg"):
+        begun = received()
+        report = bench("max", "--engine", engine, *NAMED, *SHORT)
+        must_add_up(report)
+        sent, came = sum(trial["sent"] for trial in report["trials"]), received() - begun
+        # The kernel itself may have something to say to its neighbours.
+        check(sent <= came <= sent + 50, f"{engine}: {sent} sent, and {came} came")
+        check("prog/xdp" not in ip("link"), "its program has stayed")
+        passed(f"two interfaces, {engine}: {sent} sent, {came} counted by the receiver")
 
 
 def refusals():
@@ -86,11 +85,4 @@ def refusals():
     passed("what cannot be measured is refused with its reason")
 
 
-def all_cases():
-    own_cable()
-    for engine in ("af_xdp", "recvmmsg"):
-        named_cable(engine)
-    refusals()
-
-
-main(all_cases)
+main(own_cable, named_cable, refusals)

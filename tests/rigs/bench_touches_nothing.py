@@ -2,69 +2,32 @@
 import os
 import re
 import socket
-import subprocess
 
 from lib.check import check, main, passed, same
-from lib.daemon import UDPD, WORK
+from lib.daemon import UDPD, WORK, listening
+from lib.host import execute, write
 from lib.net import udp_socket
 
 LOG, RUN, TEMPORARY = (f"{WORK}/{name}" for name in ("log", "run", "tmp"))
 # The other ends of what is configured belong to this rig, which must hear nothing.
 RELAYED = [udp_socket("127.0.0.1"), udp_socket("::1")]
 PORTS = [there.getsockname()[1] for there in RELAYED]
+LOCAL_SINK = f'type = "unix"\npath = "{RUN}/messages"'
 CONFIGURATION = f"""
 [daemon]
 control_socket = "{RUN}/control.sock"
 metrics_address = "127.0.0.1:29817"
 stats_on_exit = "{RUN}/ledger.json"
-[[listener]]
-name = "in"
-address = "0.0.0.0:25139"
-multicast_groups = ["239.255.77.2"]
-allow = ["192.0.2.0/24"]
-sinks = ["archive", "dated", "relay", "chosen", "local", "pushed", "out"]
-[sink.archive]
-type = "file"
-path = "{LOG}/{{listener}}.log"
-rotate = {{ bytes = "64KiB", every = "1s" }}
-keep = {{ files = 2 }}
-sync = "100ms"
-[sink.dated]
-type = "file"
-format = "pcapng"
-path = "{LOG}/%Y/%m/{{lane}}.pcapng"
-[sink.relay]
-type = "udp"
-destinations = ["127.0.0.1:{PORTS[0]}", "[::1]:{PORTS[1]}"]
-[sink.chosen]
-type = "udp"
-distribute = "by_source"
-destinations = ["192.0.2.9:514", "198.51.100.9:514"]
-[sink.local]
-type = "unix"
-path = "{RUN}/messages"
-[sink.pushed]
-type = "unix"
-socket = "stream"
-path = "{RUN}/stream"
-[sink.out]
-type = "stdout"
-"""
-REAL = f"""
-[[listener]]
-name = "in"
-address = "127.0.0.1:25139"
-sinks = ["archive", "relay", "local"]
-[sink.archive]
-type = "file"
-path = "{LOG}/real.log"
-[sink.relay]
-type = "udp"
-destinations = ["127.0.0.1:{PORTS[0]}"]
-[sink.local]
-type = "unix"
-path = "{RUN}/messages"
-"""
+""" + listening(
+    'address = "0.0.0.0:25139"\nmulticast_groups = ["239.255.77.2"]\nallow = ["192.0.2.0/24"]',
+    archive=f'type = "file"\npath = "{LOG}/{{listener}}.log"\nrotate = {{ bytes = "64KiB", every = "1s" }}\n'
+            'keep = { files = 2 }\nsync = "100ms"',
+    dated=f'type = "file"\nformat = "pcapng"\npath = "{LOG}/%Y/%m/{{lane}}.pcapng"',
+    relay=f'type = "udp"\ndestinations = ["127.0.0.1:{PORTS[0]}", "[::1]:{PORTS[1]}"]',
+    chosen='type = "udp"\ndistribute = "by_source"\ndestinations = ["192.0.2.9:514", "198.51.100.9:514"]',
+    local=LOCAL_SINK, pushed=f'type = "unix"\nsocket = "stream"\npath = "{RUN}/stream"', out='type = "stdout"')
+REAL = listening('address = "127.0.0.1:25139"', archive=f'type = "file"\npath = "{LOG}/real.log"',
+                 relay=f'type = "udp"\ndestinations = ["127.0.0.1:{PORTS[0]}"]', local=LOCAL_SINK)
 OWN = "/.udpd-bench-"
 OPENS = ("open", "openat", "openat2", "creat")
 CHANGES = ("unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir", "link", "linkat",
@@ -120,11 +83,6 @@ def objections(trace):
     return wrong
 
 
-def write(path, text):
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
 def unix_socket(kind, name):
     made = socket.socket(socket.AF_UNIX, kind)
     made.bind(f"{RUN}/{name}")
@@ -136,7 +94,7 @@ def bench(*arguments):
     trace = f"{WORK}/trace"
     command = ["strace", "-f", "-y", "-qq", "-s", "200", "-e", "trace=%file,%network,ioctl", "-e", "signal=none", "-o",
                trace, UDPD, "bench", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"TMPDIR": TEMPORARY}, check=False)
+    done = execute(*command, env=os.environ | {"TMPDIR": TEMPORARY})
     check(done.returncode == 0, f"bench {' '.join(arguments)}: exit {done.returncode}: {done.stderr}")
     return trace
 

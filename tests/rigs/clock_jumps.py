@@ -2,12 +2,12 @@
 import glob
 import json
 import os
-import subprocess
 import sys
 import time
 
 from lib.check import Skipped, check, main, passed, same
 from lib.daemon import WORK, Daemon, listening
+from lib.host import ends, read_bytes, write
 from lib.load import Bench, free_port
 
 CLOCK, OF_OTHERS = f"{WORK}/clock", b"of another program"
@@ -21,8 +21,7 @@ FOREIGN = ["kept_all/in.log.20200101T000000Z", "kept_dated/20200101000000.log", 
 
 
 def set_clock(to):
-    with open(f"{CLOCK}.new", "w", encoding="ascii") as file:
-        file.write(to + "\n")
+    write(f"{CLOCK}.new", to + "\n")
     os.rename(f"{CLOCK}.new", CLOCK)
 
 
@@ -50,8 +49,7 @@ def records_of(name):
     """By file, the payloads and when the kernel says they came, which no clock of this daemon has touched."""
     files = {}
     for path in glob.glob(f"{WORK}/{name}/*"):
-        with open(path, "rb") as file:
-            lines = file.read().split(b"\n")[:-1]
+        lines = read_bytes(path).split(b"\n")[:-1]
         if lines != [OF_OTHERS]:
             records = [json.loads(line) for line in lines]
             files[path] = [(record["time"], record.get("payload_base64") or record["payload"]) for record in records]
@@ -80,15 +78,14 @@ def judge(sinks):
 
 def jumps():
     set_clock("+3y")
-    year = int(subprocess.check_output([*FAKED, "date", "+%Y"]))
+    year = int(ends(0, *FAKED, "date", "+%Y"))
     if year != time.gmtime().tm_year + 3:
         raise Skipped("needs a libfaketime that sets the clock here")
     set_clock("+0")
     for name in SINKS:
         os.mkdir(f"{WORK}/{name}")
     for path in FOREIGN:
-        with open(f"{WORK}/{path}", "wb") as file:
-            file.write(OF_OTHERS + b"\n")
+        write(f"{WORK}/{path}", OF_OTHERS + b"\n")
     port = free_port()
     daemon = Daemon(listening(f'address = "127.0.0.1:{port}"\nreceive_buffer = "16MiB"',
                               **{name: sink(name) for name in SINKS}), before=FAKED)
@@ -101,8 +98,7 @@ def jumps():
     sender.end()
     listener = daemon.end()
     for path in FOREIGN:
-        with open(f"{WORK}/{path}", "rb") as file:
-            same(file.read(), OF_OTHERS + b"\n", f"{path}, which is not of udpd")
+        same(read_bytes(f"{WORK}/{path}"), OF_OTHERS + b"\n", f"{path}, which is not of udpd")
     judge(listener["sinks"])
 
 

@@ -3,8 +3,8 @@
 Each case starts a daemon, lets strace attach to it, sends numbered datagrams, and ends it by SIGTERM. What was sent is
 counted here and what was delivered is read from the file: the ledger is what is judged, not what is believed.
 """
+import glob
 import json
-import pathlib
 import signal
 import subprocess
 import time
@@ -12,6 +12,7 @@ import time
 from lib import net
 from lib.check import Failed, Skipped, check, main, passed, until
 from lib.daemon import Daemon, dropped_at, listening, start
+from lib.host import read
 from lib.load import free_port
 
 COUNT = 4000
@@ -46,8 +47,8 @@ def deny(process, calls, error):
 
     def is_attached():
         check(tracer.poll() is None, "strace did not attach")
-        tasks = pathlib.Path(f"/proc/{process.pid}/task").iterdir()
-        return all(f"TracerPid:\t{tracer.pid}" in (task / "status").read_text() for task in tasks)
+        return all(f"TracerPid:\t{tracer.pid}" in read(f"{task}/status")
+                   for task in glob.glob(f"/proc/{process.pid}/task/*"))
 
     until("strace has every thread", is_attached, 30)
     return tracer
@@ -88,7 +89,7 @@ def wrong_with(calls, error, is_known, engine, lanes):
     finally:
         tracer.wait()
     listener = daemon.last()["listeners"][0]
-    lines = pathlib.Path(daemon.directory, "in.log").read_text(encoding="ascii").splitlines()
+    lines = read(f"{daemon.directory}/in.log").splitlines()
     sink, arrived, residual = listener["sinks"][0], listener["arrived"], listener["residual"]
     wrong = {
         f"ended with {status}": status != 0,
@@ -106,8 +107,7 @@ def wrong_with(calls, error, is_known, engine, lanes):
     return found + ([json.dumps(listener), daemon.log()] if found else [])
 
 
-def all_cases():
-    may_trace()
+def cases():
     failed = 0
     for name, calls, error, is_known, engines in CASES:
         for engine in engines:
@@ -121,4 +121,4 @@ def all_cases():
     check(not failed, f"{failed} cases")
 
 
-main(all_cases)
+main(may_trace, cases)

@@ -7,6 +7,7 @@ import time
 from lib import net
 from lib.check import check, main, passed, same, until
 from lib.daemon import WORK, Daemon, all_delivered, dropped_at, listening, start
+from lib.host import read, read_bytes, write
 from lib.records import json_payload, json_records
 
 CLIENTS = [("127.0.0.7", 100), ("127.0.0.8", 100), ("::1", 100)]
@@ -44,16 +45,15 @@ def run(port, keys, sink):
 def dnsdist(name, port, text):
     """A dnsdist for both families of loopback, which asks no other server."""
     path = f"{WORK}/{name}.conf"
-    with open(path, "w", encoding="ascii") as file:
-        file.write('setSecurityPollSuffix("")\nsetACL({"0.0.0.0/0", "::/0"})\n'
-                   f'addLocal("127.0.0.1:{port}")\naddLocal("[::1]:{port}")\n{text}\n')
+    write(path, 'setSecurityPollSuffix("")\nsetACL({"0.0.0.0/0", "::/0"})\n'
+          f'addLocal("127.0.0.1:{port}")\naddLocal("[::1]:{port}")\n{text}\n')
     with open(f"{WORK}/{name}.log", "w", encoding="utf-8") as log:
         child = start(["dnsdist", "--supervised", "--disable-syslog", "-C", path], stdin=subprocess.DEVNULL, stdout=log,
                       stderr=subprocess.STDOUT)
 
     def listens():
-        check(child.poll() is None, lambda: open(f"{WORK}/{name}.log", encoding="utf-8").read())
-        return all(f":{port:04X} " in open(f"/proc/net/{table}", encoding="ascii").read() for table in ("udp", "udp6"))
+        check(child.poll() is None, lambda: read(f"{WORK}/{name}.log"))
+        return all(f":{port:04X} " in read(f"/proc/net/{table}") for table in ("udp", "udp6"))
 
     until(f"dnsdist listens at {port}", listens, 30)
     return child
@@ -76,7 +76,7 @@ def dnsdist_sends():
     same((listener["arrived"], dropped), (len(asked) + 2, {"proxy_missing": 1, "proxy_malformed": 1}), "the ledger")
     same(listener["sinks"][0]["delivered"], len(asked), lambda: json.dumps(listener))
     heard = {}
-    for record in json_records(open(f"{collector.directory}/archive", "rb").read()):
+    for record in json_records(read_bytes(f"{collector.directory}/archive")):
         address, port = record["source"].rsplit(":", 1)
         heard[name_in(json_payload(record))] = (address.strip("[]"), int(port))
     same(heard, asked, "who asked")
@@ -98,7 +98,7 @@ def dnsdist_receives():
 
     def noted():
         pattern = r"Packet from (\S+):(\d+) for (\S+?)\.example\. "
-        found = [re.match(pattern, line) for line in open(note, encoding="ascii")]
+        found = [re.match(pattern, line) for line in read(note).splitlines()]
         return {one[3]: (one[1].strip("[]"), int(one[2])) for one in found}
 
     until(lambda: f"{asked} are noted: {noted()}", lambda: noted() == asked, 30)
@@ -106,9 +106,4 @@ def dnsdist_receives():
     passed(f"{len(asked)} queries relayed with headers, and dnsdist knows each client by its address and port")
 
 
-def both():
-    dnsdist_sends()
-    dnsdist_receives()
-
-
-main(both)
+main(dnsdist_sends, dnsdist_receives)

@@ -8,7 +8,8 @@ import time
 from lib import net, packets
 from lib.check import check, main, passed, same, skipped, until
 from lib.daemon import WORK
-from lib.net import OTHER
+from lib.host import execute, read
+from lib.net import OTHER, dropped_at_port
 
 HERE, THERE, PORT, CLOSED = "10.9.0.1", "10.9.0.2", 20514, 20515
 RIGHT = "--inh-caps=-all,+perfmon --ambient-caps=-all,+perfmon --bounding-set=-all,+perfmon"
@@ -24,8 +25,7 @@ def counter(name):
     """`Udp:NoPorts` of /proc/net/snmp, or `TcpExt:IPReversePathFilter` of /proc/net/netstat."""
     if not name.startswith("TcpExt:"):
         return net.udp_counters()[name]
-    with open("/proc/net/netstat", encoding="ascii") as file:
-        names, values = (line.split() for line in file if line.startswith("TcpExt:"))
+    names, values = (line.split() for line in read("/proc/net/netstat").splitlines() if line.startswith("TcpExt:"))
     return int(values[names.index(name.partition(":")[2])])
 
 
@@ -75,11 +75,11 @@ def full_buffer():
                 while receiver.recv(2000):
                     received += 1
             except BlockingIOError:
-                return received + drops_of(PORT) == 500
+                return received + dropped_at_port(PORT) == 500
 
         until("all 500 are known", all_are_known, 20)
         settle()
-    dropped = drops_of(PORT)
+    dropped = dropped_at_port(PORT)
     named = watch.lines[f"port {PORT} SOCKET_RCVBUFF"]
     same((named, counter("Udp:RcvbufErrors") - before), (dropped, dropped), watch.text)
     passed(f"{named} of {dropped} datagrams that a full buffer dropped are named, with their port")
@@ -144,18 +144,12 @@ def frames_of_others():
 
 
 def without_the_right():
-    refused = subprocess.run(command(NO_RIGHT), stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if refused.returncode == 0 and int(open("/proc/sys/kernel/perf_event_paranoid").read()) < 0:
+    refused = execute(*command(NO_RIGHT), stdin=subprocess.DEVNULL)
+    if refused.returncode == 0 and int(read("/proc/sys/kernel/perf_event_paranoid")) < 0:
         skipped("this host lets every user watch (kernel.perf_event_paranoid = -1)")
         return
     check(refused.returncode != 0 and "AmbientCapabilities=CAP_PERFMON" in refused.stderr, str(refused))
     passed("without the right it is refused and the right is named")
-
-
-def drops_of(port):
-    """What the kernel counts at the socket itself."""
-    rows = [line.split() for line in open("/proc/net/udp")][1:]
-    return sum(int(row[-1]) for row in rows if row[1].endswith(f":{port:04X}"))
 
 
 def dropped_by_interface():

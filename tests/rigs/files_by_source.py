@@ -6,6 +6,7 @@ import time
 from lib import net
 from lib.check import LONG, check, main, passed, same
 from lib.daemon import WORK, Daemon, check_configuration, listening
+from lib.host import whole_lines
 from lib.load import Bench, bench
 from lib.net import OTHER, ip, set_proc
 
@@ -56,9 +57,7 @@ def read_files():
     count, names = 0, os.listdir(LOG)
     for name in (name for name in names if name.endswith(".log")):
         own = b"" if name == "overflow.log" else name.removesuffix(".log").encode() + b":"
-        with open(f"{LOG}/{name}", "rb") as file:
-            *lines, rest = file.read().split(b"\n")
-        check(not rest, f"{name} ends with a torn line")
+        lines = whole_lines(f"{LOG}/{name}")
         check(all(line.startswith(own) for line in lines), f"lines of another sender are in {name}")
         count += len(lines)
     return len(names), count

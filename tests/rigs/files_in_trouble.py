@@ -3,11 +3,11 @@ import glob
 import os
 import re
 import shutil
-import subprocess
 
-from lib.check import check, main, passed, same, skipped, until
+from lib.check import Skipped, check, main, passed, same, skipped, until
 from lib.daemon import NULL, WORK, Daemon, file_sink, listening
-from lib.disks import LoopDisk, NoDisk
+from lib.disks import LoopDisk
+from lib.host import execute, read_bytes, write
 from lib.load import Bench, bench, free_port
 from lib.net import run
 
@@ -47,8 +47,7 @@ class Writing(Daemon):
         return archive
 
     def ends_with_a_whole_record(self):
-        with open(self.path, "rb") as file:
-            check(file.read().endswith(b"\n"), "the file does not end with a whole record")
+        check(read_bytes(self.path).endswith(b"\n"), "the file does not end with a whole record")
 
 
 def delivered(sink):
@@ -62,8 +61,7 @@ def failed(sink):
 def full():
     """The disk fills up, is freed, and the records resume."""
     daemon = Writing(f"{DISK}/archive.log")
-    with open(f"{DISK}/filler", "wb") as file:
-        file.write(bytes(6 << 20))
+    write(f"{DISK}/filler", bytes(6 << 20))
     sender = Bench(TO, "20k", seconds=6, size=200)
     daemon.await_failures("a full disk is noticed")
     daemon.remember()
@@ -71,8 +69,7 @@ def full():
     daemon.await_resumed("the disk being freed")
     archive = daemon.finish(sender.end(is_told=False))
     daemon.ends_with_a_whole_record()
-    with open(daemon.path, "rb") as file:
-        same(file.read().count(b"\n"), archive["delivered"], "lines in the file")
+    same(read_bytes(daemon.path).count(b"\n"), archive["delivered"], "lines in the file")
     check(daemon.said("free some space on that file system"), "the cure is not said")
     # Each time that it was written again, and the end, says what it cost; together that is what the ledger says.
     said = re.findall(r" written again.*; (\d+) datagrams .* were lost meanwhile ", daemon.log())
@@ -91,8 +88,7 @@ def removed(sandbox):
     daemon.await_over("something is delivered", 1000, delivered)
     is_inside = sandbox != "off" and daemon.status("Seccomp") == 2
     # A slow removal finds the next file in it already.
-    until("the directory is removed", lambda: subprocess.run(["rm", "-r", folder], check=False,
-                                                             stderr=subprocess.DEVNULL).returncode == 0)
+    until("the directory is removed", lambda: execute("rm", "-r", folder).returncode == 0)
     if is_inside:
         daemon.await_failures("what cannot be written is counted as failed")
         check(daemon.said("was removed meanwhile, restart udpd"), "the cure is not said")
@@ -122,13 +118,12 @@ def read_only():
     with LoopDisk(f"{WORK}/large/image", f"{WORK}/place", "64M", options="errors=remount-ro") as disk:
         trigger = f"/sys/fs/ext4/{os.path.basename(disk.device)}/trigger_fs_error"
         if not os.path.exists(trigger):
-            raise NoDisk("a kernel in which ext4 can be made to fail")
+            raise Skipped("needs a kernel in which ext4 can be made to fail")
         # Inside the sandbox another file system is not found.
         daemon = Writing(f"{disk.place}/archive.log", sandbox="off")
         sender = Bench(TO, "20k", seconds=5)
         daemon.await_over("something is delivered", 1000, delivered)
-        with open(trigger, "w", encoding="ascii") as file:
-            file.write("1")
+        write(trigger, "1")
         daemon.await_failures("a read-only file system is noticed")
         check(daemon.said("Read-only file system"), "it is not said what is wrong")
         daemon.remember()
@@ -141,16 +136,18 @@ def read_only():
            "another")
 
 
-def all_cases():
-    full()
+def both_removed():
     for sandbox in ("off", "auto"):
         removed(sandbox)
     passed("a removed directory is made again within a second, and inside the sandbox its loss is counted")
+
+
+def disks_of_its_own():
     for case in (lost_at_the_sync, read_only):
         try:
             case()
-        except NoDisk as why:
-            skipped(f"{case.__name__} needs {why}")
+        except Skipped as why:
+            skipped(f"{case.__name__}: {why}")
 
 
-main(all_cases)
+main(full, both_removed, disks_of_its_own)

@@ -8,6 +8,7 @@ import time
 from lib import net
 from lib.check import check, main, passed, skipped, until
 from lib.daemon import UDPD, start
+from lib.host import execute
 from lib.load import bench_command
 from lib.net import UNPRIVILEGED, OTHER, gro, ip, set_proc
 
@@ -30,7 +31,7 @@ def lay():
 def send(to, *arguments, prefix=(), code=0):
     """The report, or with another code what was said."""
     command = bench_command(to, *arguments, program=[*prefix, UDPD], place=OTHER)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = execute(*command)
     check(done.returncode == code, lambda: f"{command}: exit {done.returncode}, not {code}: {done.stderr}")
     return json.loads(done.stdout)["report"] if code == 0 else done.stderr
 
@@ -162,12 +163,9 @@ def nothing_stays():
     passed("after kill -9 nothing is attached, and the next run counts exactly")
 
 
-def all_cases():
-    lay()
-    what_may_not_be_used()
+def both_engines():
     engines = ["packet", "xdp"]
-    tried = subprocess.run(bench_command(V4, "--engine", "xdp", *SHORT, place=OTHER), capture_output=True, text=True,
-                           check=False)
+    tried = execute(*bench_command(V4, "--engine", "xdp", *SHORT, place=OTHER))
     if tried.returncode != 0:
         skipped(f"the part with live frames: {tried.stderr.strip()}")
         engines.remove("xdp")
@@ -179,4 +177,4 @@ def all_cases():
         nothing_stays()
 
 
-main(all_cases)
+main(lay, what_may_not_be_used, both_engines)

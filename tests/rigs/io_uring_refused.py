@@ -3,10 +3,10 @@ import ctypes
 import errno
 import os
 import struct
-import subprocess
 
 from lib.check import check, main, passed
 from lib.daemon import NULL, UDPD, WORK, listening
+from lib.host import ends, write
 
 IO_URING_SETUP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, FILTER = 425, 38, 22, 2
 
@@ -26,15 +26,12 @@ def refuse(error):
 
 def answers(engine, error, code, *words):
     """`check` of a listener with this engine ends with a code and says these words."""
-    with open(f"{WORK}/udpd.toml", "w", encoding="ascii") as file:
-        file.write(listening(f'address = "127.0.0.1:45171"\nengine = "{engine}"\ngather = "1ms"', nothing=NULL))
-    done = subprocess.run([UDPD, "check", "--json", "-c", f"{WORK}/udpd.toml"], capture_output=True, text=True,
-                          check=False, preexec_fn=lambda: refuse(error))
-    said = done.stdout + done.stderr
-    what = f"{engine} and {os.strerror(error)}"
-    check(done.returncode == code, f"{what}: ended with {done.returncode}, not {code}: {said}")
+    write(f"{WORK}/udpd.toml",
+          listening(f'address = "127.0.0.1:45171"\nengine = "{engine}"\ngather = "1ms"', nothing=NULL))
+    said = ends(code, UDPD, "check", "--json", "-c", f"{WORK}/udpd.toml", preexec_fn=lambda: refuse(error))
     for word in words:
-        check(any(one in said for one in word.split("|")), f"{what}: {word} is not in {said}")
+        check(any(one in said for one in word.split("|")),
+              f"{engine} and {os.strerror(error)}: {word} is not in {said}")
 
 
 def refusals():

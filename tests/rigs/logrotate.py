@@ -6,10 +6,10 @@ import os
 import pwd
 import re
 import shutil
-import subprocess
 
 from lib.check import check, main, passed, same, setting, until
 from lib.daemon import UDPD, WORK, Daemon, file_sink, listening
+from lib.host import execute, read, write
 from lib.load import Bench, free_port
 
 ROTATIONS, MOVES = setting("ROTATIONS", 5), setting("MOVES", 20)
@@ -55,30 +55,22 @@ class Logging:
         return files
 
 
-def write(path, text):
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(path, 0o640)
-
-
 def rotate(what, pattern, replacement):
     """With a change to config/logrotate."""
     log = Logging("50k")
-    with open("config/logrotate", encoding="utf-8") as file:
-        text = file.read()
+    text = read("config/logrotate")
     reopen = f"{UDPD} reopen --socket {log.daemon.socket}"
     for old, new in ((r"^/var/log/udpd/\*\.log", f"{LOG}/*.log"), ("udpd reopen -c .*", reopen),
                      ("rotate 14", "rotate 1000"), (pattern, replacement)):
         text = re.sub(old, new, text, flags=re.M)
-    write(f"{WORK}/logrotate", text)
+    write(f"{WORK}/logrotate", text, 0o640)
     # As /etc/logrotate.conf has it; config/logrotate must say what it needs.
     user, group = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name
-    write(f"{WORK}/logrotate.conf", f"create\nsu {user} {group}\ninclude {WORK}/logrotate\n")
+    write(f"{WORK}/logrotate.conf", f"create\nsu {user} {group}\ninclude {WORK}/logrotate\n", 0o640)
     state = f"{WORK}/state{len(what)}"
     for _ in range(ROTATIONS):
         log.await_written()
-        done = subprocess.run(["logrotate", "--force", "--state", state, f"{WORK}/logrotate.conf"], capture_output=True,
-                              text=True, check=False)
+        done = execute("logrotate", "--force", "--state", state, f"{WORK}/logrotate.conf")
         check(done.returncode == 0 and not done.stderr, f"logrotate: {done.stderr}")
     files = log.end(f"{what}, {ROTATIONS} rotations")
     check(not any(path.endswith(".backup") for path in files),

@@ -2,13 +2,13 @@
 import re
 import signal
 import socket
-import threading
 import time
 import urllib.request
 
 from lib.check import check, main, passed, same, until
 from lib.daemon import NULL, Daemon, closed
-from lib.load import free_port, send
+from lib.load import Paced, free_port, send
+from lib.net import bound_sockets
 
 LISTENERS, EACH, LOAD, RATE = 1000, 10, 100_000, 50_000
 
@@ -34,31 +34,11 @@ def timed(action):
 
 
 def bound():
-    with open("/proc/net/udp", encoding="ascii") as table:
-        return {int(line.split()[1].split(":")[1], 16) for line in table.readlines()[1:]}
+    return {port for port, _ in bound_sockets()}
 
 
 def delivered(ledger):
     return [listener["sinks"][0]["delivered"] for listener in ledger["listeners"]]
-
-
-class Load(threading.Thread):
-    """On one listener, as fast as RATE."""
-
-    def __init__(self, port):
-        super().__init__()
-        self.port, self.sent = port, 0
-
-    def run(self):
-        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        sender.connect(("127.0.0.1", self.port))
-        begun = time.monotonic()
-        for datagram in range(LOAD):
-            sender.send(b"%010d" % datagram)
-            self.sent += 1
-            ahead = datagram / RATE - (time.monotonic() - begun)
-            if ahead > 0.001:
-                time.sleep(ahead)
 
 
 def listeners():
@@ -91,8 +71,7 @@ def listeners():
     sample = r'^udpd_sink_delivered_datagrams_total\{listener="customer(\d+)",[^}]*\} (\d+)$'
     same(dict(re.findall(sample, text, re.M)), {str(number): str(EACH) for number in range(LISTENERS)}, "/metrics")
     # Scrapes and readings for as long as a load on the last listener takes.
-    load, beside = Load(ports[-1]), []
-    load.start()
+    load, beside = Paced(ports[-1], RATE, lambda number: b"%010d" % number, count=LOAD), []
     while load.is_alive():
         beside.append(timed(scrape)[1])
         daemon.ledger()

@@ -6,11 +6,9 @@
 . "$(dirname "$0")/lib/rig.sh"
 . tests/rigs/systemd/container.sh
 need_container dpkg-deb:dpkg python3
-fail() {
-    echo "FAILED: $1"
+show_evidence() {
     [ ! -s "$directory/said" ] || tail -n 20 "$directory/said"
-    [ -z "$leader" ] || inside journalctl --no-pager -n 20 -u 'udpd*.service' -o short-monotonic || true
-    exit 1
+    [ -z "$leader" ] || inside journalctl --no-pager -n 20 -u 'udpd*.service' -o short-monotonic
 }
 
 begin
@@ -97,11 +95,7 @@ install_package "$second" || fail "the upgrade"
 [ "$(property MainPID udpd@flows)" != "$before_instance" ] || fail "the instance was not restarted"
 [ "$(property NRestarts)" -eq 0 ] || fail "the restart was a failure"
 inside cat /var/lib/udpd/ledger.json >"$directory/ledger.json"
-python3 - "$directory/ledger.json" <<'PY' || fail "the old process did not close its ledger"
-import json, sys
-listener = json.load(open(sys.argv[1]))["listeners"][0]
-assert listener["residual"] == 0 and listener["arrived"] == 500, listener
-PY
+check_last_ledger "$directory/ledger.json" 500 || fail "the old process did not close its ledger"
 inside systemctl stop udpd.service udpd@flows.service
 install_package "$first" || fail "a version from before"
 [ "$(property ActiveState)" = inactive ] || fail "an upgrade started what was stopped, although it is enabled"

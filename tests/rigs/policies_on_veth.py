@@ -3,12 +3,12 @@ import errno
 import os
 import socket
 import struct
-import subprocess
 import time
 
 from lib import net
 from lib.check import check, main, passed, same, until
-from lib.daemon import NULL, Daemon, all_delivered, engines, file_sink, listening
+from lib.daemon import NULL, UDPD, Daemon, all_delivered, engines, file_sink, listening
+from lib.host import execute, read
 from lib.net import UNPRIVILEGED, OTHER, ip
 
 PORT = 5140
@@ -60,14 +60,13 @@ def run(keys, before=(), **more):
 def end(daemon, arrived):
     """The lines of the file."""
     all_delivered(daemon.end(), arrived)
-    with open(f"{daemon.directory}/out.log", encoding="ascii") as file:
-        return file.read().split()
+    return read(f"{daemon.directory}/out.log").split()
 
 
 def a_cable_that_is_cut():
     """One lane for each queue, and with fewer cores than queues one for each core."""
     lay(4)
-    said = subprocess.run([os.environ["UDPD"], "steer", "plan", "card0"], capture_output=True, text=True, check=False)
+    said = execute(UDPD, "steer", "plan", "card0")
     check(said.returncode != 0 and "virtual cable" in said.stderr, f"why a cable has no plan is not said: {said}")
     lanes = min(4, os.cpu_count())
     daemon = Daemon(listening(f'address = "0.0.0.0:{PORT}"\ninterface = "card0"', nothing=NULL))
@@ -197,17 +196,17 @@ def what_others_have_joined():
     passed("what others have joined is not heard")
 
 
-def all_cases():
-    a_cable_that_is_cut()
+def cables_that_come_back():
     cut_and_laid_again("by recvmmsg", 'engine = "recvmmsg"')
     cut_and_laid_again("without any capability", 'engine = "recvmmsg"', UNPRIVILEGED)
     if "io_uring" in engines():
         cut_and_laid_again("by io_uring that lets gather", 'engine = "io_uring"\ngather = "1ms"')
     cut_and_laid_again("spread at random, which is a program of the group", 'spread = "random"')
-    all_of_multicast()
+
+
+def busy_polls():
     busy_poll([], "busy_poll has nothing to poll")
     busy_poll(UNPRIVILEGED, "works only in part: receivers")
-    what_others_have_joined()
 
 
-main(all_cases)
+main(a_cable_that_is_cut, cables_that_come_back, all_of_multicast, busy_polls, what_others_have_joined)

@@ -1,19 +1,17 @@
 """Rules, dashboard and metrics, read by promtool; see promtool.sh."""
 import json
 import re
-import subprocess
 import urllib.request
 
 from lib.check import check, main, passed, until
 from lib.daemon import NULL, WORK, Daemon, listening
+from lib.host import ends, read, write
 from lib.load import free_port, send
 
 
 def promtool(*arguments, text=""):
     """What promtool says, which must find nothing wrong."""
-    done = subprocess.run(["promtool", *arguments], input=text, capture_output=True, text=True, check=False)
-    check(done.returncode == 0, f"promtool {' '.join(arguments)}: {done.stdout}{done.stderr}")
-    return done.stdout + done.stderr
+    return ends(0, "promtool", *arguments, input=text)
 
 
 def rules():
@@ -24,15 +22,13 @@ def rules():
 
 def dashboard():
     """Each query of the dashboard as a rule, with what Grafana puts in place of its variables."""
-    with open("config/grafana/udpd.json", encoding="utf-8") as file:
-        board = json.load(file)
+    board = json.loads(read("config/grafana/udpd.json"))
     queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     queries += [note["expr"] for note in board["annotations"]["list"]]
     check(len(queries) > 15, f"too few queries: {queries}")
     named = [{"record": f"query:{number}", "expr": query.replace("$__rate_interval", "1m")}
              for number, query in enumerate(queries)]
-    with open(f"{WORK}/dashboard.yml", "w", encoding="utf-8") as file:
-        json.dump({"groups": [{"name": "dashboard", "rules": named}]}, file)
+    write(f"{WORK}/dashboard.yml", json.dumps({"groups": [{"name": "dashboard", "rules": named}]}))
     promtool("check", "rules", f"{WORK}/dashboard.yml")
     passed("every query of the dashboard is valid")
 
@@ -58,10 +54,4 @@ def metrics():
     passed("promtool finds nothing in the metrics of a running udpd")
 
 
-def all_of_it():
-    rules()
-    dashboard()
-    metrics()
-
-
-main(all_of_it)
+main(rules, dashboard, metrics)

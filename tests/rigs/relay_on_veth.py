@@ -2,13 +2,13 @@
 import json
 import os
 import socket
-import subprocess
 import threading
 import time
 
 from lib import net
 from lib.check import check, main, passed, same, skipped, until
 from lib.daemon import Daemon, dropped_at, listening
+from lib.host import execute
 from lib.net import UNPRIVILEGED, ip
 
 RECEIVER, SENDER = os.environ["RECEIVER"], net.OTHER
@@ -225,8 +225,7 @@ def slow_device(rate):
     """A device with a short queue throws away what comes too fast, and the relay sends it again. It waits for as long
     as the device takes something: the slower one needs far longer for one queue of the relay than a dead one is
     given."""
-    command = f"tc qdisc add dev out0 root tbf rate {rate} burst 10k limit 30k"
-    if subprocess.run(command, shell=True, check=False, capture_output=True).returncode != 0:
+    if execute(*f"tc qdisc add dev out0 root tbf rate {rate} burst 10k limit 30k".split()).returncode != 0:
         skipped("a device with a short queue needs tc with tbf")
         return
     daemon = Relay([TO4])

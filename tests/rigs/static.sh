@@ -12,11 +12,7 @@ group= daemon=
 at_end '[ -z "$group" ] || rmdir "$group"'
 at_end 'mountpoint -q "$directory/root/sys" && umount -l "$directory/root/sys"'
 at_end '[ -z "$daemon" ] || { kill -KILL "$daemon"; wait "$daemon"; }'
-fail() {
-    echo "FAILED: $1"
-    [ ! -s "$directory/log" ] || tail -n 20 "$directory/log"
-    exit 1
-}
+show_evidence() { tail -n 20 "$directory/log"; }
 
 # The quick build: what is checked here is how it is linked and what it needs.
 target=$(uname -m)-unknown-linux-musl
@@ -75,9 +71,7 @@ sed 's/5140/5179/; s/^metrics_address.*/metrics_address = ""/' packaging/contain
     >"$directory/root/etc/udpd/udpd.toml"
 contained /usr/bin/udpd run -c /etc/udpd/udpd.toml >"$directory/daemon" 2>&1 &
 daemon=$!
-for _ in $(seq 300); do grep -q 'ready: ' "$directory/daemon" && break; sleep 0.1; done
-cp "$directory/daemon" "$directory/log"
-grep -q 'ready: ' "$directory/daemon" || fail "it is not ready"
+wait_for grep -q 'ready: ' "$directory/daemon" || { cp "$directory/daemon" "$directory/log"; fail "it is not ready"; }
 health >"$directory/log" 2>&1 || fail "the health check"
 # By pairs, each awaited, so that no machine is too slow.
 python3 - "$directory/root/var/log/udpd/in.log" <<'PY' >"$directory/log" 2>&1 || fail "what was sent is not in the file"
@@ -95,9 +89,8 @@ assert sorted(lines) == sorted("datagram %d" % number for number in range(100)),
 PY
 [ "$(stat -c %u "$directory/root/var/log/udpd/in.log")" -eq 65532 ] || fail "the file is not the user's"
 health --json >"$directory/stats.json" || fail "the ledger"
-python3 -c 'import json, sys; l = json.load(open(sys.argv[1]))["listeners"][0]
-assert l["residual"] == 0 and l["arrived"] == 100 == l["sinks"][0]["delivered"], l' "$directory/stats.json" ||
-    fail "the ledger of 100 datagrams"
+python3 -c 'import json, sys; from lib.daemon import all_delivered, closed
+all_delivered(closed(json.load(open(sys.argv[1]))), 100)' "$directory/stats.json" || fail "the ledger of 100 datagrams"
 process=$(pgrep -u 65532 -f '^/usr/bin/udpd run -c /etc/udpd/udpd.toml$' | head -n 1)
 kill -TERM "$process"
 status=0

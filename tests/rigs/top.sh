@@ -15,37 +15,19 @@ at_end 'kill -KILL $sender $daemon'
 at_end tmux kill-server
 
 screen() { tmux capture-pane -p -t top; }
-fail() {
-    echo "FAILED: $1"
-    screen || true
-    exit 1
-}
+show_evidence() { screen; }
 
-# Waits until the screen has a line that fits.
-see() {
-    for _ in $(seq 300); do
-        if screen | grep -Eq -- "$1"; then return; fi
-        sleep 0.1
-    done
-    fail "the screen never had: $1"
-}
-# Waits until it has none.
-gone() {
-    for _ in $(seq 300); do
-        if ! screen | grep -Eq -- "$1"; then return; fi
-        sleep 0.1
-    done
-    fail "the screen still has: $1"
-}
+# Waits until the screen has a line that fits, and until it has none.
+shows() { screen | grep -Eq -- "$1"; }
+shows_no() { ! shows "$1"; }
+see() { wait_for shows "$1" || fail "the screen never had: $1"; }
+gone() { wait_for shows_no "$1" || fail "the screen still has: $1"; }
 # Waits until the first row is the title and the last one the footer: one line too many would push the title out.
-whole() {
-    for _ in $(seq 300); do
-        shown=$(screen)
-        if grep -q '^udpd ' <<<"${shown%%$'\n'*}" && grep -q 'q quit' <<<"${shown##*$'\n'}"; then return; fi
-        sleep 0.1
-    done
-    fail "the picture does not fill its $height rows"
+is_whole() {
+    shown=$(screen)
+    grep -q '^udpd ' <<<"${shown%%$'\n'*}" && grep -q 'q quit' <<<"${shown##*$'\n'}"
 }
+whole() { wait_for is_whole || fail "the picture does not fill its $height rows"; }
 press() { tmux send-keys -t top "$@"; }
 
 cat >"$WORK/udpd.toml" <<TOML

@@ -12,8 +12,10 @@ import sys
 import threading
 
 from lib import net
-from lib.check import Skipped, check, main, passed, same, until
-from lib.daemon import UDPD, WORK, Daemon, start
+from lib.check import check, main, passed, same, until
+from lib.daemon import UDPD, WORK, Daemon, need_sandbox, start
+from lib.host import ends, read, read_bytes
+from lib.host import write as write_file
 
 USER = 47110
 LOGS, SPILLS, PEERS, END = (f"{WORK}/{name}" for name in ("log.d", "spill.d", "peers", "end"))
@@ -73,8 +75,7 @@ AS_ROOT = ((r"^sandbox.*", 'control_socket = ""'), ("log.d/made", "root.d"), ("s
 
 def write(text):
     """Into the one file of all; its owner and its mode stay as they are."""
-    with open(CONFIG, "w", encoding="utf-8") as file:
-        file.write(text)
+    write_file(CONFIG, text)
 
 
 class Started(Daemon):
@@ -102,19 +103,15 @@ class Started(Daemon):
 
 def refused(code, words, *command):
     """A start, or another command, that has to end with a code and these words."""
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
-    check(done.returncode == code and re.search(words, said),
-          f"{command}: exit {done.returncode} and not {code}, and {words!r} in: {said}")
+    said = ends(code, *command)
+    check(re.search(words, said), f"{command}: {words!r} in: {said}")
 
 
 RUN, CHECK = (UDPD, "run", "-c", CONFIG), (UDPD, "check", "-c", CONFIG)
 
 
 def checked():
-    done = subprocess.run(CHECK, capture_output=True, text=True, check=False)
-    check(done.returncode == 0, f"check refuses it: {done.stdout}{done.stderr}")
-    return done.stdout + done.stderr
+    return ends(0, *CHECK)
 
 
 def send(*ports):
@@ -125,15 +122,10 @@ def send(*ports):
             own.sendto(b"datagram %d" % number, ("127.0.0.1", port))
 
 
-def content(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
 def await_lines(count):
     """Waits until the files have so many lines together."""
     def lines():
-        return sum(content(path).count(b"\n") for path in glob.glob(f"{LOGS}/made/*.log"))
+        return sum(read_bytes(path).count(b"\n") for path in glob.glob(f"{LOGS}/made/*.log"))
 
     until(lambda: f"{count} lines in the files, and not {lines()}", lambda: lines() == count)
 
@@ -180,29 +172,27 @@ def no_user():
 
 
 def make_user():
-    with open(f"{WORK}/passwd", "a", encoding="utf-8") as file:
-        file.write(f"udpd:x:{USER}:{USER}::/nonexistent:/usr/sbin/nologin\n")
-    with open(f"{WORK}/group", "a", encoding="utf-8") as file:
-        file.write(f"udpd:x:{USER}:\n")
+    write_file(f"{WORK}/passwd", f"udpd:x:{USER}:{USER}::/nonexistent:/usr/sbin/nologin\n", how="a")
+    write_file(f"{WORK}/group", f"udpd:x:{USER}:\n", how="a")
 
 
 def rights_of_threads(daemon):
     daemon.belongs_to(USER).every_thread(Gid=" ".join([str(USER)] * 4), Groups=str(USER), NoNewPrivs="1", Seccomp="2",
                                          CapInh=NO_RIGHTS, CapAmb=NO_RIGHTS)
-    for task in glob.glob(f"/proc/{daemon.child.pid}/task/*"):
+    for task in daemon.threads():
         # The consumer of the relay makes raw sockets, with CAP_NET_RAW.
-        name = content(f"{task}/comm").decode()
+        name = read(f"{task}/comm")
         rights = "0000000000002000" if re.match("sink.*-relay", name) else NO_RIGHTS
         same(rights_of(task), [rights] * 3, f"rights of {name}")
-    [warden] = content(f"/proc/{daemon.child.pid}/task/{daemon.child.pid}/children").split()
-    path = f"/proc/{warden.decode()}"
+    [warden] = read(f"/proc/{daemon.child.pid}/task/{daemon.child.pid}/children").split()
+    path = f"/proc/{warden}"
     same(rights_of(path), ["0000000000003400"] * 3, "rights of the warden")
     for field in ("Uid", "Gid"):
         same(field_of(path, field).split(), [str(USER)] * 4, f"{field} of the warden")
 
 
 def field_of(path, name):
-    return re.search(rf"^{name}:\s*(.*)$", content(f"{path}/status").decode(), re.M)[1]
+    return re.search(rf"^{name}:\s*(.*)$", read(f"{path}/status"), re.M)[1]
 
 
 def rights_of(path):
@@ -282,16 +272,12 @@ def what_is_of_root():
     for path in glob.glob(f"{LOGS}/made/*.log"):
         os.remove(path)
     path, denied = f"{LOGS}/made/one.log", "Permission denied.*udpd has become user udpd"
-    with open(path, "wb") as file:
-        file.write(b"of root\n")
-    os.chmod(path, 0o640)
+    write_file(path, "of root\n", 0o640)
     refused(77, f"{denied} before it opened anything", *RUN)
-    same(content(path), b"of root\n", "a file of root")
+    same(read(path), "of root\n", "a file of root")
     os.remove(path)
     token = f"{WORK}/token"
-    with open(token, "wb") as file:
-        file.write(b"x" * 32)
-    os.chmod(token, 0o600)
+    write_file(token, "x" * 32, 0o600)
     write(configuration("", THREE, (r"^metrics_address.*",
                                     f'metrics_address = "127.0.0.1:9817"\\nmetrics_token_file = "{token}"')))
     refused(78, "Permission denied", *CHECK)
@@ -337,10 +323,6 @@ def root_that_may_not():
 
 
 def all_cases():
-    done = subprocess.run([UDPD, "check", "--sandbox", "-c", "config/udpd.toml"], capture_output=True, text=True,
-                          check=False)
-    if done.returncode != 0:
-        raise Skipped(f"needs a kernel with seccomp and Landlock, and says: {done.stdout}{done.stderr}")
     # Directories of root, in which the user may make nothing; one is given to it.
     for folder in (LOGS, SPILLS, END):
         os.mkdir(folder)
@@ -364,4 +346,4 @@ def all_cases():
     passed("sockets that are passed, no sandbox, and a root that may become no other user")
 
 
-main(all_cases)
+main(need_sandbox, all_cases)

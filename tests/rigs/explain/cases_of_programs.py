@@ -7,6 +7,7 @@ import time
 from lib import net
 from lib.check import Skipped, check, until
 from lib.findings import cure, first, nothing
+from lib.host import write
 from scene import HERE, apply, far_less, paced, sender
 
 # A buffer of 39 short datagrams.
@@ -65,15 +66,13 @@ def container_throttled(scene):
     try:
         os.makedirs(group, exist_ok=True)
         limit = ("cpu.max", "5000 100000") if unified else ("cpu.cfs_quota_us", "5000")
-        with open(f"{group}/{limit[0]}", "w", encoding="ascii") as file:
-            file.write(limit[1])
+        write(f"{group}/{limit[0]}", limit[1])
     except OSError as why:
         if os.path.isdir(group):
             os.rmdir(group)
         raise Skipped(f"a control group with a limit of CPU time ({why})") from why
     reader = scene.reader(5913, WORK, SMALL)
-    with open(f"{group}/cgroup.procs", "w", encoding="ascii") as file:
-        file.write(str(reader.pid))
+    write(f"{group}/cgroup.procs", str(reader.pid))
     own = sender()
     try:
         provoke = lambda: paced(own, 5913, 2000, 0.7)

@@ -10,6 +10,7 @@ from lib import packets
 from lib.check import Skipped, check
 from lib.daemon import WORK
 from lib.findings import cure, first, nothing
+from lib.host import execute, read
 from lib.net import OTHER, ip, run
 from scene import HERE, apply, paced, sender
 
@@ -33,8 +34,7 @@ def listener_in_another_namespace(scene):
     said = scene.explain(lambda: paced(own, 5902, 150, 0.6), "--port", "5902")
     found = first(said, "no_listener", 50)
     check("listens in another one" in found["cause"], f"the listener is not found: {found}")
-    command = shlex.split(cure(found, "command", "nsenter")["command"])
-    subprocess.run([*command, "--seconds", "1"], check=True, stdout=subprocess.DEVNULL)
+    run(*shlex.split(cure(found, "command", "nsenter")["command"]), "--seconds", "1")
 
 
 def fragments(scene):
@@ -97,9 +97,9 @@ def firewall(scene):
         raise Skipped("nft")
     rules = "add table ip rig; add chain ip rig in { type filter hook input priority 0; }; " \
             "add rule ip rig in udp dport 5906 counter drop"
-    if subprocess.run(["nft", rules], check=False, stderr=subprocess.DEVNULL).returncode:
+    if execute("nft", rules).returncode:
         raise Skipped("nf_tables in this kernel")
-    scene.undo.append(lambda: subprocess.run(["nft", "delete table ip rig"], check=False))
+    scene.undo.append(lambda: execute("nft", "delete table ip rig"))
     scene.reader(5906)
     own = sender()
     provoke = lambda: paced(own, 5906, 150, 0.6)
@@ -107,11 +107,11 @@ def firewall(scene):
     if any("netfilter" in words for words in said["unseen"]):
         raise Skipped(f"the kernel's names for drops: {said['unseen']}")
     found = first(said, "firewall", 0)
-    shown = subprocess.run(shlex.split(cure(found, "command", "nft")["command"]), stdout=subprocess.PIPE, check=True)
-    check(b"udp dport 5906 counter" in shown.stdout and b"udp dport 5906 counter packets 0" not in shown.stdout,
-          f"the printed command does not show the rule: {shown.stdout}")
+    shown = run(*shlex.split(cure(found, "command", "nft")["command"]))
+    check("udp dport 5906 counter" in shown and "udp dport 5906 counter packets 0" not in shown,
+          f"the printed command does not show the rule: {shown}")
     cure(found, "elsewhere", "accept UDP to port 5906 before the rule that drops")
-    subprocess.run(["nft", "insert rule ip rig in udp dport 5906 accept"], check=True)
+    run("nft", "insert rule ip rig in udp dport 5906 accept")
     said = scene.explain(provoke, "--port", "5906")
     nothing(said)
     check(all(finding["case"] != "firewall" for finding in said["findings"]), f"the rule does not help: {said}")
@@ -121,7 +121,7 @@ def names_refused(scene):
     """The kernel refuses its names for drops, from the first tracepoint or in the middle: that is said, and what has a
     counter is told all the same. How many tracepoints there are is the kernel's and the machine's affair."""
     tracer = ["strace", "-f", "-qq", "-e", "trace=perf_event_open"]
-    if not shutil.which("strace") or subprocess.run([*tracer, "true"], check=False).returncode:
+    if not shutil.which("strace") or execute(*tracer, "true").returncode:
         raise Skipped("strace, and the right to trace")
     own = sender()
     provoke = lambda: paced(own, 5907, 150, 0.6)
@@ -130,8 +130,7 @@ def names_refused(scene):
     if any("netfilter" in words for words in said["unseen"]):
         raise Skipped(f"the kernel's names for drops: {said['unseen']}")
     # strace counts the calls of each thread by itself.
-    with open(log, encoding="utf-8") as file:
-        of_threads = Counter(line.split()[0] for line in file if "perf_event_open(" in line)
+    of_threads = Counter(line.split()[0] for line in read(log).splitlines() if "perf_event_open(" in line)
     calls = max(of_threads.values(), default=0)
     check(calls, f"it has the names without perf_event_open: {said}")
     for number, when in ((1, "1+"), (2, "2"), (3, "3+")):

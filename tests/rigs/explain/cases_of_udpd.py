@@ -7,6 +7,7 @@ import time
 
 from lib.check import Skipped, check
 from lib.findings import cure, first, nothing
+from lib.host import read
 from scene import HERE, bursts, change, listening, nothing_at, paced, sender, stalled
 
 
@@ -28,7 +29,7 @@ def buffer_too_small(scene):
 
 def buffer_clamped(scene):
     """rmem_max is less than was asked for, and a stall comes; the right that is printed takes it away."""
-    limit = int(open("/proc/sys/net/core/rmem_max", encoding="ascii").read())
+    limit = int(read("/proc/sys/net/core/rmem_max"))
     if limit > 4 << 20:
         raise Skipped(f"an rmem_max of at most 4 MiB, for it has to be overrun in a moment; it is {limit}")
     keys = listening(5922, receive_buffer=f'"{4 * limit}B"')

@@ -12,6 +12,7 @@ import cases_of_the_host
 import cases_of_udpd
 from lib import net
 from lib.check import RIG, Failed, Skipped, check, main
+from lib.host import read
 from lib.net import OTHER, ip
 from scene import Scene
 
@@ -22,8 +23,7 @@ STOLEN_MAX = 0.03
 
 def times():
     """What all cores have spent working, and what the hypervisor took of it meanwhile."""
-    with open("/proc/stat", encoding="ascii") as file:
-        user, nice, system, _, _, interrupt, softirq, steal = map(int, file.readline().split()[1:9])
+    user, nice, system, _, _, interrupt, softirq, steal = map(int, read("/proc/stat").split()[1:9])
     return user + nice + system + interrupt + softirq + steal, steal
 
 

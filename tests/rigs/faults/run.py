@@ -14,7 +14,6 @@ import ctypes
 import errno
 import os
 import signal
-import subprocess
 import time
 from dataclasses import dataclass, replace
 
@@ -22,6 +21,7 @@ import calls
 import verdict
 from lib.check import Failed, check, main, passed
 from lib.daemon import UDPD
+from lib.host import ends
 from lib.report import host, markdown_table, record
 from trial import KEPT_FILES, VARIANTS, Fault, Trial
 
@@ -51,15 +51,13 @@ def numbers_of(names):
     """The numbers of system calls on this machine, from the compiler's headers; those it does not know are left out."""
     text = "#include <sys/syscall.h>\n" + "".join(f"#ifdef SYS_{name}\n= {name} SYS_{name}\n#endif\n" for name in names)
     # The macro's name is replaced by another macro and then by a number, its own name in the line is not.
-    done = subprocess.run(["cc", "-E", "-P", "-"], input=text, capture_output=True, text=True, check=True).stdout
-    words = done.split()
+    words = ends(0, "cc", "-E", "-P", "-", input=text).split()
     return {words[at + 1]: int(words[at + 2]) for at, word in enumerate(words) if word == "="}
 
 
 def all_names():
-    done = subprocess.run(["cc", "-E", "-dM", "-"], input="#include <sys/syscall.h>\n", capture_output=True, text=True,
-                          check=True).stdout
-    return [line.split()[1][4:] for line in done.splitlines() if line.startswith("#define SYS_")]
+    lines = ends(0, "cc", "-E", "-dM", "-", input="#include <sys/syscall.h>\n").splitlines()
+    return [line.split()[1][4:] for line in lines if line.startswith("#define SYS_")]
 
 
 def survey(variant, names):

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import verdict
-from cable import Cable
-from lib.daemon import WORK, UDPD
-from lib.net import OTHER, udp_socket
+from lib import net
+from lib.daemon import WORK, UDPD, listening
+from lib.net import OTHER, ip, udp_socket
 
 # An end may take five seconds, where a sink takes nothing.
 START_SECONDS, END_SECONDS, QUESTION_SECONDS = 15, 12, 0.5
@@ -51,6 +51,31 @@ class Fault:
     """Which call fails, when, and how."""
     options: tuple          # of fail_nth
     after_ready: bool = False
+
+
+class Cable:
+    """For one trial of the engine past the kernel's stack: the daemon's end is here, the sender's in the other network
+    namespace."""
+
+    def __init__(self, number):
+        self.card, self.far = f"c{number:x}", f"d{number:x}"
+        network = f"10.66.{number >> 8}"
+        self.address, peer = (f"{network}.{(number & 0xFC) + end}" for end in (1, 2))
+        net.lay([f"{self.address}/30"], [f"{peer}/30"], self.card, self.far)
+        for card, place, neighbour, far, far_place in ((self.card, None, peer, self.far, OTHER),
+                                                       (self.far, OTHER, self.address, self.card, None)):
+            # No host asks for anything over this cable: what it carries and drops is what the trial sends.
+            net.set_proc(f"ipv6/conf/{card}/disable_ipv6", 1, place)
+            net.introduce(neighbour, card, place, far, far_place)
+
+    def dropped(self):
+        return net.link(self.far, OTHER)["stats64"]["tx"]["dropped"]
+
+    def has_program(self):
+        return "xdp" in net.link(self.card)
+
+    def remove(self):
+        ip(f"link del {self.card}")
 
 
 class Trial:
@@ -90,23 +115,14 @@ class Trial:
 control_socket = "{here}/control.sock"
 metrics_address = "{self.address}:{METRICS_PORT}"
 stats_on_exit = "{here}/ledger.json"
-[[listener]]
-name = "in"
-address = "{self.address}:{UDP_PORT}"
-{lanes}
-engine = "{variant.engine}"
-receive_buffer = "8MiB"
-batch_size = 32
-sinks = ["archive"]
-[sink.archive]
-type = "file"
+""" + listening(f'address = "{self.address}:{UDP_PORT}"\n{lanes}\nengine = "{variant.engine}"\n'
+                'receive_buffer = "8MiB"\nbatch_size = 32', archive=f"""type = "file"
 format = "{variant.form}"
 path = "{here}/out/{{listener}}-{{consumer}}.log"
 rotate = {{ bytes = "128KiB", every = "0s" }}
 keep = {{ files = {KEPT_FILES}, bytes = 0 }}
 sync = "100ms"
-consumers = {consumers}
-""")
+consumers = {consumers}"""))
 
     def plant_old_files(self):
         """So many finished files of an earlier run that `keep` has to remove some, and never one of this run's."""

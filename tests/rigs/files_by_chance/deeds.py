@@ -4,6 +4,7 @@ import os
 import time
 
 from lib.daemon import WORK
+from lib.host import read_bytes, write
 
 BAIT = b"of another program\n"
 FULL_PIECE_BYTES = 16384
@@ -16,8 +17,7 @@ class Deeds:
         self.scene, self.chance = scene, scene.chance
         self.bait = f"{WORK}/bait"
         self.foreign, self.ballast, self.done = set(), None, []
-        with open(self.bait, "wb") as file:
-            file.write(BAIT)
+        write(self.bait, BAIT)
 
     def any_of(self, names):
         name = self.chance.choice(names)
@@ -119,17 +119,16 @@ class Deeds:
         elif what == "a directory":
             os.mkdir(path)
         else:
-            with open(f"{self.away()}.linked", "wb") as file:
-                file.write(BAIT)
-            os.link(file.name, path)
+            own = f"{self.away()}.linked"
+            write(own, BAIT)
+            os.link(own, path)
             self.foreign.add((os.stat(path).st_dev, os.stat(path).st_ino))
         self.scene.sources.append(source)
         self.done[-1] += f" with {what}"
 
     def is_untouched(self):
         """Whether the file of others is as it was."""
-        with open(self.bait, "rb") as file:
-            return file.read() == BAIT
+        return read_bytes(self.bait) == BAIT
 
     def is_foreign(self, path):
         found = os.stat(path)

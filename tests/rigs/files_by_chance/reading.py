@@ -3,6 +3,7 @@ source; every payload of this rig begins with a mark, which ends that beginning.
 import gzip
 import re
 
+from lib.host import read_bytes
 from lib.records import HEADERS_BYTES, Unreadable, json_payload, json_records, lines, packets, unescaped
 
 MARK = re.compile(rb"S\d{8} ")
@@ -18,8 +19,7 @@ class Record:
 
 
 def content(path):
-    with open(path, "rb") as file:
-        data = file.read()
+    data = read_bytes(path)
     # A file that was moved away has no ending any more.
     return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
 

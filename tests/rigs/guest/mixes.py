@@ -26,35 +26,24 @@ NARROW, WIDE, LIMITED, CLOSED = 5140, 5141, 5142, 5999
 RING, VIRTIO = 0, 1
 DENIED = "10.9.1.9"
 UNSEEN = ["what the hypervisor dropped because the receive ring of port1 was full"]
+LISTENERS = (
+    ("narrow", NARROW, f'receive_buffer = "32KiB"\ndeny = ["{DENIED}/32"]'),
+    ("wide", WIDE, 'receive_buffer = "8MiB"'),
+    ("limited", LIMITED, 'receive_buffer = "8MiB"\nrate_limit = { per_source = 20, burst = 20 }'),
+)
 CONFIGURATION = """
 [daemon]
 control_socket = "/run/control.sock"
 metrics_address = ""
 pool_bytes = "64MiB"
-[[listener]]
-name = "narrow"
-address = "0.0.0.0:5140"
+""" + "".join(f"""[[listener]]
+name = "{name}"
+address = "0.0.0.0:{port}"
 lanes = 1
 gro = "off"
-receive_buffer = "32KiB"
-deny = ["10.9.1.9/32"]
 sinks = ["kept", "slow"]
-[[listener]]
-name = "wide"
-address = "0.0.0.0:5141"
-lanes = 1
-gro = "off"
-receive_buffer = "8MiB"
-sinks = ["kept", "slow"]
-[[listener]]
-name = "limited"
-address = "0.0.0.0:5142"
-lanes = 1
-gro = "off"
-receive_buffer = "8MiB"
-rate_limit = { per_source = 20, burst = 20 }
-sinks = ["kept", "slow"]
-[sink.kept]
+{keys}
+""" for name, port, keys in LISTENERS) + """[sink.kept]
 type = "file"
 path = "/tmp/out/kept"
 rotate = { bytes = 0, every = "0s" }
@@ -275,9 +264,8 @@ class Mix:
             wrong.append(f"the ledger does not close: {residuals}")
         return wrong, missing, terms
 
-
     def evidence(self, terms, come):
-        """What the overload did, for who has to find out why it does not add up."""
+        """What the overload did, to find out why the numbers do not add up."""
         more = {term: count - self.terms_before.get(term, 0) for term, count in terms.items()}
         yield f"of this overload: {({term: count for term, count in more.items() if count})}"
         for name, numbers in self.loads:

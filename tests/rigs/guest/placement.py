@@ -84,6 +84,18 @@ class Stage:
         said = self.guest.run("cat /tmp/ledger.json")
         return json.loads(said.text) if said.code == 0 else None
 
+    def noticed(self, what, condition, seconds=None, fact="", told=lambda: ""):
+        """Waits in the guest for a condition, which must hold within its limit; `fact` records after how long."""
+        limit = seconds or self.limit_seconds
+        took = self.guest.wait(condition, limit)
+        self.report.check(what, [] if took is not None else f"not within {limit} s; {told()}")
+        if took is not None and fact:
+            self.report.fact(fact, took)
+
+    def succeeds(self, what, command):
+        said = self.guest.run(command)
+        self.report.check(what, [] if said.code == 0 else said.text)
+
     def complaints(self):
         """What the daemon warns of. A guest has no huge pages to give and no user udpd, which is another matter."""
         return self.guest.run("grep -E '^(warn|error)' /tmp/log | grep -vE 'huge pages|stays root'").text
@@ -116,8 +128,7 @@ class Stage:
             report.check(f"{case.name}: and a worse one would be seen", bool(seen))
         if self.bless:
             return
-        applied = guest.run("udpd steer apply -c /tmp/udpd.toml")
-        report.check(f"{case.name}: apply succeeds", [] if applied.code == 0 else applied.text)
+        self.succeeds(f"{case.name}: apply succeeds", "udpd steer apply -c /tmp/udpd.toml")
         again = guest.run("udpd steer apply -c /tmp/udpd.toml")
         changed = [line for line in again.lines() if " -> " in line]
         report.same(f"{case.name}: a second apply changes nothing", (again.code, changed), (0, []))
@@ -126,8 +137,7 @@ class Stage:
             judge.applied(plan, self.devices, self.interrupts()),
         )
         self.traffic(case, plan)
-        restored = guest.run("udpd steer restore")
-        report.check(f"{case.name}: restore succeeds", [] if restored.code == 0 else restored.text)
+        self.succeeds(f"{case.name}: restore succeeds", "udpd steer restore")
         self.is_restored(case.name, case.ports, before)
 
     def is_restored(self, name, ports, before, others=True):

@@ -9,12 +9,9 @@ IRQBALANCE = "irqbalance --foreground --interval=2 >/tmp/irqbalance.log 2>&1 & e
 
 def named(stage, what, pattern):
     """Waits for a line of the log that is newer than the last mark."""
-    seconds = stage.guest.wait(f"tail -n +$(cat /tmp/mark) /tmp/log | grep -qE '{pattern}'", stage.limit_seconds)
-    log = stage.guest.run("tail -n +$(cat /tmp/mark) /tmp/log").text
-    wrong = f"not within {stage.limit_seconds} s; wanted /{pattern}/ in\n{log}"
-    stage.report.check(f"{what} is named", [] if seconds is not None else wrong)
-    if seconds is not None:
-        stage.report.fact(f"seconds until {what} is named", seconds)
+    new_lines = "tail -n +$(cat /tmp/mark) /tmp/log"
+    stage.noticed(f"{what} is named", f"{new_lines} | grep -qE '{pattern}'", fact=f"seconds until {what} is named",
+                  told=lambda: f"wanted /{pattern}/ in\n{stage.guest.run(new_lines).text}")
 
 
 def mark(stage):
@@ -87,17 +84,12 @@ def core(stage):
     senders.send(0, 64, 640, 1000)
     named(stage, "a core that is off", "core 3 is off, and .*receiver . is on it")
     report.same("nothing is lost", stage.arrived(sent)["listeners"][0]["arrived"], sent)
-    limit = stage.limit_seconds
     at = f"grep -l {away} /proc/$(cat /tmp/pid)/task/*/comm"
     on_the_core = f"grep -q 'Cpus_allowed_list:.3$' $(dirname $({at}))/status"
-    seconds = guest.wait(f"! {on_the_core}", limit)
-    report.check("and its receiver runs elsewhere", [] if seconds is not None else f"not within {limit} s")
+    stage.noticed("and its receiver runs elsewhere", f"! {on_the_core}")
     guest.run("echo 1 >/sys/devices/system/cpu/cpu3/online")
-    seconds = guest.wait(on_the_core, limit)
-    wrong = f"not within {limit} s: {receivers(stage)}"
-    report.check("and is pinned again when its core is back", [] if seconds is not None else wrong)
-    if seconds is not None:
-        report.fact("seconds until a receiver is pinned again", seconds)
+    stage.noticed("and is pinned again when its core is back", on_the_core,
+                  fact="seconds until a receiver is pinned again", told=lambda: receivers(stage))
     report.same("so are all of them", receivers(stage), was)
     apply(stage)
 
@@ -137,7 +129,6 @@ def irqbalance(stage):
     guest.run(f"kill $(cat /tmp/irqbalance.pid); sleep 1; {IRQBALANCE}")
     senders.send(0, 64, 15000, 1500)
     guest.wait(calm, 20)
-    said = guest.run(calm)
-    report.check("also by an irqbalance that is started again", [] if said.code == 0 else said.text)
+    stage.succeeds("also by an irqbalance that is started again", calm)
     guest.run("kill $(cat /tmp/watch.pid) $(cat /tmp/irqbalance.pid)")
     guest.wait("! kill -0 $(cat /tmp/watch.pid) && ! kill -0 $(cat /tmp/irqbalance.pid)", 10)

@@ -46,6 +46,16 @@ def until(what, condition, seconds=60, pause=0.01):
     return found
 
 
+def check_the_judge(judge, wrong):
+    """A judge that lets one of these pass shows nothing: `wrong` has its arguments by what is wrong with them."""
+    for what, arguments in wrong.items():
+        try:
+            judge(*arguments)
+        except Failed:
+            continue
+        raise Failed(f"the judge lets pass: {what}")
+
+
 def passed(what):
     print(f"passed: {what}", flush=True)
 
@@ -54,10 +64,11 @@ def skipped(why):
     print(f"SKIPPED {RIG}: {why}", flush=True)
 
 
-def main(run, *arguments):
-    """Runs a rig, and ends this process with 1 where it failed."""
+def main(*cases):
+    """Runs the cases of a rig in turn, and ends this process with 1 where one failed."""
     try:
-        run(*arguments)
+        for case in cases:
+            case()
         return
     except Skipped as why:
         skipped(why)

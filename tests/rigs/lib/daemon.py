@@ -1,5 +1,6 @@
 """A udpd under test: its folder, configuration, log and ledger; how it is started, asked and ended."""
 import atexit
+import glob
 import itertools
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 
 from lib import check as checks
 from lib.check import Failed, check, text_of
+from lib.host import execute, read, write
 
 UDPD, WORK = os.environ.get("UDPD", ""), os.environ.get("WORK", "")
 PATIENCE = 60
@@ -49,9 +51,15 @@ NULL = 'type = "null"'
 
 def check_configuration(text, *arguments, program=UDPD, path=f"{WORK}/checked.toml"):
     """What `udpd check` says of a configuration."""
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    return subprocess.run([program, "check", "-c", path, *arguments], capture_output=True, text=True, check=False)
+    write(path, text)
+    return execute(program, "check", "-c", path, *arguments)
+
+
+def need_sandbox():
+    """Skips where the kernel has no seccomp or no Landlock."""
+    done = execute(UDPD, "check", "--sandbox", "-c", "config/udpd.toml")
+    if done.returncode != 0:
+        raise checks.Skipped(f"needs a kernel with seccomp and Landlock, and says: {done.stdout}{done.stderr}")
 
 
 def engines():
@@ -75,6 +83,16 @@ def closed(ledger):
 
 def dropped_at(sink):
     return sum(sink["dropped"].values())
+
+
+def last_ledger(path, arrived=""):
+    """Of a file that a script has of a daemon elsewhere: it must close, over so many datagrams where that is known."""
+    listener = closed(json.loads(read(path)))
+    sink = listener["sinks"][0]
+    checks.same(listener["arrived"], listener["received"] + listener["kernel_dropped"], "received and dropped")
+    checks.same(listener["arrived"], int(arrived or listener["arrived"]), "arrived")
+    checks.same(sink["in_flight"], 0, "under way")
+    print(f"        arrived {listener['arrived']}, delivered {sink['delivered']}, dropped {sink['dropped']}")
 
 
 def all_delivered(listener, count):
@@ -114,12 +132,10 @@ class Daemon:
         lines = [f'{key} = "{value}"' for key, value in usual.items()
                  if not re.search(rf"^{key}\b", self.daemon_keys, re.M)]
         whole = "\n".join(["[daemon]", *lines, self.daemon_keys, text])
-        with open(self.config, "w", encoding="utf-8") as file:
-            file.write(whole.replace("DIR", self.directory))
+        write(self.config, whole.replace("DIR", self.directory))
 
     def log(self):
-        with open(self.log_path, encoding="utf-8", errors="replace") as file:
-            return file.read()
+        return read(self.log_path)
 
     def said(self, words):
         """How often the log has these words."""
@@ -157,8 +173,7 @@ class Daemon:
 
     def ask(self, *words):
         """A command of udpd over the control socket."""
-        return subprocess.run([self.program, *words, "--socket", self.socket], capture_output=True, text=True,
-                              timeout=PATIENCE, check=False)
+        return execute(self.program, *words, "--socket", self.socket, timeout=PATIENCE)
 
     def ledger(self):
         told = self.ask("stats", "--json")
@@ -180,20 +195,17 @@ class Daemon:
 
     def status(self, field):
         """A number of /proc/PID/status: VmRSS in KiB, Threads."""
-        with open(f"/proc/{self.child.pid}/status", encoding="ascii") as file:
-            return int(re.search(rf"^{field}:\s+(\d+)", file.read(), re.M)[1])
+        return int(re.search(rf"^{field}:\s+(\d+)", read(f"/proc/{self.child.pid}/status"), re.M)[1])
 
     def every_thread(self, **wanted):
         """Compares lines of /proc/PID/task/*/status of all threads, blanks as one."""
         for field, value in wanted.items():
-            found = {" ".join(line.split()[1:]) for line in self.status_lines(field)}
-            checks.same(found, {value}, f"{field} of all threads")
+            lines = [re.search(rf"^{field}:(.*)", read(f"{task}/status"), re.M)[1] for task in self.threads()]
+            checks.same({" ".join(line.split()) for line in lines}, {value}, f"{field} of all threads")
 
-    def status_lines(self, field):
-        tasks = f"/proc/{self.child.pid}/task"
-        for task in os.listdir(tasks):
-            with open(f"{tasks}/{task}/status", encoding="utf-8") as file:
-                yield next(line for line in file if line.startswith(f"{field}:"))
+    def threads(self):
+        """The folder of each thread below /proc."""
+        return glob.glob(f"/proc/{self.child.pid}/task/*")
 
     def wait(self, code=0, words=""):
         """Its end, with this code and these words in its log."""
@@ -207,8 +219,7 @@ class Daemon:
 
     def last(self):
         """The ledger that it wrote at its end."""
-        with open(self.ledger_path, encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(read(self.ledger_path))
 
     def end(self, number=signal.SIGTERM):
         """Ends it in good order; the first listener of the closed ledger."""

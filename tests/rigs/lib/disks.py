@@ -1,14 +1,8 @@
 """File systems of a rig's own, on loop devices."""
 import os
-import subprocess
 
-
-class NoDisk(Exception):
-    """This machine gives no such file system."""
-
-
-def quiet(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+from lib.check import Skipped
+from lib.host import ends, execute
 
 
 class LoopDisk:
@@ -20,25 +14,24 @@ class LoopDisk:
 
     def __enter__(self):
         os.makedirs(self.place, exist_ok=True)
-        subprocess.run(["truncate", "-s", self.size, self.image], check=True)
-        found = quiet("losetup", "--find", "--show", self.image)
-        self.device = found.stdout.strip()
-        is_made = self.device and quiet("mkfs.ext4", "-q", *self.features, self.device).returncode == 0
-        if not is_made or quiet("mount", "-o", self.options, self.device, self.place).returncode != 0:
+        ends(0, "truncate", "-s", self.size, self.image)
+        self.device = execute("losetup", "--find", "--show", self.image).stdout.strip()
+        is_made = self.device and execute("mkfs.ext4", "-q", *self.features, self.device).returncode == 0
+        if not is_made or execute("mount", "-o", self.options, self.device, self.place).returncode != 0:
             self.__exit__()
-            raise NoDisk("a loop device with ext4 on it")
+            raise Skipped("needs a loop device with ext4 on it")
         return self
 
     def __exit__(self, *_):
         # A frozen file system can neither be unmounted nor written back.
-        quiet("fsfreeze", "-u", self.place)
-        while quiet("umount", "-l", self.place).returncode == 0:
+        execute("fsfreeze", "-u", self.place)
+        while execute("umount", "-l", self.place).returncode == 0:
             pass
         if self.device:
-            quiet("losetup", "-d", self.device)
+            execute("losetup", "-d", self.device)
 
     def freeze(self):
-        subprocess.run(["fsfreeze", "-f", self.place], check=True)
+        ends(0, "fsfreeze", "-f", self.place)
 
     def thaw(self):
-        subprocess.run(["fsfreeze", "-u", self.place], check=True)
+        ends(0, "fsfreeze", "-u", self.place)

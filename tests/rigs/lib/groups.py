@@ -4,22 +4,21 @@ import os
 import re
 
 from lib.check import Skipped
+from lib.host import read, write
 
 
 def mounted(kind, controller=""):
     """Where control groups of a kind are mounted, or None."""
-    with open("/proc/self/mountinfo", encoding="ascii") as file:
-        for line in file:
-            place, _, rest = line.partition(" - ")
-            if re.match(rf"{kind} .*\b{controller}", rest):
-                return place.split()[4]
+    for line in read("/proc/self/mountinfo").splitlines():
+        place, _, rest = line.partition(" - ")
+        if re.match(rf"{kind} .*\b{controller}", rest):
+            return place.split()[4]
     return None
 
 
 def own(number):
     """The group of this process in a hierarchy: `0:` or `[0-9]+:memory`."""
-    with open("/proc/self/cgroup", encoding="ascii") as file:
-        found = re.search(rf"^{number}:(.*)$", file.read(), re.M)
+    found = re.search(rf"^{number}:(.*)$", read("/proc/self/cgroup"), re.M)
     return found and found[1]
 
 
@@ -29,8 +28,8 @@ def memory_place():
     name, unified = f"udpd-rig-{os.getpid()}", mounted("cgroup2")
     if unified:
         parent = os.path.dirname(unified + own("0:"))
-        with contextlib.suppress(OSError), open(f"{parent}/cgroup.subtree_control", encoding="ascii") as file:
-            if "memory" in file.read().split():
+        with contextlib.suppress(OSError):
+            if "memory" in read(f"{parent}/cgroup.subtree_control").split():
                 return f"{parent}/{name}", "memory.max"
     if (beside := own("[0-9]+:memory")) and (place := mounted("cgroup", "memory")):
         return f"{place}{beside}/{name}", "memory.limit_in_bytes"
@@ -43,8 +42,7 @@ def memory_group(limit_bytes):
     group, limit = memory_place()
     try:
         os.mkdir(group)
-        with open(f"{group}/{limit}", "w", encoding="ascii") as file:
-            file.write(str(limit_bytes))
+        write(f"{group}/{limit}", str(limit_bytes))
     except OSError as why:
         with contextlib.suppress(OSError):
             os.rmdir(group)

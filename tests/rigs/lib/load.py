@@ -3,10 +3,12 @@ import json
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 from lib.check import check
 from lib.daemon import PATIENCE, UDPD, start
+from lib.host import execute
 from lib.net import at, udp_socket
 
 
@@ -23,7 +25,7 @@ def bench_command(to, *arguments, program=(UDPD,), place=None):
 
 def bench(to, *arguments, **where):
     """Sends until it is done; the report."""
-    done = subprocess.run(bench_command(to, *arguments, **where), capture_output=True, text=True, check=False)
+    done = execute(*bench_command(to, *arguments, **where))
     check(done.returncode == 0, lambda: f"bench send: {done.stderr}")
     return json.loads(done.stdout)["report"]
 
@@ -62,3 +64,31 @@ def send(port, payloads, address="127.0.0.1", pause=0.001, at_once=50, sender=No
     if own is not sender:
         own.close()
     return count
+
+
+class Paced(threading.Thread):
+    """Sends the payload of each number, so many a second and from so many sockets by turns, until it is told to end or
+    has sent `count` of them. `sent` is how many it has sent."""
+
+    def __init__(self, port, rate, payload, sockets=1, count=None):
+        super().__init__()
+        self.port, self.rate, self.payload, self.count = port, rate, payload, count
+        self.sockets, self.sent, self.goes_on = [udp_socket() for _ in range(sockets)], 0, True
+        self.start()
+
+    def run(self):
+        begun = time.monotonic()
+        while self.goes_on and self.sent != self.count:
+            # At most a thousand at once, for a sender that was held up.
+            due = min(int((time.monotonic() - begun) * self.rate), self.sent + 1000, self.count or 1 << 62)
+            while self.sent < due:
+                own = self.sockets[self.sent % len(self.sockets)]
+                own.sendto(self.payload(self.sent), ("127.0.0.1", self.port))
+                self.sent += 1
+            time.sleep(0.001)
+
+    def end(self):
+        """How many it has sent in all."""
+        self.goes_on = False
+        self.join()
+        return self.sent

@@ -7,9 +7,8 @@ import json
 import os
 import socket
 import struct
-import subprocess
 
-from lib.check import check
+from lib.host import ends, read
 
 OTHER = os.environ.get("OTHER", "")
 # In front of a command: as a user without any right.
@@ -25,9 +24,7 @@ def at(place, *command):
 
 def run(*command, place=None):
     """Runs a command that must succeed; what it says."""
-    done = subprocess.run(at(place, *command), capture_output=True, text=True, check=False)
-    check(done.returncode == 0, lambda: f"{' '.join(map(str, command))}: {done.stdout}{done.stderr}")
-    return done.stdout
+    return ends(0, *at(place, *command))
 
 
 def ip(arguments, place=None):
@@ -108,10 +105,19 @@ def udp_socket(address="", port=0, place=None, buffer=0):
 
 def udp_counters():
     """What this namespace counts of IPv4 and IPv6, as `Udp:NoPorts` and `Udp6NoPorts`."""
-    with open("/proc/net/snmp6", encoding="ascii") as file:
-        found = {name: int(value) for name, value in map(str.split, file)}
-    with open("/proc/net/snmp", encoding="ascii") as file:
-        lines = [line.split() for line in file]
+    found = {name: int(value) for name, value in map(str.split, read("/proc/net/snmp6").splitlines())}
+    lines = [line.split() for line in read("/proc/net/snmp").splitlines()]
     for names, values in zip(lines[::2], lines[1::2]):
         found |= {names[0] + name: int(value) for name, value in zip(names[1:], values[1:])}
     return found
+
+
+def bound_sockets():
+    """The UDP sockets of IPv4 in this namespace: port, and how many datagrams the kernel dropped there, of each."""
+    rows = [line.split() for line in read("/proc/net/udp").splitlines()[1:]]
+    return [(int(row[1].split(":")[1], 16), int(row[-1])) for row in rows]
+
+
+def dropped_at_port(port):
+    """What the kernel counts at the sockets of a port itself, whatever udpd says."""
+    return sum(dropped for own, dropped in bound_sockets() if own == port)

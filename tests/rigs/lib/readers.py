@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from lib.host import read_bytes
 from lib.net import SO_RCVBUFFORCE
 
 HEADER = re.compile(rb"^([0-9]) ([0-9]{9}) (x*)$")
@@ -162,8 +163,7 @@ class File:
         pass
 
     def finish(self):
-        with open(self.path, "rb") as file:
-            *lines, rest = file.read().split(b"\n")
+        *lines, rest = read_bytes(self.path).split(b"\n")
         for line in lines:
             self.account.take(line)
         if rest:

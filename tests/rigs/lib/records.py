@@ -6,6 +6,8 @@ import json
 import re
 import struct
 
+from lib.host import read_bytes
+
 MAGIC = b"\xb5\x01"
 NAMED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\"}
 # A byte in hexadecimal, the length of a payload that was cut, or a character with a name.
@@ -82,8 +84,7 @@ def bench_number(payload):
 
 def bench_numbers(path, form="lines"):
     """The numbers in a file of lines or a capture, and whether it ends within a record."""
-    with open(path, "rb") as file:
-        data = file.read()
+    data = read_bytes(path)
     if form == "lines":
         whole, is_cut = lines(data)
         return [bench_number(unescaped(line)[0]) for line in whole], is_cut

@@ -2,13 +2,14 @@
 import csv
 import datetime
 import platform
-import subprocess
 from pathlib import Path
+
+from lib.host import execute
 
 
 def host(program):
     """When, where and by which program."""
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    version = execute(program, "--version").stdout.strip()
     return f"{datetime.date.today()}, {platform.machine()}, Linux {platform.release()}, {version}."
 
 

@@ -18,6 +18,27 @@ skip() {
     exit 0
 }
 
+# Ends the rig: what is wrong, and more of it. A rig that has evidence to show defines `show_evidence`.
+fail() {
+    printf '%s\n' "FAILED: $1" ${2:+"$2"}
+    show_evidence || true
+    exit 1
+}
+show_evidence() { :; }
+
+# Waits until a command succeeds, ten times longer than it takes.
+wait_for() {
+    local _
+    for _ in $(seq 300); do
+        if "$@"; then return; fi
+        sleep 0.1
+    done
+    return 1
+}
+
+# The ledger in a file must close, over $2 datagrams where that is said.
+check_last_ledger() { python3 -c 'import sys; from lib.daemon import last_ledger; last_ledger(*sys.argv[1:])' "$@"; }
+
 # Skips unless all of it is there: `root`, `namespaces`, or programs, each with its Debian package behind a colon where
 # that has another name.
 need() {

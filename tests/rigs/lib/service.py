@@ -13,6 +13,7 @@ import time
 
 from lib.check import LONG, check, setting
 from lib.daemon import WORK, Daemon, dropped_at, listening
+from lib.host import write
 from lib.load import Bench, numbers_sent
 from lib.records import bench_numbers
 
@@ -68,9 +69,7 @@ class Service:
     def broken_program(self):
         """One that does not run."""
         path = f"{self.directory}/broken"
-        with open(path, "w", encoding="ascii") as file:
-            file.write("#!/bin/sh\nexit 1\n")
-        os.chmod(path, 0o755)
+        write(path, "#!/bin/sh\nexit 1\n", 0o755)
         return path
 
     def read(self):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lib import readers
 from lib.check import Failed
-from lib.daemon import Daemon, file_sink, kill_all
+from lib.daemon import Daemon, file_sink, kill_all, listening
 from lib.net import UDP_SEGMENT
 
 SEND_SECONDS, SETTLE_SECONDS = 60, 20
@@ -67,25 +67,15 @@ class Trial:
         return readers.File(length, f"{self.directory}/out{at}.log")
 
     def configuration(self):
-        mix = self.mix
-        names = ", ".join(f'"s{at}"' for at in range(len(mix.sinks)))
-        text = f"""[[listener]]
-name = "in"
-address = "{self.address}:5179"
-engine = "{mix.engine}"
-lanes = {mix.lanes}
-max_length = "{'16KiB' if mix.length > 2048 else '2KiB'}"
-gro = "{'on' if mix.is_train else 'off'}"
-receive_buffer = "1MiB"
-sinks = [{names}]
-"""
+        mix, sinks = self.mix, {}
         for at, (sink, reader) in enumerate(zip(mix.sinks, self.readers)):
             keys = {"stdout": lambda: 'type = "stdout"', "file": lambda: file_sink(reader.path),
                     "unix": lambda: f'type = "unix"\npath = "{self.directory}/unix{at}"',
                     "udp": lambda: 'type = "udp"\ndestinations = ["127.0.0.1:%d"]' % reader.socket.getsockname()[1]}
-            text += f'[sink.s{at}]\n{keys[sink.kind]()}\nwhen_full = "{sink.when_full}"\n'
-            text += f'queue_bytes = "{mix.queue_bytes}"\n'
-        return text
+            sinks[f"s{at}"] = f'{keys[sink.kind]()}\nwhen_full = "{sink.when_full}"\nqueue_bytes = "{mix.queue_bytes}"'
+        return listening(f'address = "{self.address}:5179"\nengine = "{mix.engine}"\nlanes = {mix.lanes}\n'
+                         f'max_length = "{"16KiB" if mix.length > 2048 else "2KiB"}"\nreceive_buffer = "1MiB"\n'
+                         f'gro = "{"on" if mix.is_train else "off"}"', **sinks)
 
     def run(self):
         streams = [reader.daemons_end for reader in self.readers if isinstance(reader, readers.Stream)]

@@ -16,6 +16,7 @@ import time
 from lib import net
 from lib.check import LONG, Failed, check, main, passed, same, setting, until
 from lib.daemon import WORK, Daemon, closed, dropped_at
+from lib.host import read
 from lib.load import free_port
 
 IS_HEALTHY = sys.argv[1] == "healthy"
@@ -127,8 +128,7 @@ class Campaign:
     def in_file(self, file):
         if not os.path.exists(f"{self.directory}/{file}"):
             return set()
-        with open(f"{self.directory}/{file}", encoding="ascii") as written:
-            numbers = [int(line[:9]) for line in written.read().split("\n")[:-1]]
+        numbers = [int(line[:9]) for line in read(f"{self.directory}/{file}").split("\n")[:-1]]
         same(len(set(numbers)), len(numbers), f"{file} has datagrams twice")
         return set(numbers)
 
@@ -199,11 +199,9 @@ class Campaign:
 
     def hangs(self):
         """Whether a consumer waits in a call for a peer that does not read, as the kernel sees it."""
-        threads = f"/proc/{self.daemon.child.pid}/task"
-        for thread in os.listdir(threads):
+        for thread in self.daemon.threads():
             try:
-                name = open(f"{threads}/{thread}/comm", encoding="utf-8").read().strip()
-                waits_in = open(f"{threads}/{thread}/wchan", encoding="utf-8").read()
+                name, waits_in = read(f"{thread}/comm").strip(), read(f"{thread}/wchan")
             except OSError:
                 continue
             if name.endswith("-stuck") and waits_in.startswith("sock_alloc_send"):

@@ -1,41 +1,14 @@
 """Reloads under load, with good files and bad ones; see reloads.sh."""
 import os
-import socket
-import threading
 import time
 
 from lib.check import check, main, passed, same, setting
 from lib.daemon import NULL, Daemon, listening
-from lib.load import free_port
+from lib.host import read
+from lib.load import Paced, free_port
 
 RELOADS, RATE, ENGINE = setting("RELOADS", 10), setting("RATE", 20_000), os.environ.get("ENGINE", "recvmmsg")
 PORT = free_port()
-
-
-class Sender(threading.Thread):
-    """Numbered datagrams from eight sources until it is told to end."""
-
-    def __init__(self):
-        super().__init__()
-        self.sent, self.goes_on = 0, True
-        self.sockets = [socket.socket(type=socket.SOCK_DGRAM) for _ in range(8)]
-        for own in self.sockets:
-            own.connect(("127.0.0.1", PORT))
-        self.start()
-
-    def run(self):
-        begun = time.monotonic()
-        while self.goes_on:
-            due = min(int((time.monotonic() - begun) * RATE), self.sent + 1000)
-            for number in range(self.sent, due):
-                self.sockets[number % 8].send(b"%09d" % number)
-            self.sent = max(self.sent, due)
-            time.sleep(0.001)
-
-    def end(self):
-        self.goes_on = False
-        self.join()
-        return self.sent
 
 
 def configuration(lanes, sync="1s", **others):
@@ -45,7 +18,7 @@ def configuration(lanes, sync="1s", **others):
 
 def reloads():
     daemon = Daemon(configuration(2))
-    sender = Sender()
+    sender = Paced(PORT, RATE, lambda number: b"%09d" % number, sockets=8)
     for number in range(1, RELOADS + 1):
         lanes = 1 + number % 4
         if number % 2 == 0:
@@ -58,8 +31,7 @@ def reloads():
     sent = sender.end()
     time.sleep(0.5)
     listener = daemon.end()
-    with open(f"{daemon.directory}/stays.log", encoding="ascii") as file:
-        numbers = [int(line) for line in file]
+    numbers = [int(line) for line in read(f"{daemon.directory}/stays.log").splitlines()]
     dropped = listener["kernel_dropped"]
     same(len(set(numbers)), len(numbers), "there twice")
     same((listener["arrived"], len(numbers) + dropped), (sent, sent), "arrived, and in the file or dropped")

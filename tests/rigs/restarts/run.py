@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
 from lib.check import LONG, check, main, passed, same, setting, skipped
 from lib.daemon import UDPD, WORK, engines
+from lib.host import ends, execute, read, write
 from lib.net import UNPRIVILEGED
 from lib.report import host, markdown_table
 from lib.service import FLOWS, GAP_BAR_MS, STRICT
@@ -181,12 +181,10 @@ def another_owner_of_the_groups():
         skipped("another owner of the groups of sockets needs a C compiler")
         return
     library = f"{WORK}/owner.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-x", "c", "-", "-ldl"], input=OWNER, text=True,
-                   check=True)
+    ends(0, "cc", "-shared", "-fPIC", "-o", library, "-x", "c", "-", "-ldl", input=OWNER)
     for preloaded in (library, ""):
-        done = subprocess.run(["timeout", "--preserve-status", "--signal=TERM", "2", UDPD, "run", "--listen",
-                               "0.0.0.0:5188", "--to", "null:"], env=os.environ | {"LD_PRELOAD": preloaded},
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = execute("timeout", "--preserve-status", "--signal=TERM", "2", UDPD, "run", "--listen", "0.0.0.0:5188",
+                       "--to", "null:", env=os.environ | {"LD_PRELOAD": preloaded}, input="")
         check("ready:" in done.stderr, f"no start: {done.stderr}")
         same(done.stderr.count("another program owns the groups"), int(bool(preloaded)),
              f"warnings with LD_PRELOAD={preloaded}: {done.stderr}")
@@ -196,16 +194,14 @@ def another_owner_of_the_groups():
 def record(path, rate):
     head = ("| what | times | rate/s | sent | in files | lost | said at most | dropped by the kernel | gap, median ms "
             "| longest ms |")
-    with open("/proc/loadavg", encoding="ascii") as file:
-        load = file.read().strip()
+    load = read("/proc/loadavg").strip()
     page = ["# Restarts, kills and upgrades under load", "",
             f"{host(UDPD)} `tests/rigs/restarts.sh --record`.",
             f"Payloads of 64 bytes, {FLOWS} flows, {rate}/s asked for. The sender, the kernel and udpd share the",
             f"machine, with {os.cpu_count()} cores and at the end a load of {load}.",
             "Lost: in no file and not counted by the kernel at a socket. The gap is from the signal to READY of the",
             f"next process; its bar is {GAP_BAR_MS} ms.", "", *markdown_table(head, ROWS)]
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join(page) + "\n")
+    write(path, "\n".join(page) + "\n")
 
 
 def campaign():

@@ -11,11 +11,11 @@ import os
 import pathlib
 import re
 import socket
-import subprocess
 
 from lib import net
 from lib.check import check, passed, same
-from lib.daemon import WORK, Daemon, start
+from lib.daemon import NULL, WORK, Daemon, listening, start
+from lib.host import ends, read
 from lib.load import send
 
 ENOSYS, RIGHTS = -38, (-1, -13)
@@ -45,42 +45,16 @@ def configuration(mode, engine):
     port = PORTS[mode]
     af_xdp = engine == "af_xdp"
     address, interface = (f"10.9.0.1:{port}", 'interface = "card0"') if af_xdp else (f"127.0.0.1:{port}", "")
-    return f"""
-[[listener]]
-name = "in"
-address = "127.0.0.1:{port + 1}"
-sequence = "rtp"
-engine = "{"recvmmsg" if af_xdp else engine}"
-sinks = ["file", "relay", "named", "messages", "spilling", "sources", "nothing"]
-[[listener]]
-name = "engine"
-address = "{address}"
-engine = "{engine if mode == "require" or not af_xdp else "recvmmsg"}"
-{interface}
-sinks = ["nothing"]
-[sink.file]
-type = "file"
-path = "DIR/in.log"
-compress = "gzip"
-[sink.relay]
-type = "udp"
-destinations = ["127.0.0.1:{port + 2}"]
-[sink.named]
-type = "udp"
-destinations = ["localhost:{port + 3}"]
-[sink.messages]
-type = "unix"
-path = "DIR/messages"
-[sink.spilling]
-type = "unix"
-path = "DIR/absent"
-spill = {{ path = "DIR/spill", bytes = "64MiB" }}
-[sink.sources]
-type = "file"
-path = "DIR/by/{{source}}.log"
-[sink.nothing]
-type = "null"
-"""
+    second = (f'[[listener]]\nname = "engine"\naddress = "{address}"\nsinks = ["nothing"]\n{interface}\n'
+              f'engine = "{engine if mode == "require" or not af_xdp else "recvmmsg"}"\n')
+    return listening(
+        f'address = "127.0.0.1:{port + 1}"\nsequence = "rtp"\nengine = "{"recvmmsg" if af_xdp else engine}"',
+        file='type = "file"\npath = "DIR/in.log"\ncompress = "gzip"',
+        relay=f'type = "udp"\ndestinations = ["127.0.0.1:{port + 2}"]',
+        named=f'type = "udp"\ndestinations = ["localhost:{port + 3}"]',
+        messages='type = "unix"\npath = "DIR/messages"',
+        spilling='type = "unix"\npath = "DIR/absent"\nspill = { path = "DIR/spill", bytes = "64MiB" }',
+        sources='type = "file"\npath = "DIR/by/{source}.log"', nothing=NULL) + second
 
 
 def as_user(user):
@@ -113,10 +87,7 @@ def deliver_and_end(mode, daemon, notify):
 
 def inject(process, victim, place, *thread):
     """The name of a thread, an attempt and its result, for each."""
-    done = subprocess.run([f"{WORK}/inject", *map(str, (process, victim, place, *thread))], capture_output=True,
-                          text=True, check=False)
-    check(done.returncode == 0, f"inject: {done.stderr}")
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    rows = [line.split("\t") for line in ends(0, f"{WORK}/inject", process, victim, place, *thread).splitlines()]
     return [(name, what, int(result)) for _, name, what, result in rows]
 
 
@@ -142,7 +113,7 @@ def make_place(user, engine):
 
 def wardens(daemon):
     process = daemon.child.pid
-    return map(int, pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()[:1])
+    return map(int, read(f"/proc/{process}/task/{process}/children").split()[:1])
 
 
 def attempts(user, engine):

@@ -6,13 +6,13 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import time
 
 import injections
 from lib import net, packets
-from lib.check import Skipped, check, main, passed, same, skipped
-from lib.daemon import UDPD, WORK, Daemon, listening
+from lib.check import check, main, passed, same, skipped
+from lib.daemon import WORK, Daemon, listening, need_sandbox
+from lib.host import ends, execute, read, write
 from lib.net import ip
 
 NO_RIGHTS = "0000000000000000"
@@ -70,13 +70,11 @@ def send_and_await(daemon, port, total):
 
 def child_of(process):
     """The first process that a process has started."""
-    with open(f"/proc/{process}/task/{process}/children", encoding="ascii") as file:
-        return int(file.read().split()[0])
+    return int(read(f"/proc/{process}/task/{process}/children").split()[0])
 
 
 def status_of(process):
-    with open(f"/proc/{process}/status", encoding="utf-8") as file:
-        return dict(line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line)
+    return dict(line.split(":\t", 1) for line in read(f"/proc/{process}/status").splitlines() if ":\t" in line)
 
 
 def interface_that_comes_back(engine):
@@ -105,11 +103,9 @@ def low_ports(engine):
         send_and_await(daemon, 514, 50)
         cut_and_laid_again(daemon)
         send_and_await(daemon, 514, 100)
-        with open("/proc/sys/net/core/rmem_max", encoding="ascii") as file:
-            buffer = 4 * int(file.read())
-        with open(daemon.config, "a", encoding="utf-8") as file:
-            file.write(f'[[listener]]\nname = "added"\naddress = "127.0.0.1:515"\nreceive_buffer = {buffer}\n'
-                       'sinks = ["file"]\n')
+        buffer = 4 * int(read("/proc/sys/net/core/rmem_max"))
+        write(daemon.config, f'[[listener]]\nname = "added"\naddress = "127.0.0.1:515"\nreceive_buffer = {buffer}\n'
+              'sinks = ["file"]\n', how="a")
         done = daemon.ask("reload")
         check(done.returncode == 0, f"a low port cannot be added: {done}")
         check(not daemon.said("clamped") and not daemon.said("rmem_max"), "the receive buffer is cut down")
@@ -158,18 +154,14 @@ def ways_out():
         skipped("injections need cc, and the registers of x86_64")
         return
     command = ["cc", "-O1", "-Wall", "-o", f"{WORK}/inject", "tests/rigs/sandbox/inject.c"]
-    if subprocess.run([*command, "-static"], capture_output=True, check=False).returncode != 0:
-        subprocess.run(command, check=True)
+    if execute(*command, "-static").returncode != 0:
+        ends(0, *command)
     for engine in ("recvmmsg", "io_uring"):
         for user in (0, 65534):
             injections.attempts(user, engine)
 
 
-def all_cases():
-    done = subprocess.run([UDPD, "check", "--sandbox", "-c", "config/udpd.toml"], capture_output=True, text=True,
-                          check=False)
-    if done.returncode != 0:
-        raise Skipped(f"needs a kernel with seccomp and Landlock, and says: {done.stdout}{done.stderr}")
+def rights_that_are_given_up():
     for engine in ("recvmmsg", "io_uring"):
         for case in (interface_that_comes_back, low_ports, without_the_sandbox, ordinary_user):
             case(engine)
@@ -177,7 +169,6 @@ def all_cases():
     for part in ("landlock_create_ruleset:error=ENOSYS", "seccomp:error=EINVAL", "capset:error=EPERM"):
         kernel_that_lacks(part)
         passed(f"a kernel that lacks {part}")
-    ways_out()
 
 
-main(all_cases)
+main(need_sandbox, rights_that_are_given_up, ways_out)

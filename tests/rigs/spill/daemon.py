@@ -5,7 +5,7 @@ from lib.check import check, same
 from lib.daemon import WORK, Daemon, listening
 
 PORT = 5197
-ADDRESS, OUT = ("127.0.0.1", PORT), f"{WORK}/out"
+OUT = f"{WORK}/out"
 # What a daemon says of repeats when it begins.
 TWICE = re.compile(r"at most (\d+) of them were sent before")
 

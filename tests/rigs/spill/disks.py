@@ -6,14 +6,13 @@ order or is counted as dropped, and the second daemon begins with what the first
 import os
 import random
 import socket
-import struct
 import threading
-import time
 
-from daemon import ADDRESS, Spilling
+from daemon import PORT, Spilling
 from lib.check import LONG, check, passed, same
 from lib.daemon import WORK
-from lib.net import SO_RCVBUFFORCE, run, udp_socket
+from lib.net import run, udp_socket
+from peer import Peer, Taken, number_of, senders
 
 MIB = 1 << 20
 BYTES_MAX = 4 * MIB
@@ -27,11 +26,11 @@ ALLOWED = {"drop_newest": {"spill_full"}, "drop_oldest": {"spill_full"}, "block"
 
 
 class Target:
-    """What the sink sends to: notes each number as it comes."""
+    """What the sink sends to, of any kind: `taken` has what came."""
 
     def __init__(self, kind, path):
-        self.kind, self.path, self.numbers = kind, path, []
-        self.sockets, self.threads = [], []
+        self.kind, self.path, self.taken = kind, path, Taken()
+        self.stream = Peer(path, LENGTH, self.taken)
 
     def lines(self):
         where = f'path = "{self.path}"\n' if self.kind != "udp" else f'destinations = ["127.0.0.1:{UDP_PORT}"]\n'
@@ -40,67 +39,32 @@ class Target:
         return kind + where
 
     def come(self):
+        if self.kind == "stream":
+            self.stream.come()
+            return
         if os.path.exists(self.path):
             os.unlink(self.path)
-        family = socket.AF_INET if self.kind == "udp" else socket.AF_UNIX
-        own = socket.socket(family, socket.SOCK_STREAM if self.kind == "stream" else socket.SOCK_DGRAM)
         if self.kind == "udp":
-            own.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
-            own.bind(("127.0.0.1", UDP_PORT))
+            self.own = udp_socket("127.0.0.1", UDP_PORT, buffer=BUFFER_BYTES)
         else:
-            own.bind(self.path)
-        self.sockets.append(own)
-        self.start(self.accept if self.kind == "stream" else self.receive, own)
+            self.own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self.own.bind(self.path)
+        self.thread = threading.Thread(target=self.receive, daemon=True)
+        self.thread.start()
 
-    def start(self, run, own):
-        thread = threading.Thread(target=run, args=(own,), daemon=True)
-        self.threads.append(thread)
-        thread.start()
-
-    def accept(self, listener):
-        listener.listen()
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            self.start(self.read, connection)
-
-    def read(self, connection):
-        rest, size = b"", LENGTH + 4
-        while data := connection.recv(1 << 18):
-            rest += data
-            whole = len(rest) - len(rest) % size
-            self.numbers += [struct.unpack_from("<Q", rest, at + 4)[0] for at in range(0, whole, size)]
-            rest = rest[whole:]
-
-    def receive(self, own):
-        while True:
-            data = own.recv(1 << 16)
-            if len(data) < LENGTH:
-                return
-            self.numbers.append(struct.unpack_from("<Q", data)[0])
+    def receive(self):
+        while len(data := self.own.recv(1 << 16)) == LENGTH:
+            self.taken.take(0, number_of(data))
 
     def go(self):
         """Nothing comes any more; reads what has come to its end."""
-        own = self.sockets.pop()
         if self.kind == "stream":
-            own.shutdown(socket.SHUT_RDWR)
-        elif self.kind == "udp":
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"end", ("127.0.0.1", UDP_PORT))
-        else:
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"end", self.path)
-        for thread in self.threads:
-            thread.join()
-        own.close()
-
-
-def send():
-    sender, begun = udp_socket(), time.monotonic()
-    for number in range(DATAGRAMS):
-        sender.sendto(struct.pack("<Q", number).ljust(LENGTH, b"."), ADDRESS)
-        if number % 50 == 0:
-            time.sleep(max(0, begun + number / 30_000 - time.monotonic()))
+            self.stream.go()
+            return
+        with socket.socket(self.own.family, socket.SOCK_DGRAM) as last:
+            last.sendto(b"end", self.own.getsockname())
+        self.thread.join()
+        self.own.close()
 
 
 def dropped_by_kernel(listener):
@@ -122,7 +86,7 @@ def fill(number, size, policy, kind, comes_back):
                             target.lines())
 
         daemon = small()
-        send()
+        senders(PORT, 1, LENGTH, 30_000, DATAGRAMS).join()
         daemon.await_listener(what, lambda now: now["received"] + dropped_by_kernel(now) == DATAGRAMS)
         if comes_back:
             target.come()
@@ -140,10 +104,9 @@ def fill(number, size, policy, kind, comes_back):
         target.go()
         lost = {reason: count for reason, count in said["dropped"].items() if count}
         delivered = said["delivered"] + last["delivered"]
-        same(target.numbers, sorted(set(target.numbers)), f"{what}: once and in order")
+        same((target.taken.wrong, target.taken.repeats), (None, 0), f"{what}: once and in order")
         is_allowed = not any(last["dropped"].values()) and not set(lost) - ALLOWED[policy]
-        check(len(target.numbers) == delivered and is_allowed,
-              f"{what}: {len(target.numbers)} came, {said}, {last}")
+        check(target.taken.count == delivered and is_allowed, f"{what}: {target.taken.count} came, {said}, {last}")
         same(delivered + sum(lost.values()) + dropped_by_kernel(first), DATAGRAMS, f"{what}: lost {lost}, {first}")
         check(policy != "block" or not comes_back or not lost, f"{what}: lost {lost}")
         return sum(lost.values()) > 0

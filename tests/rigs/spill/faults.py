@@ -9,13 +9,13 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
 import time
 
-from daemon import ADDRESS, OUT, Spilling
+from daemon import OUT, PORT, Spilling
 from lib.check import LONG, check, passed, skipped
 from lib.daemon import WORK, dropped_at
-from peer import Peer, Senders, Taken
+from lib.host import ends, execute, read
+from peer import Peer, Taken, senders
 
 LENGTH, FLOWS, DATAGRAMS = 1_000, 4, 2_500
 # Numbers as the kernel has them on x86-64; elsewhere this part is left out.
@@ -43,17 +43,15 @@ def is_possible():
     if os.uname().machine != "x86_64" or not shutil.which("cc"):
         skipped("failing calls need x86-64 and cc")
         return False
-    subprocess.run(["cc", "-O2", "-o", PROGRAM, "tests/rigs/faults/fail_nth.c"], check=True)
-    if subprocess.run([PROGRAM, "--survey", "--report", REPORT, "--", "true"], capture_output=True,
-                      check=False).returncode != 0:
+    ends(0, "cc", "-O2", "-o", PROGRAM, "tests/rigs/faults/fail_nth.c")
+    if execute(PROGRAM, "--survey", "--report", REPORT, "--", "true").returncode != 0:
         skipped("failing calls need a kernel that lets a program answer another's system calls")
         return False
     return True
 
 
 def report():
-    with open(REPORT, encoding="utf-8") as file:
-        return dict(line.split(" ", 1) for line in file.read().splitlines() if " " in line)
+    return dict(line.split(" ", 1) for line in read(REPORT).splitlines() if " " in line)
 
 
 def run(call, error, nth, lasts):
@@ -69,9 +67,9 @@ def run(call, error, nth, lasts):
     daemon = Spilling(spill, size="8MiB", before=[*fail, "--"])
     daemon.child.send_signal(signal.SIGUSR1)
     daemon.until("fail_nth is armed", lambda: "armed" in report())
-    senders = Senders(ADDRESS, FLOWS, LENGTH, 20_000)
+    load = senders(PORT, FLOWS, LENGTH, 20_000)
     daemon.await_listener("enough has come", lambda listener: listener["received"] > DATAGRAMS)
-    sent = senders.end()
+    sent = load.end()
     daemon.await_listener("all is decided", lambda listener: listener["received"] == sent and
                           listener["sinks"][0]["in_flight"] == 0)
     peer.come()

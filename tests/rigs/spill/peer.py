@@ -11,6 +11,8 @@ import struct
 import threading
 import time
 
+from lib.load import Paced
+
 MAGIC = 0x01B5
 SEQUENCE_BITS = 48
 RECEIVE_BYTES = 1 << 18
@@ -36,29 +38,17 @@ class Taken:
         self.count += 1
 
 
-class Senders:
-    """Sends until it is told to stop; `sent` is by flow."""
+def number_of(payload):
+    return struct.unpack_from("<H6xQ", payload)[1]
 
-    def __init__(self, address, flows, length, per_second):
-        self.sent, self.length, self.per_second, self.goes_on = [0] * flows, length, per_second, True
-        self.thread = threading.Thread(target=self.run, args=(address,))
-        self.thread.start()
 
-    def run(self, address):
-        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in self.sent]
-        begun, count = time.monotonic(), 0
-        while self.goes_on:
-            for flow, sender in enumerate(sockets):
-                header = struct.pack("<H6xQ", MAGIC, flow << SEQUENCE_BITS | self.sent[flow])
-                sender.sendto(header.ljust(self.length, b"\n"), address)
-                self.sent[flow] += 1
-            count += len(sockets)
-            time.sleep(max(0, begun + count / self.per_second - time.monotonic()))
+def senders(port, flows, length, per_second, count=None):
+    """Numbered datagrams of so many flows, until they are told to end or have sent `count`."""
+    def payload(number):
+        header = struct.pack("<H6xQ", MAGIC, number % flows << SEQUENCE_BITS | number // flows)
+        return header.ljust(length, b"\n")
 
-    def end(self):
-        self.goes_on = False
-        self.thread.join()
-        return sum(self.sent)
+    return Paced(port, per_second, payload, flows, count)
 
 
 class Peer:

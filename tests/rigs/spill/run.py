@@ -14,11 +14,12 @@ import time
 
 import disks
 import faults
-from daemon import ADDRESS, OUT, PORT, Spilling, accepted
-from lib.check import LONG, Failed, check, main, passed, setting
+from daemon import OUT, PORT, Spilling, accepted
+from lib.check import LONG, check, check_the_judge, main, passed, setting
 from lib.daemon import WORK
 from lib.load import Bench
-from peer import Peer, Senders, Taken
+from lib.net import dropped_at_port
+from peer import Peer, Taken, senders
 
 KILLS = 50 if LONG else 3
 OUTAGE_S, RATE = (60, 50_000) if LONG else (3, 10_000)
@@ -33,24 +34,15 @@ def judge(taken, had, twice):
     check(taken.repeats <= twice, f"{taken.repeats} came twice, and {twice} were said to")
 
 
-def check_the_judge():
-    """One that finds nothing wrong with these is none."""
-    for what, numbers in (("a gap", [0, 2]), ("a repeat", [0, 1, 1, 2]), ("an order", [0, 2, 1])):
-        taken = Taken()
-        for number in numbers:
-            taken.take(0, number)
-        try:
-            judge(taken, 3, 0)
-        except Failed:
-            continue
-        raise Failed(f"{what} is not found")
+def judge_numbers(*numbers):
+    taken = Taken()
+    for number in numbers:
+        taken.take(0, number)
+    judge(taken, 3, 0)
 
 
-def kernel_dropped():
-    """What the kernel says of the socket, not what the daemon says of it."""
-    with open("/proc/net/udp", encoding="ascii") as sockets:
-        rows = [row.split() for row in sockets]
-    return sum(int(row[-1]) for row in rows if row[1].endswith(f":{PORT:04X}"))
+def wrong_numbers():
+    check_the_judge(judge_numbers, {"a gap": (0, 2), "a repeat": (0, 1, 1, 2), "an order": (0, 2, 1)})
 
 
 def kills():
@@ -59,7 +51,7 @@ def kills():
     # Slow enough that what has gathered is not sent at once, and faster than the senders.
     peer = Peer(OUT, LENGTH, taken, bytes_per_second=4_000_000)
     daemon = Spilling(spill)
-    senders = Senders(ADDRESS, FLOWS, LENGTH, 8_000)
+    load = senders(PORT, FLOWS, LENGTH, 8_000)
     had = twice = in_the_middle = 0
     for number in range(2 * KILLS):
         enough = chance.randrange(100, 3_000)
@@ -75,7 +67,7 @@ def kills():
         had, twice = had + more, twice + said
         daemon = Spilling(spill)
         in_the_middle += number >= KILLS and daemon.sink()["spilled_before"] > 0
-    sent = senders.end()
+    sent = load.end()
     peer.come()
     daemon.await_sent()
     twice += daemon.twice()
@@ -93,7 +85,7 @@ def outage():
     taken, length, spill = Taken(), 100, f"{WORK}/spill-of-outage"
     peer = Peer(OUT, length, taken).come()
     daemon = Spilling(spill, size="2GiB")
-    sender = Bench("%s:%d" % ADDRESS, RATE, "--flows", FLOWS, size=length,
+    sender = Bench(f"127.0.0.1:{PORT}", RATE, "--flows", FLOWS, size=length,
                    seconds=OUTAGE_S + 2 * max(1, OUTAGE_S // 10))
     daemon.await_sink("it delivers", lambda sink: sink["delivered"] > RATE // 2)
     peer.go()
@@ -106,7 +98,7 @@ def outage():
     begun = time.monotonic()
     sent = sender.end(is_told=False)["sent"]
     daemon.await_sent(300)
-    took_s, dropped = time.monotonic() - begun, kernel_dropped()
+    took_s, dropped = time.monotonic() - begun, dropped_at_port(PORT)
     rest = glob.glob(f"{spill}/0/*.spill")
     listener = daemon.finish()
     peer.go()
@@ -123,18 +115,18 @@ def full_disk(policy):
     taken, length = Taken(), 1_000
     peer = Peer(OUT, length, taken)
     daemon = Spilling(f"{WORK}/disk/spill", f'when_full = "{policy}"')
-    senders = Senders(ADDRESS, FLOWS, length, 8_000)
+    load = senders(PORT, FLOWS, length, 8_000)
     if policy == "block":
         daemon.await_sink("a sink that waits", lambda sink: sink["in_flight"] > 3_000)
-        sent = senders.end()
+        sent = load.end()
     else:
         daemon.await_sink("a full disk", lambda sink: sink["dropped"]["spill_full"] > 5_000)
-        sent = senders.end()
+        sent = load.end()
         daemon.await_sink("everything decided", lambda sink: sink["in_flight"] == 0)
     waits = daemon.sink()
     peer.come()
     daemon.await_sent()
-    dropped = kernel_dropped()
+    dropped = dropped_at_port(PORT)
     sink = daemon.finish()["sinks"][0]
     peer.go()
     lost = sink["dropped"]["spill_full"]
@@ -148,15 +140,11 @@ def full_disk(policy):
            f"there and {waits['in_flight']} in memory")
 
 
-def campaign():
-    print(f"SEED={SEED}")
-    check_the_judge()
-    kills()
-    outage()
+def full_disks():
     for policy in disks.POLICIES:
         full_disk(policy)
     disks.campaign(SEED)
-    faults.campaign()
 
 
-main(campaign)
+print(f"SEED={SEED}")
+main(wrong_numbers, kills, outage, full_disks, faults.campaign)

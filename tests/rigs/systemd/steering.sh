@@ -40,14 +40,9 @@ steer_with() { # interfaces
 }
 saved_files() { inside sh -c 'ls /run/udpd-steer/*.saved 2>/dev/null | wc -l'; }
 masks_set() { inside sh -c 'cat /sys/class/net/card0/queues/rx-*/rps_cpus' | tr -d '0,\n'; }
-await_steer() { # property, value, what is wrong otherwise
-    for _ in $(seq 300); do
-        [ "$(steer_state "" "$1")" != "$2" ] || return 0
-        sleep 0.1
-    done
-    inside journalctl --no-pager -n 20 -u 'udpd-steer*.service' || true
-    fail "$3: $1 is $(steer_state "" "$1")"
-}
+steer_is() { [ "$(steer_state "" "$1")" = "$2" ]; }
+# Property, value, what is wrong otherwise.
+await_steer() { wait_for steer_is "$1" "$2" || fail "$3: $1 is $(steer_state "" "$1")"; }
 check_applied() {
     [ "$(steer_state "" ActiveState)" = active ] || fail "$1: steering is $(steer_state "" ActiveState)"
     [ -z "$(masks_set)" ] || fail "$1: the plan is not set: $(masks_set)"

@@ -10,6 +10,7 @@ from cable import ADDRESSES, PORT
 from lib import packets
 from lib.check import Skipped, check, main, passed, same, setting
 from lib.daemon import WORK
+from lib.host import execute
 from lib.net import UNPRIVILEGED, ip
 from receiver import Receiver, closes, whole
 
@@ -175,7 +176,7 @@ def killed():
 def refusals():
     def refused(expected, *options, prefix=()):
         command = [*prefix, f"{WORK}/af_xdp", *options, "card0", str(PORT + 2), *ADDRESSES]
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = execute(*command, stdin=subprocess.DEVNULL)
         check(done.returncode != 0 and expected in done.stderr, f"{options}: {done.stdout}{done.stderr}")
 
     refused("no such receive queue", "--queues", "3")

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import subprocess
-import threading
 
 import cable
 import fast
@@ -15,6 +14,7 @@ from cable import ADDRESSES, PORT
 from lib import net
 from lib.check import LONG, Skipped, check, main, passed, same, setting
 from lib.daemon import PATIENCE, dropped_at
+from lib.host import read_bytes, write
 from lib.net import OTHER, UNPRIVILEGED, ip
 from lib.records import json_payload, json_records
 from subject import SMALL, TINY, Receiving, by_queue, closes, drops, kill, past_the_stack, unheard
@@ -50,8 +50,7 @@ def every_size():
 
 
 def records_of(daemon):
-    with open(daemon.out, "rb") as file:
-        return json_records(file.read())
+    return json_records(read_bytes(daemon.out))
 
 
 def overload():
@@ -63,11 +62,7 @@ def overload():
                 absorb = 'absorb = { rate = 20000, stall = "10ms", size = 1400 }'
                 daemon = Receiving(absorb, keys, "stdout", stdout=subprocess.PIPE)
                 sent = cable.numbered(20000, size, address)
-                with open(daemon.out, "wb") as out:
-                    reader = threading.Thread(target=lambda: out.write(daemon.child.stdout.read()))
-                    reader.start()
-                    daemon.end()
-                    reader.join()
+                write(daemon.out, daemon.read_late())
                 case = f"overload, {policy}, {size} bytes to {address}"
                 [ledger] = closes(case, [daemon], sent, size)
                 by_queue_, by_kernel = ledger["sinks"][0]["dropped"]["queue_full"], ledger["kernel_dropped"]
@@ -92,8 +87,7 @@ def killed_under_load():
         traffic = under_load()
         kill(daemon)
         traffic.end()
-        with open(daemon.out, "rb") as file:
-            written = file.read().rpartition(b"\n")[0].split(b"\n")
+        written = read_bytes(daemon.out).rpartition(b"\n")[0].split(b"\n")
         same(len(set(written)), len(written), "datagrams, none of them twice")
     daemon = Receiving()
     sent = cable.numbered(1000, 64, "fd00::1")
@@ -114,10 +108,7 @@ def take_over():
         sent = traffic.end()
         second.end()
         both = f"{first.directory}/both"
-        with open(both, "wb") as out:
-            for one in (first, second):
-                with open(one.out, "rb") as file:
-                    out.write(file.read())
+        write(both, read_bytes(first.out) + read_bytes(second.out))
         ledgers = closes("take-over under load", [first, second], sent, 64, path=both)
         check(all(map(past_the_stack, ledgers)), f"each process has received past the stack: {ledgers}")
 

@@ -6,7 +6,6 @@ what the driver took, and the kernel's counters of what came to no socket. XDP_R
 import os
 import random
 import subprocess
-import threading
 import time
 
 import cable
@@ -98,14 +97,10 @@ def is_overloaded(policy, address, size):
     daemon = Receiving('absorb = { rate = 20000, stall = "10ms", size = 1400 }',
                        f'when_full = "{policy}"\nqueue_bytes = "256KiB"', "stdout", stdout=subprocess.PIPE)
     sent = Generator("max", size, address).sent()
-    lines = []
-    reader = threading.Thread(target=lambda: lines.append(daemon.child.stdout.read().count(b"\n")))
-    reader.start()
-    ledger = daemon.end()
-    reader.join()
+    lines, ledger = daemon.read_late().count(b"\n"), daemon.final()
     delivered, lost = ledger["sinks"][0]["delivered"], drops(ledger)
     case = f"all that the generator has, {policy}, {size} bytes to {address}"
-    same(lines, [delivered], f"{case}: read, and delivered by the ledger")
+    same(lines, delivered, f"{case}: read, and delivered by the ledger")
     check(lost > 0, f"{case}: nothing was lost, so nothing was tested")
     same(sent, delivered + lost, f"{case}: sent, and {delivered} delivered + {lost} dropped")
     passed(f"{case}: sent {sent} = {delivered} delivered + {lost} dropped")

@@ -1,10 +1,12 @@
 """The daemon on the cable and its account: what was sent is written, dropped by the ledger, dropped by the cable, or
 came when no socket was there. Each datagram has a number, and none is written twice."""
 import signal
+import threading
 
 from lib import net
 from lib.check import check, passed, same
 from lib.daemon import Daemon, closed, dropped_at, listening
+from lib.host import whole_lines
 
 import cable
 
@@ -44,6 +46,15 @@ class Receiving(Daemon):
     def await_past_the_stack(self, more_than):
         self.await_listener("more come past the stack", lambda listener: past_the_stack(listener) > more_than)
 
+    def read_late(self):
+        """Ends it, and only then reads what it writes to its stdout."""
+        out = []
+        reader = threading.Thread(target=lambda: out.append(self.child.stdout.read()))
+        reader.start()
+        self.end()
+        reader.join()
+        return out[0]
+
     def finish(self):
         """Ends it; itself, for the account."""
         self.end()
@@ -73,9 +84,7 @@ def by_queue(ledger):
 
 def numbers(path, size):
     """The datagrams in a file, each a number that comes once."""
-    with open(path, "rb") as file:
-        *lines, rest = file.read().split(b"\n")
-    check(not rest, "the last record is not whole")
+    lines = whole_lines(path)
     wrong = [line[:80] for line in lines if len(line) != size]
     check(not wrong, f"not {size} bytes: {wrong[:3]}")
     seen = {int(line[:10]) for line in lines}
