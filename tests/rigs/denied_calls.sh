@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The end is true, whatever the kernel denies. strace makes calls of a running daemon fail, a sender counts what it
-# sends, and the file says what was delivered. The ledger has to say the same, or null where it cannot be known, and
-# SIGTERM ends the daemon in bounded time. Needs the right to trace another process.
+# The last ledger is right whatever system calls fail, and the daemon ends in bounded time. strace makes calls of a
+# running daemon fail, a sender counts what it sends, and the file shows what was delivered. After SIGTERM the ledger
+# has to say the same, or null for what cannot be known. Needs the right to trace another process.
 . "$(dirname "$0")/lib/rig.sh"
 need python3 strace
 begin

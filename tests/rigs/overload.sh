@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# More than can be taken, in every mixture: both engines, every `when_full`, one to three sinks of which some read
-# slowly, late or never, lone datagrams, bursts and floods of every length, trains among them. The sender numbers its
-# datagrams and is no part of udpd; what comes out of each sink is read by the judge. overload/trial.py makes a run,
+# More datagrams than udpd can take, in every mixture: both engines, every `when_full`, one to three sinks of which some
+# read slowly, late or never, lone datagrams, bursts and floods of every length, trains among them. The sender numbers
+# its datagrams and is no part of udpd; what comes out of each sink is read by the judge. overload/trial.py makes a run,
 # lib/readers.py reads the sinks, overload/run.py chooses and judges.
 #
 # As it stands: a few runs, the same ones every time. The whole:

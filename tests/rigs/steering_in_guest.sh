@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Machines of many shapes in software: the whole way from a queue's interrupt to the lane, planned, applied, checked
-# under traffic, drifted by what really drifts it, taken back, and killed in the middle. Nothing else here can show that
-# an interrupt really fires where the plan puts it, or that restoring is exact on a real kernel. And losses that only a
-# card or a setting of the whole machine makes, with what `udpd explain` says of them; and random overloads that mix all
-# layers, where the sum of what the ledger says must be what is missing. SEED repeats those of a run.
+# Steering on emulated machines of many shapes: from a queue's interrupt to the lane, planned, applied, checked under
+# traffic, undone by what undoes it in practice, restored, and killed in the middle. No other rig can show that an
+# interrupt really fires where the plan puts it, or that restoring is exact on a real kernel. The guests also show
+# losses that only a card or a setting of the whole machine causes, with what `udpd explain` says of them; and random
+# overloads that mix all layers, where the sum of what the ledger says must be what is missing. SEED repeats those of a
+# run.
 #
 # As it stands it takes the shapes that are hardest to get right. All of them, and what takes minutes:
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Upgrades without a service manager, under load, in a network namespace of their own: one udpd after another takes over
-# from the one that runs, with 2 to 4 lanes; and new ones that fail, at every step up to the last. What was sent is
+# from the one that runs, with 2 to 4 lanes; and new processes that fail, at every step up to the last. What was sent is
 # counted in the file by its numbers: see take_over/run.py. The short form is a few of each at a small rate. LONG=1 is
 # the long one: 50 upgrades with each engine and 20 failures at 100,000/s, where anything the kernel dropped fails as
 # well, and so does a gap above 200 ms.
