@@ -11,7 +11,7 @@ from lib import net
 from lib.check import check, main, passed, same, setting
 from lib.daemon import Daemon, engines, file_sink, listening
 from lib.load import Bench
-from lib.net import OTHER, ip
+from lib.net import OTHER, cut, ip
 from lib.records import bench_numbers
 
 RATE = setting("RATE", 50000)
@@ -23,10 +23,6 @@ def lay():
     net.lay([f"{ADDRESS}/24"], ["10.8.0.2/24"])
     # Nothing that waits for ARP is lost, and no answer is waited for.
     net.introduce(ADDRESS, "card1", OTHER, "card0", None)
-
-
-def cut():
-    ip("link del card0")
 
 
 def take_address():

@@ -9,7 +9,7 @@ from lib import net
 from lib.check import check, main, passed, same, until
 from lib.daemon import NULL, UDPD, Daemon, all_delivered, engines, file_sink, listening
 from lib.host import execute, read
-from lib.net import UNPRIVILEGED, OTHER, ip
+from lib.net import UNPRIVILEGED, OTHER, cut
 
 PORT = 5140
 V4, V4B, V6, V6B = "10.8.0.2", "10.8.0.3", "2001:db8::2", "2001:db8::3"
@@ -20,10 +20,6 @@ A6, B6, STRANGE6 = "ff15::8:1", "ff15::8:2", "ff15::8:9"
 
 def lay(queues=2):
     net.lay([f"{HERE}/24", f"{HERE6}/64"], [f"{V4}/24", f"{V4B}/24", f"{V6}/64", f"{V6B}/64"], queues=queues)
-
-
-def cut():
-    ip("link del card0")
 
 
 def send(source, to, count, payload):

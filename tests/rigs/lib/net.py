@@ -13,6 +13,8 @@ from lib.host import ends, read
 OTHER = os.environ.get("OTHER", "")
 # In front of a command: as a user without any right.
 UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+# As root without the rights by which udpd asks the kernel what a frame is.
+BLIND = ["setpriv", "--bounding-set=-perfmon,-sys_admin", "--inh-caps=-perfmon,-sys_admin"]
 # What Python does not name.
 SO_SNDBUFFORCE, SO_RCVBUFFORCE, UDP_SEGMENT = 32, 33, 103
 
@@ -39,6 +41,16 @@ def link(card, place=None):
 def set_proc(path, value, place=None):
     """Writes a value below /proc/sys/net."""
     run("sh", "-c", f"echo {value} >/proc/sys/net/{path}", place=place)
+
+
+def as_user(user):
+    """In front of a command: as this user, without its groups. Root needs nothing."""
+    return [] if user == 0 else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+
+
+def cut(card="card0"):
+    """Removes a cable, both ends of it."""
+    ip(f"link del {card}")
 
 
 def lay(here, there, card="card0", far="card1", place=OTHER, queues=1, more=""):

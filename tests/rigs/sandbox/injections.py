@@ -17,6 +17,7 @@ from lib.check import check, passed, same
 from lib.daemon import NULL, WORK, Daemon, listening, start
 from lib.host import ends, read
 from lib.load import send
+from lib.net import as_user
 
 ENOSYS, RIGHTS = -38, (-1, -13)
 COUNT = 200
@@ -55,10 +56,6 @@ def configuration(mode, engine):
         messages='type = "unix"\npath = "DIR/messages"',
         spilling='type = "unix"\npath = "DIR/absent"\nspill = { path = "DIR/spill", bytes = "64MiB" }',
         sources='type = "file"\npath = "DIR/by/{source}.log"', nothing=NULL) + second
-
-
-def as_user(user):
-    return [] if user == 0 else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
 
 
 def run(mode, user, engine):

@@ -13,11 +13,10 @@ from lib import net, packets
 from lib.check import check, main, passed, same, skipped
 from lib.daemon import WORK, Daemon, listening, need_sandbox
 from lib.host import ends, execute, read, write
-from lib.net import ip
+from lib.net import as_user, cut, ip
 
 NO_RIGHTS = "0000000000000000"
 ALL_SETS = dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), NO_RIGHTS)
-USER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 GONE, BACK = "interface card0 is gone", "udpd bound its sockets to it again"
 
 
@@ -26,10 +25,6 @@ def lay():
     ip("address add 10.9.0.1/24 dev card0")
     for card in ("card0", "card1"):
         ip(f"link set {card} up")
-
-
-def cut():
-    ip("link del card0")
 
 
 def cut_and_laid_again(daemon, times=1):
@@ -131,7 +126,7 @@ def without_the_sandbox(engine):
 
 def ordinary_user(engine):
     with a_cable():
-        daemon = run("require", 5140, engine, before=USER, owner=65534)
+        daemon = run("require", 5140, engine, before=as_user(65534), owner=65534)
         send_and_await(daemon, 5140, 50)
         own = {name: NO_RIGHTS for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
         daemon.every_thread(Uid="65534 65534 65534 65534", NoNewPrivs="1", Seccomp="2", **own)

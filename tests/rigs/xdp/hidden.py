@@ -7,13 +7,11 @@ import subprocess
 
 import cable
 from lib.check import Failed, check, passed, same, skipped
-from lib.net import OTHER, ip, run
+from lib.net import BLIND, OTHER, ip, run
 from subject import Receiving, closes, drops
 
 GENERIC = 'xdp_mode = "generic"'
 STRICT = 'xdp_checksums = "strict"'
-# Rights of root without those by which the kernel is asked what a frame is.
-BLIND = ("setpriv", "--bounding-set=-perfmon,-sys_admin", "--inh-caps=-perfmon,-sys_admin")
 
 
 def trains():
