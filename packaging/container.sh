@@ -2,8 +2,8 @@
 # Makes the directory that the Containerfile is built from: packaging/container.sh --binary UDPD --to DIRECTORY, where
 # UDPD is the file of packaging/static.sh. Then: docker build -t udpd DIRECTORY (or podman).
 #
-# An image from nothing has no shell that could make directories or change owners, so they are made here: `system` is
-# root's, `own` belongs to the user that udpd runs as.
+# The image has no shell that could make directories or change owners, so this script makes them: `system` belongs to
+# root, `own` to the user that udpd runs as.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

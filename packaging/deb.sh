@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the Debian package from a udpd that is built: packaging/deb.sh --binary target/release/udpd --to DIRECTORY.
+# Builds the Debian package from a compiled udpd: packaging/deb.sh --binary target/release/udpd --to DIRECTORY.
 # Prints its path. Needs dpkg-deb, which every Debian has, and dpkg-shlibdeps (dpkg-dev) where the binary is not static.
 #
-# By dpkg-deb and not by cargo-deb: what is installed where is one list for every package (install.sh), the scripts of
-# the package are ours either way, and no tool has to be compiled for it first.
+# With dpkg-deb and not cargo-deb: one list (install.sh) says for every package what is installed where, we write the
+# maintainer scripts either way, and dpkg-deb need not be compiled first.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 cd "$here/.."
@@ -27,9 +27,9 @@ root=$work/root
 install -d -m 755 "$root"
 packaging/install.sh --binary "$binary" --root "$root"
 documentation=$root/usr/share/doc/udpd
-# The symbols stay where it was built; without strip the package is larger, and just as good.
+# The symbols stay in the build directory. Where there is no strip, the package is larger and works as well.
 strip --strip-unneeded "$root/usr/bin/udpd" 2>/dev/null || true
-# Long texts are packed, as Debian does it.
+# Compress long texts, as Debian requires.
 gzip -9n "$documentation/CHANGELOG.md"
 install -m 644 packaging/debian/copyright "$documentation/copyright"
 printf 'udpd (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- udpd <udpd@example.invalid>  %s\n' \

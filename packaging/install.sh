@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts udpd with everything that belongs to it into a tree of directories: a package that is built, an image, or this
-# host. The list below is the only place that says what is installed where; deb.sh packs what this script leaves.
+# Installs udpd with everything that belongs to it into a directory tree: of a package, of an image, or of this host.
+# The list below is the only place that says what is installed where; deb.sh packs what this script installs.
 #
 #   packaging/install.sh --binary target/release/udpd --root DIRECTORY
 #
@@ -33,12 +33,12 @@ for unit in udpd.service udpd@.service udpd-steer.service udpd-steer-watch.servi
     put 644 "config/$unit" "usr/lib/systemd/system/$unit"
 done
 put 644 config/udpd.sysusers usr/lib/sysusers.d/udpd.conf
-# What the service reads is a short file that is safe everywhere. The one that explains every key is an example.
+# The service reads a short configuration that is safe on every host. The one that explains every key is an example.
 put 644 packaging/udpd.toml etc/udpd/udpd.toml
 
 documentation=usr/share/doc/udpd
 for file in README.md CHANGELOG.md docs/*.md; do put 644 "$file" "$documentation/${file##*/}"; done
-# Here the pages lie side by side, and what the repository has below config/ is in examples/: so links lead there.
+# The installed pages lie side by side, and the files of config/ are in examples/, so their links are changed.
 sed -i -E -e 's#\]\(docs/#](#g' -e 's#\]\(config/examples\)#](examples)#g' -e 's#\]\((\.\./)?config/#](examples/#g' \
     "$root/$documentation"/*.md
 # Examples, because each of them changes the host beyond udpd: the kernel's limits, or who rotates which files.
@@ -60,6 +60,6 @@ complete() { # shell, place
 complete bash usr/share/bash-completion/completions/udpd
 complete zsh usr/share/zsh/vendor-completions/_udpd
 complete fish usr/share/fish/vendor_completions.d/udpd.fish
-# Whatever umask this runs under.
+# Modes that do not depend on the umask.
 find "$root/usr/share" -type d -exec chmod 755 {} +
 find "$root/usr/share" -type f -exec chmod 644 {} +

@@ -12,7 +12,7 @@ cargo build --locked --profile "$profile" --target "$target" --bin udpd >&2
 folder=$profile
 [ "$profile" != dev ] || folder=debug
 binary=${CARGO_TARGET_DIR:-target}/$target/$folder/udpd
-# A library that crept in would be missing in a container that holds nothing else.
+# A binary that needs a library would not run in a container that holds nothing else.
 if readelf --program-headers "$binary" | grep -q INTERP; then
     echo "packaging/static.sh: $binary asks for a dynamic linker" >&2
     exit 1

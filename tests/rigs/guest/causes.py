@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 
-import senders
+import machine
 from lib.check import Failed, check, until
 from lib.findings import cure, first, nothing
 from lib.net import UDP_SEGMENT
@@ -116,7 +116,7 @@ def without(said, case):
 def burst(port, datagrams, times=1, to=LISTENER, size=60):
     """So many datagrams at once, from one sender, which lie in the tap before the guest can take the first."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.bind((f"10.9.{port}.1", senders.FIRST_PORT))
+        sender.bind((f"10.9.{port}.1", machine.FIRST_PORT))
         sender.connect((f"10.9.{port}.2", to))
         sender.setsockopt(socket.SOL_UDP, UDP_SEGMENT, size)
         for _ in range(times):
@@ -186,7 +186,7 @@ def conntrack_full(scene):
     scene.undo.append("rmmod nf_conntrack")
     scene.daemon()
     scene.set(net__netfilter__nf_conntrack_max=20)
-    send = lambda: senders.send(0, 40, 160, 1000)
+    send = lambda: machine.send(0, 40, 160, 1000)
     found = first(scene.explain(send), "conntrack_full", 20)
     scene.apply(cure(found, "sysctl", "nf_conntrack_max"))
     nothing(scene.explain(lambda: all_come(scene, send, 160)))
@@ -239,10 +239,10 @@ def interrupts_on_one_core(scene):
     scene.daemon()
     scene.stage.uneven()
     # An interrupt moves when it fires.
-    all_come(scene, lambda: senders.send(0, 64, 128, 1000), 128)
+    all_come(scene, lambda: machine.send(0, 64, 128, 1000), 128)
     found = first(scene.explain(lambda: None, "--interface port0", 1), "interrupts_on_one_core", 0)
     scene.apply(cure(found, "command", "udpd steer apply port0"))
-    all_come(scene, lambda: senders.send(0, 64, 128, 1000), 128)
+    all_come(scene, lambda: machine.send(0, 64, 128, 1000), 128)
     without(scene.explain(lambda: None, "--interface port0", 1), found["case"])
 
 
@@ -252,7 +252,7 @@ def hashed_by_addresses_only(scene):
         """What the busiest queue got of 64 flows with two datagrams each."""
         shown = "ethtool -S port0 | sed -n 's/^ *rx_queue_[0-9]_packets: //p'"
         before = map(int, scene.run(shown).split())
-        all_come(scene, lambda: senders.send(0, 64, 128, 1000), 128)
+        all_come(scene, lambda: machine.send(0, 64, 128, 1000), 128)
         return max(now - then for now, then in zip(map(int, scene.run(shown).split()), before))
 
     scene.daemon()

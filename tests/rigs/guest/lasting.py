@@ -1,5 +1,5 @@
 """A plan that lasts: whatever undoes it, `apply --watch` makes it anew; and nothing is called undone that is not."""
-import senders
+import machine
 from placement import configuration
 from shapes import Case
 
@@ -45,7 +45,7 @@ def alarms(stage, seconds):
     sent = 0
     for turn in range(seconds // 10):
         flows, rate = [(64, 1000), (3, 200), (200, 1500)][turn % 3]
-        senders.send(0, flows, 8 * rate, rate)
+        machine.send(0, flows, 8 * rate, rate)
         sent += 8 * rate
         guest.run("sleep 2")
     report.check(f"no false alarm in {seconds} s of ordinary traffic", stage.complaints())

@@ -22,6 +22,8 @@ SIBLINGS = ",vendor=GenuineIntel"
 # host. So the ring is long, and the word is not left out to save exits.
 RING = ",rx_queue_size=1024,event_idx=off"
 BOOT_SECONDS = 240
+# The ports of senders at the other ends of the cards.
+FIRST_PORT = 20000
 
 
 def unpacked(image, folder):
@@ -209,3 +211,25 @@ class Guest:
         )
         # A card without a carrier drops what is sent to it.
         self.wait("! grep -q 0 /sys/class/net/port*/carrier", 20)
+
+
+def send(port, flows, total, per_second, to=5140):
+    """So many datagrams of 32 bytes in so many flows, from the other end of a card; returns when all are sent."""
+    senders = []
+    for flow in range(flows):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sender.bind((f"10.9.{port}.1", FIRST_PORT + flow))
+        sender.connect((f"10.9.{port}.2", to))
+        senders.append(sender)
+    begun, sent = time.monotonic(), 0
+    while sent < total:
+        due = min(total, int((time.monotonic() - begun) * per_second) + 1)
+        while sent < due:
+            try:
+                senders[sent % flows].send(b"%032d" % sent)
+                sent += 1
+            except ConnectionRefusedError:
+                pass
+        time.sleep(0.001)
+    for sender in senders:
+        sender.close()

@@ -7,7 +7,7 @@ import re
 import time
 
 import judge
-import senders
+import machine
 
 PLANS = pathlib.Path(__file__).parent / "plans"
 
@@ -176,12 +176,12 @@ class Stage:
         )
         # An interrupt moves at its next firing: after a few datagrams to each queue it has.
         for port in case.ports:
-            senders.send(port, case.flows, 4 * case.flows, 2000)
+            machine.send(port, case.flows, 4 * case.flows, 2000)
         warm = 4 * case.flows * len(case.ports)
         start = self.arrived(warm)
         interrupts = self.interrupts()
         for port in case.ports:
-            senders.send(port, case.flows, case.datagrams, 3000)
+            machine.send(port, case.flows, case.datagrams, 3000)
         sent = warm + case.datagrams * len(case.ports)
         end = self.arrived(sent)
         report.same(f"{case.name}: everything arrived", sum(of["arrived"] for of in end["listeners"]), sent)

@@ -1,5 +1,5 @@
 """What undoes a plan, done for real under a running daemon: each is named in time and with its cause."""
-import senders
+import machine
 from placement import configuration
 from shapes import Case
 
@@ -59,7 +59,7 @@ def card(stage):
     stage.guest.run("ip link set port0 up")
     apply(stage)
     sent = stage.ledger()["listeners"][0]["arrived"] + 64 * 4
-    senders.send(0, 64, 64 * 4, 2000)
+    machine.send(0, 64, 64 * 4, 2000)
     arrived = stage.arrived(sent)["listeners"][0]["arrived"]
     stage.report.same("a card that is up again is heard", arrived, sent)
 
@@ -81,7 +81,7 @@ def core(stage):
     guest.run("echo 0 >/sys/devices/system/cpu/cpu3/online")
     # A thread that sleeps is not moved before it wakes.
     sent = stage.ledger()["listeners"][0]["arrived"] + 640
-    senders.send(0, 64, 640, 1000)
+    machine.send(0, 64, 640, 1000)
     named(stage, "a core that is off", "core 3 is off, and .*receiver . is on it")
     report.same("nothing is lost", stage.arrived(sent)["listeners"][0]["arrived"], sent)
     at = f"grep -l {away} /proc/$(cat /tmp/pid)/task/*/comm"
@@ -109,7 +109,7 @@ def irqbalance(stage):
     # It moves what fires: a stream keeps it busy until it does.
     moves = False
     for _ in range(10):
-        senders.send(0, 64, 3000, 1500)
+        machine.send(0, 64, 3000, 1500)
         if moves := guest.run(moved(stage)).code == 0:
             break
     if not report.check("irqbalance moves an interrupt", bool(moves)):
@@ -121,13 +121,13 @@ def irqbalance(stage):
     guest.run("udpd steer apply --watch -c /tmp/ban.toml >/tmp/watch.log 2>&1 & echo $! >/tmp/watch.pid")
     calm = "udpd steer status -c /tmp/ban.toml"
     report.check("it is put right with a ban", guest.wait(calm, 20) is not None)
-    senders.send(0, 64, 9000, 1500)
+    machine.send(0, 64, 9000, 1500)
     # What it had decided before it heard of the ban is put right once more.
     guest.wait(calm, 20)
-    senders.send(0, 64, 9000, 1500)
+    machine.send(0, 64, 9000, 1500)
     report.same("and left alone", guest.run(calm).code, 0)
     guest.run(f"kill $(cat /tmp/irqbalance.pid); sleep 1; {IRQBALANCE}")
-    senders.send(0, 64, 15000, 1500)
+    machine.send(0, 64, 15000, 1500)
     guest.wait(calm, 20)
     stage.succeeds("also by an irqbalance that is started again", calm)
     guest.run("kill $(cat /tmp/watch.pid) $(cat /tmp/irqbalance.pid)")

@@ -8,7 +8,7 @@ CALM = "everything is as planned"  # on a line of its own
 CASE = Case("verdicts", [0])
 
 
-def as_nobody(guest, command):
+def as_ordinary_user(guest, command):
     """Runs a command as a user without any capability."""
     return guest.run(f"su nobody -c '{command}'")
 
@@ -19,15 +19,16 @@ def privileges(stage, _):
     guest.write("/tmp/udpd.toml", configuration(CASE))
     stage.uneven()
     before = stage.snapshot([0])
-    shown = as_nobody(guest, "grep -E \"^(Uid|CapEff)\" /proc/self/status")
+    shown = as_ordinary_user(guest, "grep -E \"^(Uid|CapEff)\" /proc/self/status")
     report.same(
         "the user has no capability", [line.split()[1] for line in shown.lines()],
         ["65534", "0000000000000000"],
     )
-    root, user = (run("udpd steer plan -c /tmp/udpd.toml") for run in (guest.run, lambda it: as_nobody(guest, it)))
+    plan = "udpd steer plan -c /tmp/udpd.toml"
+    root, user = guest.run(plan), as_ordinary_user(guest, plan)
     report.same("a plan needs no privileges and is root's", (user.code, user.text), (0, root.text))
-    report.same("neither does status", as_nobody(guest, "udpd steer status -c /tmp/udpd.toml").code, DIFFERS)
-    refused = as_nobody(guest, "udpd steer apply -c /tmp/udpd.toml")
+    report.same("neither does status", as_ordinary_user(guest, "udpd steer status -c /tmp/udpd.toml").code, DIFFERS)
+    refused = as_ordinary_user(guest, "udpd steer apply -c /tmp/udpd.toml")
     report.same("apply needs some", refused.code, NO_PERMISSION)
     report.same("and changes nothing without", stage.snapshot([0]), before)
 

@@ -1,5 +1,4 @@
 """Chromium without a window, driven over the REST interface of chromedriver: nothing but the standard library."""
-
 import base64
 import json
 import socket
@@ -7,7 +6,9 @@ import subprocess
 import time
 import urllib.request
 
-from lib.check import until
+from lib.check import check, until
+from lib.daemon import start
+from lib.host import write
 from lib.load import free_port
 
 
@@ -15,45 +16,28 @@ class Browser:
     def __init__(self, work):
         self.port = free_port(socket.SOCK_STREAM)
         self.session = ""
-        self.driver = subprocess.Popen(
-            ["chromedriver", f"--port={self.port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        self.wait_for_driver()
-        arguments = [
-            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-            "--window-size=1280,900", f"--user-data-dir={work}/profile",
-        ]  # fmt: skip
-        wanted = {
-            "browserName": "chrome",
-            "goog:loggingPrefs": {"browser": "ALL"},
-            "goog:chromeOptions": {"args": arguments},
-        }
-        try:
-            # The first start of a browser on a busy machine takes its time.
-            made = self.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}}, timeout=300)
-        except BaseException:
-            self.driver.terminate()
-            self.driver.wait()
-            raise
+        self.driver = start(["chromedriver", f"--port={self.port}"], stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL)
+        until("chromedriver answers", self.driver_answers, pause=0.05)
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+                     "--window-size=1280,900", f"--user-data-dir={work}/profile"]
+        wanted = {"browserName": "chrome", "goog:loggingPrefs": {"browser": "ALL"},
+                  "goog:chromeOptions": {"args": arguments}}
+        # The first start of a browser on a busy machine takes its time.
+        made = self.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}}, timeout=300)
         self.session = "/session/" + made["sessionId"]
 
-    def wait_for_driver(self):
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                return urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status", timeout=5)
-            except OSError:
-                if time.monotonic() > deadline or self.driver.poll() is not None:
-                    raise
-                time.sleep(0.05)
+    def driver_answers(self):
+        check(self.driver.poll() is None, "chromedriver has ended")
+        try:
+            return urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status", timeout=5)
+        except OSError:
+            return None
 
     def call(self, method, path, body=None, timeout=60):
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{self.session}{path}",
-            method=method,
-            data=json.dumps(body).encode() if body is not None else None,
-            headers={"Content-Type": "application/json"},
-        )
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{self.session}{path}", method=method, data=data,
+                                         headers={"Content-Type": "application/json"})
         return json.load(urllib.request.urlopen(request, timeout=timeout))["value"]
 
     def open(self, url):
@@ -86,8 +70,7 @@ class Browser:
         self.devtools("Emulation.setDeviceMetricsOverride", **size)
         time.sleep(0.5)
         picture = self.devtools("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
-        with open(path, "wb") as file:
-            file.write(base64.b64decode(picture))
+        write(path, base64.b64decode(picture))
         return self.run("return document.documentElement.scrollWidth - innerWidth")
 
     def close(self):

@@ -121,6 +121,12 @@ static unsigned long put(struct thread *thread, const void *bytes, size_t length
     return to;
 }
 
+static unsigned long put_path(struct thread *thread, const char *name, int at) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    return put(thread, path, strlen(path) + 1, at);
+}
+
 #define TRY(what, ...) report(thread, what, call(thread, __VA_ARGS__))
 
 static long report(struct thread *thread, const char *what, long result) {
@@ -133,10 +139,8 @@ static void close_again(struct thread *thread, long descriptor) {
 }
 
 static void try_all(struct thread *thread) {
-    char path[128];
-    unsigned long at, zeroes;
     static char none[512];
-    zeroes = put(thread, none, sizeof none, 1024);
+    unsigned long at, zeroes = put(thread, none, sizeof none, 1024);
 
     /* Signals to others. */
     TRY("signal: kill", SYS_kill, victim, 0, 0, 0, 0, 0);
@@ -210,17 +214,14 @@ static void try_all(struct thread *thread) {
     close_again(thread, made);
 
     /* Files of others. */
-    snprintf(path, sizeof path, "%s/secret", directory);
-    at = put(thread, path, strlen(path) + 1, 0);
+    at = put_path(thread, "secret", 0);
     close_again(thread, TRY("file: read", SYS_openat, AT_FDCWD, at, O_RDONLY, 0, 0, 0));
     close_again(thread, TRY("file: open", SYS_open, at, O_RDONLY, 0, 0, 0, 0));
-    snprintf(path, sizeof path, "%s/open", directory);
-    at = put(thread, path, strlen(path) + 1, 0);
+    at = put_path(thread, "open", 0);
     close_again(thread, TRY("file: write", SYS_openat, AT_FDCWD, at, O_WRONLY, 0, 0, 0));
     TRY("file: chmod", SYS_chmod, at, 0666, 0, 0, 0, 0);
     TRY("file: truncate", SYS_truncate, at, 0, 0, 0, 0, 0);
-    snprintf(path, sizeof path, "%s/link", directory);
-    unsigned long link = put(thread, path, strlen(path) + 1, 256);
+    unsigned long link = put_path(thread, "link", 256);
     if (TRY("file: link", SYS_linkat, AT_FDCWD, at, AT_FDCWD, link, 0, 0) == 0)
         call(thread, SYS_unlink, link, 0, 0, 0, 0, 0);
     if (TRY("file: symlink", SYS_symlink, at, link, 0, 0, 0, 0) == 0) call(thread, SYS_unlink, link, 0, 0, 0, 0, 0);

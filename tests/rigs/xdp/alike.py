@@ -3,11 +3,11 @@ same, payload by payload, whatever merged datagrams, put a tag beside a frame, o
 import collections
 import contextlib
 
+from cable import tags_of_marks
 from lib.check import LONG, check, passed, same, setting
 from lib.net import BLIND
 from receiver import Receiver, whole
 from steps import Sender
-from tags import tags_of_marks
 
 CHUNK = 2500
 

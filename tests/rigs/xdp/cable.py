@@ -1,6 +1,10 @@
 """The cable of the AF_XDP rigs: card0 here, card1 in the other namespace, a server beside the port under test, and the
 senders of the far end, which return how many frames or datagrams they have sent."""
+import contextlib
+import ctypes
 import errno
+import os
+import platform
 import socket
 import struct
 import threading
@@ -9,11 +13,11 @@ import time
 from lib import net, packets
 from lib.check import until
 from lib.net import OTHER, UDP_SEGMENT, ip
-from tags import tags_of_marks
 
 PORT = 5140
 ADDRESSES = ["10.8.0.1", "fd00::1"]
 server = net.udp_socket("0.0.0.0")
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 def echo():
@@ -130,6 +134,50 @@ def trains(count, size, address, first=0):
         payload = b"".join(b"%010d" % (number + place) + rest for place in range(10))
         push(lambda: out.sendto(payload, (address, PORT)))
     return count
+
+
+def bpf(command, attributes):
+    number = {"x86_64": 321, "aarch64": 280}[platform.machine()]
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    result = libc.syscall(number, command, buffer, len(attributes))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"bpf({command}): {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def tag_what_is_marked(card):
+    """Has what leaves with a mark get a tag of that VLAN beside the frame, as an interface of a VLAN would give it. A
+    kernel may have no such interfaces."""
+    def instruction(code, destination, source, offset, immediate):
+        return struct.pack("<BBhi", code, source << 4 | destination, offset, immediate)
+
+    program = b"".join([
+        instruction(0xBF, 6, 1, 0, 0),
+        instruction(0x61, 3, 6, 8, 0),  # the mark
+        instruction(0x15, 3, 0, 4, 0),
+        instruction(0x57, 3, 0, 0, 0xFFF),
+        instruction(0xB7, 2, 0, 0, socket.htons(0x8100)),
+        instruction(0xBF, 1, 6, 0, 0),
+        instruction(0x85, 0, 0, 0, 18),  # bpf_skb_vlan_push
+        instruction(0xB7, 0, 0, 0, -1),  # TCX_NEXT
+        instruction(0x95, 0, 0, 0, 0),
+    ])
+    code, license = ctypes.create_string_buffer(program, len(program)), ctypes.create_string_buffer(b"GPL")
+    at_egress = 47  # BPF_TCX_EGRESS
+    loaded = bpf(5, struct.pack("<IIQQIIQII16sII", 3, len(program) // 8, ctypes.addressof(code),
+                                ctypes.addressof(license), 0, 0, 0, 0, 0, b"rig_tags", 0, at_egress))
+    return bpf(28, struct.pack("<IIII", loaded, socket.if_nametoindex(card), at_egress, 0) + bytes(32))
+
+
+@contextlib.contextmanager
+def tags_of_marks():
+    """What leaves card1 with a mark in this block has a tag; the end of the descriptor is the end of that."""
+    with net.inside(OTHER):
+        link = tag_what_is_marked("card1")
+    try:
+        yield
+    finally:
+        os.close(link)
 
 
 def tagged(*arguments):
