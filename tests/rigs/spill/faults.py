@@ -79,7 +79,7 @@ def run(call, error, nth, lasts):
     first, said = daemon.finish(), daemon.log()
     failed = int(report()["failed"])
     daemon = Spilling(spill, size="8MiB")
-    daemon.await_sink("the end of what was left", lambda sink: sink["spilled"] == 0)
+    daemon.await_sent()
     twice = daemon.twice()
     second = daemon.finish()
     peer.go()
