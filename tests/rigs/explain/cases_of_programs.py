@@ -8,7 +8,7 @@ from lib import net
 from lib.check import Skipped, check, until
 from lib.findings import cure, first, nothing
 from lib.host import write
-from scene import HERE, apply, far_less, paced, sender
+from scene import HERE, apply, far_less, sender
 
 # A buffer of 39 short datagrams.
 SMALL = "s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)"
@@ -19,13 +19,12 @@ WORK = "end = time.perf_counter() + 0.00005\n    while time.perf_counter() < end
 def reader_stopped(scene):
     """A debugger has it; the printed command lets it go on."""
     reader = scene.reader(5911)
-    own = sender()
+    explained = scene.load(5911, 2000, 0.6)
     reader.send_signal(19)
-    provoke = lambda: paced(own, 5911, 2000, 0.6)
-    found = first(scene.explain(provoke, "--port", "5911"), "reader_stopped", 100)
+    found = first(explained(), "reader_stopped", 100)
     apply(cure(found, "command", "kill -CONT"))
     time.sleep(0.2)
-    nothing(scene.explain(provoke, "--port", "5911"))
+    nothing(explained())
 
 
 def reader_starved(scene):
@@ -35,25 +34,23 @@ def reader_starved(scene):
     for _ in range(10):
         scene.start([*pinned, sys.executable, "-c", "while True: pass"])
     scene.reader(5912, WORK, SMALL, before=pinned)
-    own = sender()
-    provoke = lambda: paced(own, 5912, 6000, 1.6)
-    found = first(scene.explain(provoke, "--port", "5912", seconds=2), "reader_starved")
+    explained = scene.load(5912, 6000, 1.6, watched=2)
+    found = first(explained(), "reader_starved")
     apply(cure(found, "command", "chrt"))
-    far_less(scene.explain(provoke, "--port", "5912", seconds=2), found)
+    far_less(explained(), found)
 
 
 def reader_at_its_limit(scene):
     """It needs more than a core for what comes; cured by doing less for each datagram, as is printed."""
     first_in_line = ["chrt", "--rr", "10"]
     busy = scene.reader(5914, WORK.replace("0.00005", "0.001"), SMALL, before=first_in_line)
-    own = sender()
-    provoke = lambda: paced(own, 5914, 2000, 2.4)
-    found = first(scene.explain(provoke, "--port", "5914", seconds=2), "reader_at_its_limit", 100)
+    explained = scene.load(5914, 2000, 2.4, watched=2)
+    found = first(explained(), "reader_at_its_limit", 100)
     cure(found, "elsewhere", "do less for each datagram")
     busy.kill()
     busy.wait()
     scene.reader(5914, options=SMALL.replace("16384", "131072"), before=first_in_line)
-    far_less(scene.explain(provoke, "--port", "5914", seconds=2), found)
+    far_less(explained(), found)
 
 
 def container_throttled(scene):
@@ -73,12 +70,11 @@ def container_throttled(scene):
         raise Skipped(f"a control group with a limit of CPU time ({why})") from why
     reader = scene.reader(5913, WORK, SMALL)
     write(f"{group}/cgroup.procs", str(reader.pid))
-    own = sender()
+    explained = scene.load(5913, 2000, 0.7)
     try:
-        provoke = lambda: paced(own, 5913, 2000, 0.7)
-        found = first(scene.explain(provoke, "--port", "5913"), "container_throttled", 100)
+        found = first(explained(), "container_throttled", 100)
         apply(cure(found, "command", name))
-        said = scene.explain(provoke, "--port", "5913")
+        said = explained()
         check(all(finding["case"] != "container_throttled" for finding in said["findings"]), f"still throttled: {said}")
     finally:
         reader.kill()

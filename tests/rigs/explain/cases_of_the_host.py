@@ -17,12 +17,11 @@ from scene import HERE, apply, paced, sender
 
 def no_listener(scene):
     """No process has the port; the printed command has."""
-    own = sender()
-    provoke = lambda: paced(own, 5901, 150, 0.6)
-    found = first(scene.explain(provoke, "--port", "5901"), "no_listener", 50)
+    explained = scene.load(5901, 150, 0.6)
+    found = first(explained(), "no_listener", 50)
     scene.start(shlex.split(cure(found, "command")["command"]), stderr=subprocess.DEVNULL)
     time.sleep(0.5)
-    nothing(scene.explain(provoke, "--port", "5901"))
+    nothing(explained())
 
 
 def listener_in_another_namespace(scene):
@@ -30,9 +29,7 @@ def listener_in_another_namespace(scene):
     text = "import socket, time\ns = socket.socket(type=socket.SOCK_DGRAM)\ns.bind(('', 5902))\ntime.sleep(60)"
     scene.start(["nsenter", "--target", OTHER, "--net", "python3", "-c", text])
     time.sleep(0.5)
-    own = sender()
-    said = scene.explain(lambda: paced(own, 5902, 150, 0.6), "--port", "5902")
-    found = first(said, "no_listener", 50)
+    found = first(scene.load(5902, 150, 0.6)(), "no_listener", 50)
     check("listens in another one" in found["cause"], f"the listener is not found: {found}")
     run(*shlex.split(cure(found, "command", "nsenter")["command"]), "--seconds", "1")
 
@@ -43,35 +40,33 @@ def fragments(scene):
     run("sysctl", "-qw", "net.ipv4.ipfrag_time=1",
         *(f"net.ipv4.ipfrag_{name}_thresh=20000" for name in ("low", "high")))
     scene.reader(5903)
-    own = sender()
-    provoke = lambda: paced(own, 5903, 40, 0.6, b"x" * 50_000)
-    found = first(scene.explain(provoke, "--port", "5903"), "fragments")
+    explained = scene.load(5903, 40, 0.6, b"x" * 50_000)
+    found = first(explained(), "fragments")
     apply(cure(found, "sysctl", "ipfrag_high_thresh"))
     time.sleep(1.5)
-    nothing(scene.explain(provoke, "--port", "5903"))
+    nothing(explained())
 
 
 def reverse_path_filter(scene):
     """A source that this host has no route to, and one that it would answer elsewhere."""
     ip("address replace 172.31.0.5/32 dev card1", OTHER)
     scene.reader(5904)
-    own = sender("172.31.0.5")
-    provoke = lambda: paced(own, 5904, 150, 0.6)
+    explained = scene.load(5904, 150, 0.6, source="172.31.0.5")
     run("sysctl", "-qw", "net.ipv4.conf.card0.rp_filter=1")
-    found = first(scene.explain(provoke, "--port", "5904"), "reverse_path_filter", 50)
+    found = first(explained(), "reverse_path_filter", 50)
     apply(cure(found, "command", "card0.rp_filter=0"))
-    nothing(scene.explain(provoke, "--port", "5904"))
+    nothing(explained())
     # A route to anywhere, through another interface: the loose filter is enough.
     for words in ("link add other0 type veth peer name other1", "link set other0 up", "link set other1 up",
                   "route add default dev other0"):
         ip(words)
     scene.undo.append(lambda: ip("link del other0"))
     run("sysctl", "-qw", "net.ipv4.conf.card0.rp_filter=1")
-    found = first(scene.explain(provoke, "--port", "5904"), "reverse_path_filter", 50)
+    found = first(explained(), "reverse_path_filter", 50)
     loose = cure(found, "sysctl", "rp_filter")
     check(loose["value"] == "2", f"the filter need not be switched off: {loose}")
     apply(loose)
-    nothing(scene.explain(provoke, "--port", "5904"))
+    nothing(explained())
 
 
 def bad_checksums(scene):
@@ -101,9 +96,8 @@ def firewall(scene):
         raise Skipped("nf_tables in this kernel")
     scene.undo.append(lambda: execute("nft", "delete table ip rig"))
     scene.reader(5906)
-    own = sender()
-    provoke = lambda: paced(own, 5906, 150, 0.6)
-    said = scene.explain(provoke, "--port", "5906")
+    explained = scene.load(5906, 150, 0.6)
+    said = explained()
     if any("netfilter" in words for words in said["unseen"]):
         raise Skipped(f"the kernel's names for drops: {said['unseen']}")
     found = first(said, "firewall", 0)
@@ -112,7 +106,7 @@ def firewall(scene):
           f"the printed command does not show the rule: {shown}")
     cure(found, "elsewhere", "accept UDP to port 5906 before the rule that drops")
     run("nft", "insert rule ip rig in udp dport 5906 accept")
-    said = scene.explain(provoke, "--port", "5906")
+    said = explained()
     nothing(said)
     check(all(finding["case"] != "firewall" for finding in said["findings"]), f"the rule does not help: {said}")
 
@@ -123,10 +117,9 @@ def names_refused(scene):
     tracer = ["strace", "-f", "-qq", "-e", "trace=perf_event_open"]
     if not shutil.which("strace") or execute(*tracer, "true").returncode:
         raise Skipped("strace, and the right to trace")
-    own = sender()
-    provoke = lambda: paced(own, 5907, 150, 0.6)
+    explained = scene.load(5907, 150, 0.6)
     log = f"{WORK}/calls"
-    said = scene.explain(provoke, "--port", "5907", before=[*tracer, "-o", log])
+    said = explained(before=[*tracer, "-o", log])
     if any("netfilter" in words for words in said["unseen"]):
         raise Skipped(f"the kernel's names for drops: {said['unseen']}")
     # strace counts the calls of each thread by itself.
@@ -137,7 +130,7 @@ def names_refused(scene):
         if number > calls:
             break
         inject = ["-o", "/dev/null", "-e", f"inject=perf_event_open:error=EACCES:when={when}"]
-        said = scene.explain(provoke, "--port", "5907", before=[*tracer, *inject])
+        said = explained(before=[*tracer, *inject])
         first(said, "no_listener", 30)
         check(any("perf_event_open" in words for words in said["unseen"]),
               f"it does not say what it did not see when call {when} of {calls} fails: {said}")

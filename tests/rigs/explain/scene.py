@@ -86,6 +86,12 @@ class Scene:
               f"exit code {process.returncode} and lost {said['lost']}")
         return said
 
+    def load(self, port, rate, seconds, payload=b"x" * 60, source="", watched=1):
+        """Sends one by one from the other namespace; each call is what explain says of it."""
+        own = sender(source)
+        return lambda **options: self.explain(lambda: paced(own, port, rate, seconds, payload), "--port", str(port),
+                                              seconds=watched, **options)
+
     def explain_udpd(self, provoke, **options):
         """The same of the daemon, by its file."""
         return self.explain(provoke, "-c", self.config.config, **options)
