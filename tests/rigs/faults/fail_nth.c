@@ -1,9 +1,9 @@
-// Runs a command and makes one of its system calls fail: the Nth time that any of its threads makes it, counted over the
-// whole process, or from the Nth time on. `strace --inject` counts for each thread by itself, so with it the third call of a
-// daemon of many threads has no name.
+// Runs a command and makes one of its system calls fail: the Nth time that any of its threads makes it, counted over
+// the whole process, or from the Nth time on. `strace --inject` counts for each thread by itself, so with it the third
+// call of a daemon of many threads has no name.
 //
-// The kernel asks this program before each call of the chosen number (seccomp user notification); it answers "go on" or an
-// error number. A call that fails is not carried out. Calls through an io_uring are not seen.
+// The kernel asks this program before each call of the chosen number (seccomp user notification); it answers "go on" or
+// an error number. A call that fails is not carried out. Calls through an io_uring are not seen.
 //
 //   fail_nth --call NUMBER --nth N (--errno E | --value V) --report FILE [--from] [--arm-at PATH] [--arm-by-signal]
 //            [--kind file|socket|other] [--argument INDEX:MASK:VALUE] -- COMMAND...
@@ -95,7 +95,8 @@ static void read_options(int count, char **words)
             unsigned long long mask, wanted;
             if (options.filters_count == ARGUMENT_FILTERS_MAX) die("too many --argument");
             struct argument_filter *filter = &options.filters[options.filters_count++];
-            if (sscanf(value, "%u:%lli:%lli", &filter->index, (long long *)&mask, (long long *)&wanted) != 3 || filter->index > 5)
+            if (sscanf(value, "%u:%lli:%lli", &filter->index, (long long *)&mask, (long long *)&wanted) != 3 ||
+                filter->index > 5)
                 die("--argument %s: INDEX:MASK:VALUE", value);
             filter->mask = mask;
             filter->value = wanted;
@@ -126,8 +127,8 @@ static int install_filter(void)
     return listener < 0 ? -errno : (int)listener;
 }
 
-// Starts the command under the filter. Parent and child share their descriptors until the child's exec, so the parent has the
-// listener without any call of the child's that would itself be asked about.
+// Starts the command under the filter. Parent and child share their descriptors until the child's exec, so the parent has
+// the listener without any call of the child's that would itself be asked about.
 static pid_t start(int *listener)
 {
     volatile int *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -204,8 +205,8 @@ static void note_failure(const struct seccomp_notif *asked)
     snprintf(path, sizeof path, "/proc/%u/fd/%d", asked->pid, (int)asked->data.args[0]);
     ssize_t length = readlink(path, target, sizeof target - 1);
     if (length > 0) target[length] = '\0';
-    fprintf(state.report, "failed_on %s: %s (%llx, %llx, %llx)\n", thread, target, (unsigned long long)asked->data.args[0],
-            (unsigned long long)asked->data.args[1], (unsigned long long)asked->data.args[2]);
+    const unsigned long long *of = (const unsigned long long *)asked->data.args;
+    fprintf(state.report, "failed_on %s: %s (%llx, %llx, %llx)\n", thread, target, of[0], of[1], of[2]);
 }
 
 static void answer_one(int listener)
@@ -216,7 +217,8 @@ static void answer_one(int listener)
     if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &asked) != 0) return;
     if (options.arm_at && !state.armed && asked.data.nr == SYS_openat && opens_marker(&asked)) state.armed = 1;
     struct seccomp_notif_resp answer = { .id = asked.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
-    if (options.survey && state.armed && asked.data.nr >= 0 && asked.data.nr < CALLS_MAX) state.seen_of[asked.data.nr]++;
+    int number = asked.data.nr;
+    if (options.survey && state.armed && number >= 0 && number < CALLS_MAX) state.seen_of[number]++;
     if (!options.survey && is_counted(&asked)) {
         state.seen++;
         if (state.seen == options.nth || (options.all_from_there && state.seen > options.nth)) {

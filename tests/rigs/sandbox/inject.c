@@ -2,10 +2,10 @@
  *
  *     inject PID VICTIM DIRECTORY [TID]
  *
- * It stops each thread (or the one named), sets its registers, lets it take one step over a system call instruction, and puts
- * everything back: the process goes on as before. For each attempt it prints: thread, name of the thread, attempt, result. A
- * result below zero is the error number. VICTIM is a process of the same user, DIRECTORY and its files
- * "secret" and "open" are that user's as well, and a socket of the abstract namespace listens under its path.
+ * It stops each thread (or the one named), sets its registers, lets it take one step over a system call instruction,
+ * and restores everything: the process goes on as before. For each attempt it prints: thread, name of the thread,
+ * attempt, result. A result below zero is the error number. VICTIM is a process of the same user, DIRECTORY and its
+ * files "secret" and "open" are that user's as well, and a socket of the abstract namespace listens under its path.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -202,15 +202,17 @@ static void try_all(struct thread *thread) {
         {"socket: netlink generic", AF_NETLINK, SOCK_RAW, 16},
     };
     for (size_t i = 0; i < sizeof sockets / sizeof *sockets; i++)
-        close_again(thread, TRY(sockets[i].what, SYS_socket, sockets[i].family, sockets[i].type, sockets[i].protocol, 0, 0, 0));
+        close_again(thread, TRY(sockets[i].what, SYS_socket, sockets[i].family, sockets[i].type, sockets[i].protocol,
+                                0, 0, 0));
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "%s", directory);
-    at = put(thread, &name, offsetof(struct sockaddr_un, sun_path) + 1 + strlen(directory), 0);
+    size_t length = offsetof(struct sockaddr_un, sun_path) + 1 + strlen(directory);
+    at = put(thread, &name, length, 0);
     long made = call(thread, SYS_socket, AF_UNIX, SOCK_STREAM, 0, 0, 0, 0);
     if (made < 0)
         report(thread, "abstract socket", made);
     else
-        TRY("abstract socket", SYS_connect, made, at, offsetof(struct sockaddr_un, sun_path) + 1 + strlen(directory), 0, 0, 0);
+        TRY("abstract socket", SYS_connect, made, at, length, 0, 0, 0);
     close_again(thread, made);
 
     /* Files of others. */
@@ -249,7 +251,8 @@ static void try_all(struct thread *thread) {
         if (mapped > 0 || mapped < -4095) call(thread, SYS_munmap, mapped, 4096, 0, 0, 0, 0);
     }
     long page = call(thread, SYS_mmap, 0, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    TRY("memory: mprotect writable and executable", SYS_mprotect, page, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, 0, 0, 0);
+    TRY("memory: mprotect writable and executable", SYS_mprotect, page, 4096, PROT_READ | PROT_WRITE | PROT_EXEC,
+        0, 0, 0);
     TRY("memory: mprotect executable", SYS_mprotect, page, 4096, PROT_READ | PROT_EXEC, 0, 0, 0);
     call(thread, SYS_munmap, page, 4096, 0, 0, 0, 0);
     TRY("memory: pkey_mprotect", SYS_pkey_mprotect, 0, 0, PROT_EXEC, -1, 0, 0);
