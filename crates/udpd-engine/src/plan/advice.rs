@@ -1,11 +1,11 @@
-//! Keys and commands behind the sentences of the library. The crate `steer` says what is wrong and knows nothing of a
-//! configuration; here the key of `[steer]` is added that changes it, or the command of `udpd steer`.
+//! Adds keys and commands to the messages of the crate `steer`, which knows nothing of a configuration: the key of
+//! `[steer]` that changes what is wrong, or the command of `udpd steer`.
 
 use steer::plan::{Plan, RequestField};
 use steer::{ApplyError, ApplyFailure, Drift, Rival};
 
-/// The keys of `[steer]` behind some fields, as an addition to a sentence. `named` says that the interfaces were named
-/// on the command line, so that no key is behind them.
+/// The keys of `[steer]` for some fields, as an addition to a sentence. With `named` the interfaces come from the command
+/// line, and no key is named for them.
 fn keys(fields: &[RequestField], named: bool) -> String {
     let key = |field: &RequestField| match field {
         RequestField::Interfaces => (!named).then_some("interfaces"),
@@ -47,7 +47,7 @@ pub fn of_failure(failure: &ApplyFailure, named: bool) -> String {
     format!("{}; {}{cure}", of_error(&failure.cause, named), failure.so_far())
 }
 
-/// Who is likely to have changed a setting, and what keeps him off.
+/// Which program is likely to have changed a setting, and what keeps it from doing so.
 pub fn of_rival(rival: &Rival, ban_irqbalance: bool) -> String {
     match rival {
         Rival::Irqbalance(_) if ban_irqbalance => {
@@ -81,6 +81,19 @@ mod tests {
         of_error(&ApplyError::Plan(error), named)
     }
 
+    fn change(setting: Setting, from: &str, to: &str) -> Change {
+        Change {
+            interface: "eth0".to_owned(),
+            setting,
+            from: from.to_owned(),
+            to: to.to_owned(),
+            now: None,
+            why: String::new(),
+            disruption: None,
+            command: String::new(),
+        }
+    }
+
     #[test]
     fn a_refused_wish_is_named_by_its_key() {
         let all = [
@@ -102,16 +115,7 @@ mod tests {
             of_failure(&ApplyFailure { cause: ApplyError::Permission("cannot write it".to_owned()), done }, false)
         };
         assert_eq!(told(Vec::new()), "cannot write it; nothing was changed");
-        let change = Change {
-            interface: "eth0".to_owned(),
-            setting: Setting::Rings,
-            from: "1 1".to_owned(),
-            to: "2 2".to_owned(),
-            now: None,
-            why: String::new(),
-            disruption: None,
-            command: String::new(),
-        };
+        let change = change(Setting::Rings, "1 1", "2 2");
         let two = "cannot write it; 2 settings were changed; what they were before is saved and can be restored: `udpd \
                    steer restore`";
         assert_eq!(told(vec![change.clone(), change]), two);
@@ -138,16 +142,7 @@ mod tests {
 
     #[test]
     fn a_drift_says_what_keeps_irqbalance_off() {
-        let change = Change {
-            interface: "eth0".to_owned(),
-            setting: Setting::Rps(0),
-            from: "0".to_owned(),
-            to: "1".to_owned(),
-            now: None,
-            why: String::new(),
-            disruption: None,
-            command: String::new(),
-        };
+        let change = change(Setting::Rps(0), "0", "1");
         let drift = Drift { change, queue: None, rival: Some(Rival::Irqbalance(7)) };
         let start = "eth0: rps 0 is 0, wanted 1; irqbalance runs (process 7) and moves interrupts; ";
         assert_eq!(

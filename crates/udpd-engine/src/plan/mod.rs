@@ -61,20 +61,20 @@ pub fn make(config: &Config, neighbours: &Neighbours) -> Result<PipelinePlan, Fa
     let (MachineCores { topology, allowed, assumed }, queues) = read_machine(config)?;
     let mut interfaces = Interfaces { queues, ..Interfaces::default() };
     if assumed.is_empty() {
-        let ground = PlacementInput { topology: &topology, allowed: &allowed, interfaces: &interfaces };
-        let feeders = ground.feeders(config);
+        let input = PlacementInput { topology: &topology, allowed: &allowed, interfaces: &interfaces };
+        let feeders = input.feeders(config);
         interfaces = Interfaces::read(&config.steer, &feeders, interfaces.queues.clone(), &allowed, neighbours);
     }
     let engines: Vec<EngineChoice> =
         config.listeners.iter().map(|listener| engine::choose(listener, Uring::supported)).collect::<Result<_, _>>()?;
     let limits = MemoryLimits::read(Path::new("/"));
-    let ground = PlacementInput { topology: &topology, allowed: &allowed, interfaces: &interfaces };
-    let mut plan = PipelinePlan::new(config, &ground, &engines, limits.automatic_pool_bytes())?;
+    let input = PlacementInput { topology: &topology, allowed: &allowed, interfaces: &interfaces };
+    let mut plan = PipelinePlan::new(config, &input, &engines, limits.automatic_pool_bytes())?;
     plan.fit_locked(&limits.pinned);
     plan.remarks = assumed;
     plan.remarks.append(&mut plan.interfaces.remarks);
-    plan.remarks.extend(remarks::lanes_of_cores(config, &ground));
-    plan.remarks.extend(remarks::queues_not_kept(config, &ground));
+    plan.remarks.extend(remarks::lanes_of_cores(config, &input));
+    plan.remarks.extend(remarks::queues_not_kept(config, &input));
     plan.remarks.extend(xdp::short_of_absorb(config, &plan.lanes));
     plan.remarks.extend(limits.judge(config, &plan)?);
     refuse_idle_lanes(config, &plan, allowed.len())?;
@@ -85,8 +85,8 @@ pub fn make(config: &Config, neighbours: &Neighbours) -> Result<PipelinePlan, Fa
 pub fn receivers(config: &Config) -> Result<BTreeMap<String, usize>, Failure> {
     let (MachineCores { topology, allowed, .. }, queues) = read_machine(config)?;
     let interfaces = Interfaces { queues, ..Interfaces::default() };
-    let ground = PlacementInput { topology: &topology, allowed: &allowed, interfaces: &interfaces };
-    Ok(interfaces::receivers(&ground.feeders(config), &config.steer, &interfaces.queues))
+    let input = PlacementInput { topology: &topology, allowed: &allowed, interfaces: &interfaces };
+    Ok(interfaces::receivers(&input.feeders(config), &config.steer, &interfaces.queues))
 }
 
 /// The machine with the cores that udpd may use, and how many receive queues each interface of a listener has.
@@ -178,16 +178,16 @@ impl PipelinePlan {
     /// `engines` has one for each listener. The pool has `automatic_bytes` unless the configuration says how many.
     pub fn new(
         config: &Config,
-        ground: &PlacementInput<'_>,
+        input: &PlacementInput<'_>,
         engines: &[EngineChoice],
         automatic_bytes: usize,
     ) -> Result<Self, Failure> {
-        let PlacementInput { topology, interfaces, .. } = *ground;
-        let feeders = ground.feeders(config);
-        let Placements { lanes: places, consumer_cores, shared } = seating::seat(config, &feeders, ground);
+        let PlacementInput { topology, interfaces, .. } = *input;
+        let feeders = input.feeders(config);
+        let Placements { lanes: places, consumer_cores, shared } = seating::seat(config, &feeders, input);
         let mut lanes = Vec::new();
         for (index, places) in places.iter().enumerate() {
-            lanes.extend(lanes_of(index, places, config, &feeders, ground, &engines[index], automatic_bytes));
+            lanes.extend(lanes_of(index, places, config, &feeders, input, &engines[index], automatic_bytes));
         }
         let interfaces = Interfaces { lane_cores: lane_cores(config, interfaces, &lanes), ..interfaces.clone() };
         let node_of_core = topology.node_of_core.clone();
@@ -264,7 +264,7 @@ fn lanes_of(
     places: &[LanePlacement],
     config: &Config,
     feeders: &LaneFeeds<'_>,
-    ground: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
     engine: &EngineChoice,
     automatic_bytes: usize,
 ) -> Vec<LanePlan> {
@@ -302,7 +302,7 @@ fn lanes_of(
     };
     let mut lanes = Vec::new();
     for (group, (&address, places)) in listener.addresses.iter().zip(places.chunks(count)).enumerate() {
-        let taken_in = seating::intakes(listener, places, ground).into_iter().zip(places);
+        let taken_in = seating::intakes(listener, places, input).into_iter().zip(places);
         lanes.extend(taken_in.enumerate().map(|(member, (intake, place))| LanePlan {
             member,
             ..common(place, group * count + member, address, intake)

@@ -133,7 +133,7 @@ pub fn index_of(name: &str) -> Option<u32> {
     fs::read_to_string(Path::new("/sys/class/net").join(name).join("ifindex")).ok()?.trim().parse().ok()
 }
 
-/// A seat as it is told.
+/// A seat as daemons exchange it.
 fn seat(seat: &QueueSeat) -> QueueCores {
     QueueCores {
         queue: seat.queue,
@@ -146,7 +146,7 @@ fn seat(seat: &QueueSeat) -> QueueCores {
     }
 }
 
-/// A seat as it was told.
+/// A seat that another daemon told.
 fn queue_seat(seat: &QueueCores) -> QueueSeat {
     QueueSeat {
         queue: seat.queue,

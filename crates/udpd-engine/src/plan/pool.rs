@@ -1,4 +1,4 @@
-//! The memory for datagrams, laid out: what lanes receive into, what may wait for each sink, and who shares what.
+//! The layout of the memory for datagrams: what lanes receive into, what may wait for each sink, and what is shared.
 //!
 //! ```text
 //! pool = batches of all lanes + own blocks of all queues + shared blocks of all memory nodes

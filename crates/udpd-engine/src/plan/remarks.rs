@@ -40,9 +40,9 @@ fn known_at_start(config: &Config, plan: &PipelinePlan) -> Vec<String> {
 }
 
 /// Lanes of interfaces whose number of receive queues does not suit the cores or the spread.
-pub(super) fn lanes_of_cores(config: &Config, ground: &PlacementInput<'_>) -> Vec<String> {
-    let feeders = ground.feeders(config);
-    let cores = ground.usable().len();
+pub(super) fn lanes_of_cores(config: &Config, input: &PlacementInput<'_>) -> Vec<String> {
+    let feeders = input.feeders(config);
+    let cores = input.usable().len();
     let mut lines = Vec::new();
     for (index, listener) in config.listeners.iter().enumerate() {
         let Some(name) = &listener.interface else { continue };
@@ -58,7 +58,7 @@ pub(super) fn lanes_of_cores(config: &Config, ground: &PlacementInput<'_>) -> Ve
         if config.steer.dedicated_to(listener).is_some() || engines > 0 {
             continue;
         }
-        let found = config.steer.queues_asked(name).or_else(|| ground.interfaces.queues.get(name).copied());
+        let found = config.steer.queues_asked(name).or_else(|| input.interfaces.queues.get(name).copied());
         let kept = config.steer.dedicated_on(name);
         let Some(queues) = found.map(|queues| queues.saturating_sub(kept).max(1)) else { continue };
         let beside = if kept > 0 { format!(" beside {kept} kept for others") } else { String::new() };
@@ -69,7 +69,7 @@ pub(super) fn lanes_of_cores(config: &Config, ground: &PlacementInput<'_>) -> Ve
                  {lanes} lanes, and each takes several of the queues"
             ));
         }
-        let has_interrupts = ground.interfaces.around.get(name).is_some_and(|around| !around.fires_on.is_empty());
+        let has_interrupts = input.interfaces.around.get(name).is_some_and(|around| !around.fires_on.is_empty());
         if listener.spread == Spread::Cpu && has_interrupts && lanes > queues {
             lines.push(format!(
                 "listener {who}: the datagrams of {name} arrive on as many cores as it has receive queues, which is \
@@ -82,13 +82,13 @@ pub(super) fn lanes_of_cores(config: &Config, ground: &PlacementInput<'_>) -> Ve
 }
 
 /// Listeners whose dedicated receive queue a card cannot keep, so that they have fewer lanes than it has queues.
-pub(super) fn queues_not_kept(config: &Config, ground: &PlacementInput<'_>) -> Vec<String> {
-    let feeders = ground.feeders(config);
+pub(super) fn queues_not_kept(config: &Config, input: &PlacementInput<'_>) -> Vec<String> {
+    let feeders = input.feeders(config);
     let mut lines = Vec::new();
     for (index, listener) in config.listeners.iter().enumerate().filter(|(_, found)| found.lanes == Lanes::Auto) {
         let Some((place, _)) = config.steer.dedicated_to(listener) else { continue };
         let is_meant = |part: &&InterfacePlan| listener.interface.as_ref().is_none_or(|name| *name == part.name);
-        for part in ground.interfaces.steered.iter().filter(is_meant) {
+        for part in input.interfaces.steered.iter().filter(is_meant) {
             if part.dedicated.iter().any(|kept| kept.dedication == place) {
                 continue;
             }

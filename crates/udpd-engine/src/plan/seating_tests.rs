@@ -86,11 +86,11 @@ fn seat_on(topology: &Topology, interfaces: &Interfaces, listeners: &[&str]) -> 
 }
 
 fn seat_config(topology: &Topology, interfaces: &Interfaces, config: &Config) -> Seated {
-    let ground = PlacementInput { topology, allowed: &topology.online, interfaces };
-    let seating = seat(config, &ground.feeders(config), &ground);
+    let input = PlacementInput { topology, allowed: &topology.online, interfaces };
+    let seating = seat(config, &input.feeders(config), &input);
     let cores = |places: &Vec<LanePlacement>| places.iter().map(|place| place.seat.expect("a seat").core).collect();
     let expected = |(listener, places): (&ListenerConfig, &Vec<LanePlacement>)| {
-        intakes(listener, places, &ground).into_iter().map(|intake| intake.expected).collect()
+        intakes(listener, places, &input).into_iter().map(|intake| intake.expected).collect()
     };
     Seated {
         cores: seating.lanes.iter().map(cores).collect(),
@@ -193,11 +193,11 @@ fn a_listener_with_a_receive_queue_of_its_own_sits_there_alone() {
         assert_eq!(seated.expected[1], [[0], [2], [4]]);
     }
     let config = config_with_own_queue(&["interface = \"lo\"\nspread = \"queue\"", others[0]]);
-    let ground = PlacementInput { topology: &machine(9, 9), allowed: &[0], interfaces: &interfaces };
+    let input = PlacementInput { topology: &machine(9, 9), allowed: &[0], interfaces: &interfaces };
     let wanted = receivers(
         &LaneFeeds::new(&config.listeners, &config.steer, |_| Some(4), None),
         &config.steer,
-        &ground.interfaces.queues,
+        &input.interfaces.queues,
     );
     assert_eq!(
         wanted,
@@ -224,9 +224,9 @@ fn lanes_beyond_the_queues_have_cores_of_their_own_also_where_a_queue_is_kept() 
     let topology = machine(12, 12);
     let seated = seat_config(&topology, &interfaces, &config);
     assert_eq!((seated.cores, seated.shared), (vec![vec![7], vec![1, 3, 5, 8, 9]], false));
-    let ground = PlacementInput { topology: &topology, allowed: &topology.online, interfaces: &interfaces };
-    let seating = seat(&config, &ground.feeders(&config), &ground);
-    let own = intakes(&config.listeners[0], &seating.lanes[0], &ground);
+    let input = PlacementInput { topology: &topology, allowed: &topology.online, interfaces: &interfaces };
+    let seating = seat(&config, &input.feeders(&config), &input);
+    let own = intakes(&config.listeners[0], &seating.lanes[0], &input);
     assert_eq!(own[0].queue, Some(3), "the queue that is its own, not that of its number");
 }
 
@@ -241,9 +241,9 @@ fn a_kept_queue_between_the_others_takes_no_lane_from_them() {
     let seated = seat_config(&topology, &interfaces, &config);
     assert_eq!(seated.cores, [vec![3], vec![1, 5, 7]]);
     assert_eq!(seated.expected, [vec![vec![2]], vec![vec![0], vec![4], vec![6]]]);
-    let ground = PlacementInput { topology: &topology, allowed: &topology.online, interfaces: &interfaces };
-    let seating = seat(&config, &ground.feeders(&config), &ground);
-    let intakes = intakes(&config.listeners[1], &seating.lanes[1], &ground);
+    let input = PlacementInput { topology: &topology, allowed: &topology.online, interfaces: &interfaces };
+    let seating = seat(&config, &input.feeders(&config), &input);
+    let intakes = intakes(&config.listeners[1], &seating.lanes[1], &input);
     let taken: Vec<(Option<usize>, &[u32])> = intakes.iter().map(|lane| (lane.queue, lane.queues.as_slice())).collect();
     let program = "each its own queue, and the kept one, which brings them nothing, in its turn";
     assert_eq!(taken, [(Some(0), &[0][..]), (Some(2), &[1, 2]), (Some(3), &[3])], "{program}");
@@ -257,8 +257,8 @@ fn what_is_said_of_lanes_tells_kept_queues_from_cores() {
     let topology = machine(8, 8);
     let said = |eth0: &InterfacePlan, allowed: &[usize]| {
         let interfaces = steered(vec![eth0.clone()]);
-        let ground = PlacementInput { topology: &topology, allowed, interfaces: &interfaces };
-        [remarks::lanes_of_cores(&config, &ground), remarks::queues_not_kept(&config, &ground)].concat()
+        let input = PlacementInput { topology: &topology, allowed, interfaces: &interfaces };
+        [remarks::lanes_of_cores(&config, &input), remarks::queues_not_kept(&config, &input)].concat()
     };
     let not_kept = "interface eth0 keeps no receive queue: listener l0 has one lane for what arrives on all queues; \
                     write lanes = 4 for it, or take it out of [steer] dedicated_queues";

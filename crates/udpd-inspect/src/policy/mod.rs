@@ -24,7 +24,7 @@ use mmsg::proxy::Flaw;
 use udpd_base::capture::headers;
 use udpd_base::ledger::tables::ListenerDropped;
 
-pub use access::{AccessList, NetworkOrigin, Networks};
+pub use access::{AccessList, Conflict, NetworkOrigin, Networks};
 pub use limiter::{RateLimiter, TABLE_BYTES};
 pub use offences::{NAMED_MAX, Offence, Offences, Others};
 pub use settings::{Access, KernelFilter, Proxies, RATE_LIMIT_MAX, RateLimit, SourceLimit, parse_network};

@@ -250,6 +250,14 @@ const CERTAIN: u32 = 4;
 /// The memory for all streams.
 pub(super) const LEARNING_BYTES: usize = STREAMS_MAX * size_of::<Learning>();
 
+/// The stream that messages are passed on to, and where its losses are counted.
+pub(super) struct CountedStream<'a> {
+    /// `None` until its first message is passed on.
+    pub(super) stream: &'a mut Option<NumberedStream>,
+    pub(super) rules: &'a SequenceRules,
+    pub(super) counts: &'a mut StreamCounts,
+}
+
 /// What a stream has taught of its convention, and the messages that wait until it is certain.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Learning {
@@ -268,24 +276,18 @@ pub(super) struct Learning {
 }
 
 impl Learning {
-    /// Takes a message. `stream` gets those that need not wait any longer.
-    pub(super) fn take(
-        &mut self,
-        message: IpfixMessage,
-        stream: &mut Option<NumberedStream>,
-        rules: &SequenceRules,
-        counts: &mut StreamCounts,
-    ) {
+    /// Takes a message, and passes on those that need not wait any longer.
+    pub(super) fn take(&mut self, message: IpfixMessage, stream: &mut CountedStream<'_>) {
         self.learn(&message);
         self.is_quiet = false;
         if usize::from(self.count) == WAITING {
-            self.pass_on(stream, rules, counts);
+            self.pass_on(stream);
         }
         self.waiting[self.end()] = message;
         self.count += 1;
         self.heard = self.heard.saturating_add(1);
         if self.is_certain() {
-            self.flush(stream, rules, counts);
+            self.flush(stream);
         }
     }
 
@@ -322,31 +324,21 @@ impl Learning {
     }
 
     /// Passes on all messages that wait.
-    pub(super) fn flush(
-        &mut self,
-        stream: &mut Option<NumberedStream>,
-        rules: &SequenceRules,
-        counts: &mut StreamCounts,
-    ) {
+    pub(super) fn flush(&mut self, stream: &mut CountedStream<'_>) {
         while self.count > 0 {
-            self.pass_on(stream, rules, counts);
+            self.pass_on(stream);
         }
     }
 
     /// The same where nothing came since the last sweep. Returns whether messages still wait.
-    pub(super) fn sweep(
-        &mut self,
-        stream: &mut Option<NumberedStream>,
-        rules: &SequenceRules,
-        counts: &mut StreamCounts,
-    ) -> bool {
+    pub(super) fn sweep(&mut self, stream: &mut CountedStream<'_>) -> bool {
         if std::mem::replace(&mut self.is_quiet, true) {
-            self.flush(stream, rules, counts);
+            self.flush(stream);
         }
         self.count > 0
     }
 
-    fn pass_on(&mut self, stream: &mut Option<NumberedStream>, rules: &SequenceRules, counts: &mut StreamCounts) {
+    fn pass_on(&mut self, CountedStream { stream, rules, counts }: &mut CountedStream<'_>) {
         let message = self.waiting[usize::from(self.first)];
         self.first = (self.first + 1) % WAITING as u8;
         self.count -= 1;
@@ -356,7 +348,7 @@ impl Learning {
         let arrival = convention.arrival(&message);
         let restarts = counts.restarts;
         match stream {
-            None => *stream = Some(NumberedStream::new(&arrival)),
+            None => **stream = Some(NumberedStream::new(&arrival)),
             Some(stream) => {
                 if let Some(last) = self.taken.filter(|_| is_changed) {
                     let last = convention.arrival(&last);

@@ -33,9 +33,9 @@ fn missing(written: &[Written], arrived: &[SentDatagram], convention: Convention
         let made_at = message.order as u32 / 10;
         let records = MessageRecords { data: records(data), options: records(options) };
         let message = IpfixMessage { number: number as u32, made_at, records };
-        learning.take(message, &mut stream, &rules, &mut counts);
+        learning.take(message, &mut CountedStream { stream: &mut stream, rules: &rules, counts: &mut counts });
     }
-    learning.flush(&mut stream, &rules, &mut counts);
+    learning.flush(&mut CountedStream { stream: &mut stream, rules: &rules, counts: &mut counts });
     stream.expect("a stream").settle_all(&mut counts);
     counts
 }
@@ -93,9 +93,9 @@ fn the_last_message_is_one_of_this_start_of_the_exporter() {
         let data = RecordCount { least: 10, most: 10 };
         let records = MessageRecords { data, ..MessageRecords::default() };
         let message = IpfixMessage { number, made_at, records };
-        learning.take(message, &mut stream, &rules, &mut counts);
+        learning.take(message, &mut CountedStream { stream: &mut stream, rules: &rules, counts: &mut counts });
     }
-    learning.flush(&mut stream, &rules, &mut counts);
+    learning.flush(&mut CountedStream { stream: &mut stream, rules: &rules, counts: &mut counts });
     assert_eq!((counts.restarts, learning.taken.map(|taken| taken.number)), (1, Some(90)));
 }
 
@@ -109,9 +109,9 @@ fn records_of_variable_length_give_bounds() {
         let data = RecordCount { least: 5, most: 20 };
         let records = MessageRecords { data, ..MessageRecords::default() };
         let message = IpfixMessage { number, made_at: 0, records };
-        learning.take(message, &mut stream, &rules, &mut counts);
+        learning.take(message, &mut CountedStream { stream: &mut stream, rules: &rules, counts: &mut counts });
     }
-    learning.flush(&mut stream, &rules, &mut counts);
+    learning.flush(&mut CountedStream { stream: &mut stream, rules: &rules, counts: &mut counts });
     stream.expect("a stream").settle_all(&mut counts);
     let (least, most) = (counts.missing, counts.missing + counts.uncertain);
     assert!(least <= 100 && most >= 100, "{counts:?}");

@@ -92,10 +92,6 @@ impl StreamTable {
         &mut self.entries[place]
     }
 
-    pub(super) fn all(&mut self) -> &mut [StreamEntry] {
-        &mut self.entries
-    }
-
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::MonitorState;
-use super::ipfix::{IpfixMessage, Learning, MessageRecords, RecordFormat, Templates};
+use super::ipfix::{CountedStream, IpfixMessage, Learning, MessageRecords, RecordFormat, Templates};
 use super::ring::{NOTES, NoteKind, NoteRing, SequenceNote, StreamKey};
 use super::settings::{Sequence, SequenceUnit};
 use super::stream::{Arrival, NumberedStream, SequenceRules, StreamCounts};
-use super::table::{NO_LANE, STREAMS_MAX, StreamSlot, StreamTable};
+use super::table::{NO_LANE, STREAMS_MAX, StreamEntry, StreamSlot, StreamTable};
 use udpd_base::ledger::tables::UpstreamTally;
 use udpd_base::os::threads;
 
@@ -205,21 +205,33 @@ impl StreamTracker {
     }
 
     fn forget(&mut self, place: usize) {
-        let before = self.counts;
-        let entry = self.streams.entry(place);
-        let lane = entry.lane;
+        self.settle(place);
         if let Some(learning) = self.learning.get_mut(place) {
-            learning.flush(&mut entry.stream, &self.rules, &mut self.counts);
             *learning = Learning::default();
         }
-        if let Some(stream) = &mut entry.stream {
-            stream.settle_all(&mut self.counts);
-        }
         self.forgotten += 1;
-        self.attribute(lane, &before);
+        let lane = self.streams.entry(place).lane;
         if let Some(lane) = self.lanes.get_mut(lane as usize) {
             lane.streams = LaneStreams::Several;
         }
+    }
+
+    /// Settles all gaps of a stream, and what waits to be taken of it.
+    fn settle(&mut self, place: usize) {
+        let before = self.counts;
+        let StreamEntry { stream, lane, .. } = self.streams.entry(place);
+        let lane = *lane;
+        if let Some(learning) = self.learning.get_mut(place) {
+            learning.flush(&mut CountedStream { stream, rules: &self.rules, counts: &mut self.counts });
+        }
+        if let Some(stream) = stream {
+            if let Some(lane) = self.lanes.get_mut(lane as usize).filter(|_| stream.has_jump()) {
+                // Drops may have preceded the unconfirmed jump, and they leave no gap now.
+                lane.streams = LaneStreams::Several;
+            }
+            stream.settle_all(&mut self.counts);
+        }
+        self.attribute(lane, &before);
     }
 
     /// Takes a run of consecutive datagrams.
@@ -259,7 +271,8 @@ impl StreamTracker {
         let message = IpfixMessage { number: note.number as u32, made_at, records };
         let entry = self.streams.entry(place);
         entry.lane = lane as u32;
-        self.learning[place].take(message, &mut entry.stream, &self.rules, &mut self.counts);
+        let mut stream = CountedStream { stream: &mut entry.stream, rules: &self.rules, counts: &mut self.counts };
+        self.learning[place].take(message, &mut stream);
     }
 
     /// Notes by which lane a stream came, and what the kernel dropped there since the last datagram.
@@ -296,12 +309,13 @@ impl StreamTracker {
         let mut is_unsettled = false;
         for place in 0..self.streams.len() {
             let before = self.counts;
-            let entry = &mut self.streams.all()[place];
+            let StreamEntry { stream, lane, .. } = self.streams.entry(place);
+            let lane = *lane;
             if let Some(learning) = self.learning.get_mut(place) {
-                is_unsettled |= learning.sweep(&mut entry.stream, &self.rules, &mut self.counts);
+                let mut stream = CountedStream { stream, rules: &self.rules, counts: &mut self.counts };
+                is_unsettled |= learning.sweep(&mut stream);
             }
-            let lane = entry.lane;
-            let Some(stream) = entry.stream.as_mut().filter(|stream| stream.has_open_gaps()) else { continue };
+            let Some(stream) = stream.as_mut().filter(|stream| stream.has_open_gaps()) else { continue };
             stream.sweep(&mut self.counts);
             is_unsettled |= stream.has_open_gaps();
             self.attribute(lane, &before);
@@ -315,22 +329,7 @@ impl StreamTracker {
     }
 
     pub(super) fn settle_all(&mut self) {
-        for place in 0..self.streams.len() {
-            let before = self.counts;
-            let entry = &mut self.streams.all()[place];
-            let lane = entry.lane;
-            if let Some(learning) = self.learning.get_mut(place) {
-                learning.flush(&mut entry.stream, &self.rules, &mut self.counts);
-            }
-            if let Some(stream) = &mut entry.stream {
-                if let Some(lane) = self.lanes.get_mut(lane as usize).filter(|_| stream.has_jump()) {
-                    // Drops may have preceded the unconfirmed jump, and they leave no gap now.
-                    lane.streams = LaneStreams::Several;
-                }
-                stream.settle_all(&mut self.counts);
-            }
-            self.attribute(lane, &before);
-        }
+        (0..self.streams.len()).for_each(|place| self.settle(place));
         self.lanes.iter_mut().for_each(|lane| lane.between = [lane.between[0]; 3]);
     }
 

@@ -7,15 +7,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
 use crate::config::host::{HostView, Lists};
 use crate::config::listener::ListenerConfig;
 use udpd_base::settings::{Findings, Section, ValuePlace};
 use udpd_base::text::advice::ValueAdvice;
-use udpd_inspect::policy::lists;
-use udpd_inspect::policy::lists::NETWORKS_MAX;
-use udpd_inspect::policy::{Access, AccessList, NetworkOrigin, Networks};
+use udpd_inspect::policy::lists::{self, NETWORKS_MAX};
+use udpd_inspect::policy::{Access, AccessList, Conflict, NetworkOrigin, Networks};
 
 /// Fills in the tables of all listeners.
 pub(super) fn read(sections: &mut [Section<'_, ListenerConfig>], host: &HostView, findings: &mut Findings<'_>) {
@@ -66,12 +63,7 @@ fn table(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) -> 
         }
     }
     check_allowed(&texts, allowed, before, findings);
-    networks.sort(|conflict| {
-        // Two keys that contradict each other have been reported by `listeners`.
-        if let Some(last) = conflict.allowed.text.max(conflict.denied.text).checked_sub(1) {
-            say_conflict(&texts, usize::from(last), (conflict.network, conflict.allowed, conflict.denied), findings);
-        }
-    });
+    networks.sort(|conflict| report_conflict(&texts, &conflict, findings));
     (findings.count() == before).then(|| networks.into_list(access.allow.is_empty() && access.allow_files.is_empty()))
 }
 
@@ -102,13 +94,11 @@ fn check_allowed(texts: &[ListFile], allowed: usize, before: usize, findings: &m
 }
 
 /// The longest prefix decides, so a network that is in both lists is a contradiction. It is reported of the file.
-fn say_conflict(
-    texts: &[ListFile],
-    at: usize,
-    (network, allowed, denied): (IpNet, NetworkOrigin, NetworkOrigin),
-    findings: &mut Findings<'_>,
-) {
-    let text = &texts[at];
+fn report_conflict(texts: &[ListFile], conflict: &Conflict, findings: &mut Findings<'_>) {
+    let Conflict { network, allowed, denied } = conflict;
+    // Two keys that contradict each other have been reported by `listeners`.
+    let Some(last) = allowed.text.max(denied.text).checked_sub(1) else { return };
+    let text = &texts[usize::from(last)];
     let (here, there) = if text.accept { (allowed, denied) } else { (denied, allowed) };
     let other = if text.accept { "deny" } else { "allow" };
     let other = match there.text.checked_sub(1) {
