@@ -12,7 +12,6 @@ use std::sync::{
 /// The wall clock counts as set when it differs from the monotonic clock by more than this.
 const SET_BY: Duration = Duration::from_secs(2);
 
-/// The wall clock.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WallClock {
     /// By how many seconds a test has set it.
@@ -37,7 +36,6 @@ impl WallClock {
         self.now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
     }
 
-    /// Sets it by so many seconds.
     #[cfg(test)]
     pub(super) fn set(&self, by: i64) {
         self.set_by.fetch_add(by, Ordering::Relaxed);

@@ -33,7 +33,7 @@ use super::handle::{cure, set_aside};
 use super::index::FinishedForm;
 use super::lock;
 use super::repair::{move_aside, torn_end};
-use super::retention::{CompressCandidate, Retention, remove_unused};
+use super::retention::{CompressCandidate, FileRetention, remove_unused};
 use udpd_base::codec::{CompressingWriter, Method, Recipe};
 use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
@@ -131,7 +131,6 @@ const IN_USE_PAUSE: Duration = Duration::from_secs(3);
 /// At most so many files are paused; the others are retried.
 const PAUSED_MAX: usize = 1024;
 
-/// The queue of one path.
 #[derive(Debug)]
 pub(crate) struct CompressQueue {
     pub recipe: Recipe,
@@ -143,16 +142,15 @@ pub(crate) struct CompressQueue {
     paused: Option<Instant>,
     paused_files: HashMap<PathBuf, Instant>,
     /// The last failure in the log.
-    said: Option<String>,
+    logged: Option<String>,
 }
 
 impl CompressQueue {
     pub(crate) fn new(recipe: Recipe) -> Self {
         let paused_files = HashMap::new();
-        Self { recipe, is_asked: false, may_have: true, paused: None, paused_files, said: None }
+        Self { recipe, is_asked: false, may_have: true, paused: None, paused_files, logged: None }
     }
 
-    /// A file was finished.
     pub(crate) fn note_finished(&mut self) {
         self.may_have = true;
     }
@@ -194,14 +192,12 @@ impl CompressQueue {
         (self.is_asked, self.may_have) = (true, true);
     }
 
-    /// The file is compressed.
     pub(crate) fn note_compressed(&mut self, sizes: CompressedSizes, ledger: &FileLedger) {
         self.is_asked = false;
-        self.said = None;
+        self.logged = None;
         ledger.note_compressed(sizes.from_bytes, sizes.to_bytes);
     }
 
-    /// The file was not compressed.
     pub(crate) fn note_refused(&mut self, file: &Path, refusal: &CompressError, now: Instant, ledger: &FileLedger) {
         self.is_asked = false;
         if self.paused_files.len() < PAUSED_MAX {
@@ -214,13 +210,13 @@ impl CompressQueue {
         ledger.note_compress_failure();
         self.paused = Some(now + PAUSE);
         let text = error.to_string();
-        if self.said.as_ref() != Some(&text) {
+        if self.logged.as_ref() != Some(&text) {
             log::warn!(
                 "cannot compress {}: {text}; it stays as it is, and udpd tries again every minute{}",
                 file.display(),
                 cure(error)
             );
-            self.said = Some(text);
+            self.logged = Some(text);
         }
     }
 }
@@ -314,7 +310,7 @@ pub(crate) struct CompressedSizes {
 
 /// The whole exchange, for a keeper that alone writes the index and begins the file.
 pub(crate) fn exchange(
-    retention: &mut Retention,
+    retention: &mut FileRetention,
     plain: &Path,
     made: &CompressedFile,
 ) -> Result<CompressedSizes, CompressError> {
@@ -324,7 +320,7 @@ pub(crate) fn exchange(
 }
 
 /// Adds the compressed form to the index, before it gets its name.
-pub(crate) fn list(retention: &mut Retention, plain: &Path, made: &CompressedFile) -> Result<(), CompressError> {
+pub(crate) fn list(retention: &mut FileRetention, plain: &Path, made: &CompressedFile) -> Result<(), CompressError> {
     if !is_unchanged(plain, &made.plain) || !made.temporary.is_in_place() {
         return Err(CompressError::Changed);
     }
@@ -380,14 +376,12 @@ pub struct CompressJobs {
     sender: Sender<CompressJob>,
 }
 
-/// The thread, if there is one.
 #[derive(Debug, Clone, Default)]
 pub struct Compressor(Arc<Mutex<Option<CompressorThread>>>);
 
 #[derive(Debug)]
 struct CompressorThread {
     jobs: Weak<CompressJobs>,
-    /// Disconnected when it has ended.
     ended: Receiver<Infallible>,
 }
 

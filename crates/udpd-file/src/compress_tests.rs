@@ -6,25 +6,20 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use super::tests::{PLAIN, Subject, path_of};
+use super::tests::{PLAIN, Subject, counts, path_of};
 use super::*;
 use crate::Keep;
 use udpd_base::codec::{Method, unpacked};
-use udpd_base::ledger::tables::FileTally;
 
 fn compressing(files: u64) -> FileSettings {
     FileSettings { compress: Some(Method::Gzip), keep: Keep { files, bytes: 0 }, ..PLAIN }
 }
 
 impl Subject {
-    fn counts(&mut self) -> FileTally {
-        FileLedger::sum([self.file().ledger.as_ref()].into_iter()).counts
-    }
-
     /// Waits until so many files are compressed and none waits.
     fn until_compressed(&mut self, files: u64) {
         self.until("files are compressed", |file| {
-            let counts = FileLedger::sum([file.ledger.as_ref()].into_iter()).counts;
+            let counts = counts(file);
             counts.compressed == files && counts.uncompressed == 0
         });
     }
@@ -110,7 +105,7 @@ fn finished_and_ended(subject: &mut Subject) -> PathBuf {
 fn begin_again(subject: &mut Subject, settings: FileSettings) {
     subject.reopen_with(settings);
     subject.until("compressed", |file| {
-        FileLedger::sum([file.ledger.as_ref()].into_iter()).counts.uncompressed == 0
+        counts(file).uncompressed == 0
             && fs::read_dir(file.settings.path.rsplit_once('/').expect("a directory").0)
                 .expect("readable")
                 .flatten()
@@ -189,8 +184,7 @@ fn what_cannot_be_compressed_stays_as_it_is_and_counts_as_a_failure() {
     let name = format!(".{}.gz.udpd-new", plain.file_name().expect("a name").to_str().expect("UTF-8"));
     fs::create_dir(path_of(&subject, &name)).expect("made");
     subject.reopen_with(settings);
-    subject
-        .until("a failure", |file| FileLedger::sum([file.ledger.as_ref()].into_iter()).counts.compress_failures == 1);
+    subject.until("a failure", |file| counts(file).compress_failures == 1);
     assert_eq!(subject.counts().uncompressed, 1);
     fs::remove_dir(path_of(&subject, &name)).expect("still there");
     subject.close();
@@ -206,9 +200,7 @@ fn a_locked_file_stays_as_it_is_and_the_next_is_compressed() {
     reader.lock_shared().expect("locked");
     subject.reopen_with(settings);
     subject.finish_with("next");
-    subject.until("the next is compressed", |file| {
-        FileLedger::sum([file.ledger.as_ref()].into_iter()).counts.compressed == 1
-    });
+    subject.until("the next is compressed", |file| counts(file).compressed == 1);
     assert_eq!(subject.counts().compress_failures, 0);
     subject.close();
     assert_eq!(only(&subject, "precious"), plain);
@@ -266,7 +258,7 @@ fn an_end_in_the_middle_leaves_the_file_and_nothing_else() {
         subject.restart();
     }
     subject.finish_with("the last");
-    subject.until("nothing waits", |file| FileLedger::sum([file.ledger.as_ref()].into_iter()).counts.uncompressed == 0);
+    subject.until("nothing waits", |file| counts(file).uncompressed == 0);
     subject.close();
     let texts = subject.texts();
     assert_eq!(texts.len(), 21);

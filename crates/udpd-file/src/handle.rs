@@ -112,7 +112,6 @@ impl LogHandle {
         })
     }
 
-    /// Cuts the file to this length.
     pub(super) fn cut_to(&self, length: u64) -> io::Result<()> {
         if self.length()? > length { self.0.set_len(length) } else { Ok(()) }
     }

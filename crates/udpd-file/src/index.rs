@@ -47,12 +47,10 @@ struct IndexEntry {
     is_from_before: bool,
 }
 
-/// A finished file that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FinishedFile {
     /// The file as it was written.
     pub(super) plain: Option<FinishedForm>,
-    /// The compressed form.
     pub(super) compressed: Option<FinishedForm>,
     /// An earlier run has listed it, and may have left it unfinished.
     pub(super) is_from_before: bool,
@@ -67,7 +65,6 @@ pub(super) struct FinishedForm {
 }
 
 impl FinishedFile {
-    /// The forms that exist.
     pub(super) fn forms(&self) -> impl Iterator<Item = &FinishedForm> {
         self.plain.iter().chain(&self.compressed)
     }

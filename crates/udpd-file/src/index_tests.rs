@@ -46,7 +46,6 @@ impl Subject {
     }
 }
 
-/// One of the forms that are there.
 fn any_form(file: &FinishedFile) -> &FinishedForm {
     file.forms().next().expect("a file that is there")
 }

@@ -16,7 +16,6 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use super::handle::LogHandle;
 
-/// Wakes the keeper.
 #[derive(Debug)]
 pub(super) struct KeeperWaker(Arc<EventFd>);
 
@@ -44,7 +43,6 @@ pub(super) struct InotifyWatch {
 }
 
 impl InotifyWatch {
-    /// The watch and its waker.
     pub(super) fn new() -> nix::Result<(Self, KeeperWaker)> {
         let waker = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)

@@ -19,8 +19,7 @@ impl Subject {
         self.file().keeper.request(KeeperRequest::FinishFull(generation));
         self.until("the next file", |file| file.generation > generation);
         // Whatever is asked for next is done after what was finished has been put away.
-        let answer = self.reopener.ask().expect("a keeper");
-        answer.recv().expect("an answer");
+        self.reopen();
     }
 
     /// What is in the files, in no order, without those that are empty.

@@ -41,7 +41,6 @@ const REOPENERS_MAX: usize = 4;
 
 /// What the keeper cares for on behalf of one consumer: a file and its successors, or the files by source.
 pub(super) trait KeptFiles: Send {
-    /// Handles a request of the consumer.
     fn handle(&mut self, request: KeeperRequest);
 
     /// Does what is asked for by other ways than a request.
@@ -94,7 +93,6 @@ pub(super) trait KeptFiles: Send {
     fn close_abandoned(&mut self) {}
 }
 
-/// A file to compress, and how.
 pub(super) struct CompressOffer {
     pub(super) file: CompressCandidate,
     pub(super) recipe: Recipe,
@@ -153,7 +151,6 @@ impl FileKeeper {
         &self.context
     }
 
-    /// Adds the files of a consumer.
     pub(super) fn add(&mut self, files: impl KeptFiles + 'static, mailbox: Arc<Mailbox>) -> KeeperHandle {
         let ((begun, first), (alive, done)) = (bounded(1), bounded(0));
         let number = self.entries.len();
@@ -191,7 +188,6 @@ impl FileKeeper {
     }
 }
 
-/// The state of the thread.
 struct KeeperThread {
     entries: Vec<Option<KeptEntry>>,
     requests: Receiver<(usize, KeeperRequest)>,

@@ -30,12 +30,10 @@ pub(super) struct WritePosition {
     pub(super) written: u64,
 }
 
-/// A request of the consumer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum KeeperRequest {
     /// Open the first file: the previous sink writes there no longer.
     Begin,
-    /// Sync the file.
     Sync(WritePosition),
     /// Finish the file, which is full, and begin another.
     FinishFull(u64),
@@ -46,7 +44,11 @@ pub(super) enum KeeperRequest {
     /// The consumer writes no more to the files before this one.
     ClosedBefore(WritePosition),
     /// The consumer of files by source has closed the moved ones, as [`FileUpdate::reopen`] asked.
-    Reopened { number: u64, left: usize, stayed: usize },
+    Reopened {
+        number: u64,
+        left: usize,
+        stayed: usize,
+    },
     /// The consumer writes no more. The last request.
     Close(WritePosition),
     /// A write to this file has failed, and the consumer writes no more to it.
@@ -65,7 +67,6 @@ pub(super) struct NewFile {
     pub(super) length: u64,
 }
 
-/// An update for the consumer.
 #[derive(Debug, Default)]
 pub(super) struct FileUpdate {
     /// The consumer must stop writing to all files before this one.
@@ -98,7 +99,6 @@ impl Mailbox {
         Self { consumer, ..Self::default() }
     }
 
-    /// Takes the update, if there is one.
     pub(super) fn take(&self) -> Option<FileUpdate> {
         if !self.is_ready.load(Ordering::Acquire) {
             return None;

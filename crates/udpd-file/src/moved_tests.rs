@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::thread;
 
-use super::tests::{PLAIN, Subject, path_of, rotating};
+use super::tests::{PLAIN, Subject, counts, path_of, rotating};
 use super::*;
 use crate::Reopened;
 use udpd_base::sink::outbox::OutboxDestination;
@@ -25,10 +25,6 @@ impl Subject {
             file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&path)))
         });
     }
-
-    fn doubtful_bytes(&mut self) -> u64 {
-        FileLedger::sum([self.file().ledger.as_ref()].into_iter()).counts.doubtful_bytes
-    }
 }
 
 #[test]
@@ -37,9 +33,7 @@ fn a_file_that_is_moved_is_closed_and_the_path_leads_to_a_new_one() {
     assert!(subject.write("before"));
     fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
     subject.file().keeper.request(KeeperRequest::Look);
-    subject.until("a new file", |file| {
-        file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.settings.path)))
-    });
+    subject.until_in_place();
     assert!(subject.write("after"));
     subject.close();
     let expected = [("log", "after\n"), ("theirs", "before\n")].map(|(name, text)| (name.to_owned(), text.to_owned()));
@@ -53,9 +47,7 @@ fn a_directory_that_is_removed_is_made_again() {
     // If this is slow, the next file is in it already.
     while fs::remove_dir_all(path_of(&subject, "deep")).is_err() {}
     subject.file().keeper.request(KeeperRequest::Look);
-    subject.until("a new file", |file| {
-        file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.settings.path)))
-    });
+    subject.until_in_place();
     assert!(subject.write("after"));
     subject.close();
     assert_eq!(subject.files(), [("deep/log".to_owned(), "after\n".to_owned())]);
@@ -146,8 +138,7 @@ fn while_no_other_file_can_be_begun_a_moved_one_is_written_on() {
     assert!(subject.write("1"));
     fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
     fs::create_dir(path_of(&subject, "log")).expect("in the way");
-    let answer = subject.reopener.ask().expect("a keeper");
-    let refused = answer.recv().expect("an answer").refused;
+    let refused = subject.reopen().refused;
     assert!(refused.len() == 1 && refused[0].contains("/log: "), "{refused:?}");
     assert!(subject.write("2"), "its reader still gets it");
     fs::remove_dir(path_of(&subject, "log")).expect("out of the way");
@@ -188,13 +179,11 @@ fn what_is_written_to_a_file_after_its_removal_is_doubtful() {
         subject.until("a look", |file| !file.keeper.mailbox.is_looking.load(Ordering::Acquire));
         let mut handle = subject.file().handle.clone().expect("open");
         fs::remove_file(path_of(&subject, "log")).expect("removed");
-        // As the consumer does until it hears of it.
+        // As the consumer does until the keeper tells it.
         subject.file().note_written(handle.write(b"late\n").expect("written") as u64);
         subject.until_in_place();
-        subject.until("the books to know", |file| {
-            FileLedger::sum([file.ledger.as_ref()].into_iter()).counts.unsynced_bytes == 0
-        });
-        assert_eq!(subject.doubtful_bytes(), 5);
+        subject.until("the ledger to know", |file| counts(file).unsynced_bytes == 0);
+        assert_eq!(subject.counts().doubtful_bytes, 5);
         subject.close();
     }
 }
@@ -203,7 +192,7 @@ fn what_is_written_to_a_file_after_its_removal_is_doubtful() {
 fn a_file_that_was_not_moved_stays_when_files_are_reopened() {
     let mut subject = Subject::open("log", PLAIN);
     assert!(subject.write("before"));
-    let answer = subject.reopener.ask().expect("a keeper").recv().expect("an answer");
+    let answer = subject.reopen();
     assert_eq!(answer, Reopened { stayed: 1, ..Reopened::default() });
     assert!(subject.write("after"));
     subject.close();
@@ -225,7 +214,7 @@ fn reopening_is_done_when_the_old_file_is_closed_and_synced_and_not_before() {
     assert!(answer.try_recv().is_err());
     subject.until_in_place();
     assert_eq!(answer.recv().expect("an answer"), Reopened { begun: 1, ..Reopened::default() });
-    assert_eq!(FileLedger::sum([subject.file().ledger.as_ref()].into_iter()).counts.unsynced_bytes, 0);
+    assert_eq!(subject.counts().unsynced_bytes, 0);
     subject.close();
 }
 

@@ -25,7 +25,7 @@ use udpd_base::logging::{LogLimiter, repeats};
 
 /// The finished files of one path.
 #[derive(Debug)]
-pub(super) struct Retention {
+pub(super) struct FileRetention {
     name: FileName,
     keep: Keep,
     recipe: Option<Recipe>,
@@ -34,7 +34,7 @@ pub(super) struct Retention {
     /// Shared limits of the lines about an index that cannot be read, and one that cannot be added to.
     limiters: Option<Arc<[LogLimiter; 2]>>,
     /// Files that the log has named as not removable.
-    said: HashSet<PathBuf>,
+    logged: HashSet<PathBuf>,
 }
 
 /// A file that waits to be compressed.
@@ -46,10 +46,10 @@ pub(crate) struct CompressCandidate {
     pub(super) may_be_torn: bool,
 }
 
-impl Retention {
-    /// Without the index, which [`Retention::read`] reads.
+impl FileRetention {
+    /// Without the index, which [`FileRetention::read`] reads.
     pub(super) fn new(name: &FileName, keep: Keep, recipe: Option<Recipe>) -> Self {
-        Self { name: name.clone(), keep, recipe, index: None, limiters: None, said: HashSet::new() }
+        Self { name: name.clone(), keep, recipe, index: None, limiters: None, logged: HashSet::new() }
     }
 
     /// With limits that many share.
@@ -123,7 +123,6 @@ impl Retention {
         }
     }
 
-    /// Syncs the list.
     pub(super) fn sync(&self) {
         if let Some(index) = &self.index
             && let Err(error) = index.sync()
@@ -186,12 +185,12 @@ impl Retention {
     /// Removes one file, if it is the listed one and not in use.
     fn remove_form(&mut self, file: &FinishedForm) -> bool {
         if let Err(error) = remove_unused(file) {
-            if self.said.insert(file.path.clone()) {
+            if self.logged.insert(file.path.clone()) {
                 log::warn!("cannot remove {}: {error}; udpd keeps it and tries again", file.path.display());
             }
             return false;
         }
-        self.said.remove(&file.path);
+        self.logged.remove(&file.path);
         true
     }
 

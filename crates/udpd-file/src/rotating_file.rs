@@ -27,7 +27,7 @@ use super::handle::{LogHandle, cure, set_aside};
 use super::keeper::{CompressOffer, KeptFiles};
 use super::mailbox::{KeeperRequest, Mailbox, NewFile, Reopened, WritePosition};
 use super::name::{FileName, failed_names, finished_names};
-use super::retention::Retention;
+use super::retention::FileRetention;
 use super::settings::{FileSettings, Rotate, Sync};
 use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
@@ -65,7 +65,7 @@ pub(super) struct RotatingFile {
     ledger: Arc<FileLedger>,
     mailbox: Arc<Mailbox>,
     clock: WallClock,
-    retention: Retention,
+    retention: FileRetention,
     /// The finished files that wait to be compressed.
     queue: Option<CompressQueue>,
     context: OpenContext,
@@ -109,7 +109,7 @@ impl RotatingFile {
         context: OpenContext,
     ) -> io::Result<Self> {
         let recipe = settings.recipe();
-        let retention = Retention::new(&name, settings.keep, recipe);
+        let retention = FileRetention::new(&name, settings.keep, recipe);
         let waits_for_previous = context.has_predecessor;
         let mut file = Self {
             name,
@@ -313,7 +313,7 @@ impl RotatingFile {
     fn log_error_once(&mut self, error: &io::Error, consequence: &str) {
         let errno = error.raw_os_error().unwrap_or_default();
         let text = format!("cannot begin {}: {error}{}", self.name.at(self.clock.seconds()).display(), cure(error));
-        if self.last_error.as_ref().is_none_or(|(said, _)| *said != errno) {
+        if self.last_error.as_ref().is_none_or(|(logged, _)| *logged != errno) {
             log::error!("{text}; {consequence}");
         }
         self.last_error = Some((errno, text));

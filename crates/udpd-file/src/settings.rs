@@ -171,7 +171,6 @@ impl Rotate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sync {
     Never,
-    /// When a file is finished.
     WhenFinished,
     /// At most this long after the write.
     Every(Duration),

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::*;
-use crate::{Compressor, FileReopener, Keep, Rotate};
+use crate::{Compressor, FileReopener, Keep, Reopened, Rotate};
 use udpd_base::format::Format;
 use udpd_base::format::prefix::LinePrefix;
 use udpd_base::ledger::SinkTally;
+use udpd_base::ledger::tables::FileTally;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::OpenContext;
 use udpd_base::sink::outbox::OutboxDestination;
@@ -74,6 +75,15 @@ impl Subject {
         (self.file, self.reopener) = (Some(file), reopener);
     }
 
+    /// Reopens moved files, as `udpd reopen` does.
+    pub(super) fn reopen(&self) -> Reopened {
+        self.reopener.ask().expect("a keeper").recv().expect("an answer")
+    }
+
+    pub(super) fn counts(&mut self) -> FileTally {
+        counts(self.file())
+    }
+
     pub(super) fn file(&mut self) -> &mut LogFile {
         self.file.as_mut().expect("not closed")
     }
@@ -135,6 +145,10 @@ impl Subject {
     }
 }
 
+pub(super) fn counts(file: &LogFile) -> FileTally {
+    FileLedger::sum([file.ledger.as_ref()].into_iter()).counts
+}
+
 pub(super) fn path_of(subject: &Subject, name: &str) -> PathBuf {
     subject.directory.path().join(name)
 }
@@ -193,7 +207,7 @@ fn a_broken_file_counts_failures_and_is_written_again_when_it_can_be() {
     let path = path_of(&subject, "log");
     let append = |path| fs::OpenOptions::new().append(true).open(path);
     io::Write::write_all(&mut append(path).expect("opened"), b"a part of a rec").expect("written");
-    // Before the keeper hears of it, which may mend it at once.
+    // Before the keeper is told, which may repair it at once.
     subject.file().handle = None;
     assert!(!subject.write("lost"));
     subject.file().break_off(&io::ErrorKind::StorageFull.into());

@@ -25,7 +25,6 @@ pub const SINK_TYPES: &[SinkType] = &[
 /// The settings of a table, if it is right, and which of its keys are written where.
 type Read<'a> = (Option<AnySettings>, WrittenKeys<'a>);
 
-/// One type of sink.
 #[derive(Debug)]
 pub struct SinkType {
     /// As `type` names it.

@@ -41,7 +41,6 @@ const TURN_MAX: u32 = u32::MAX / 2;
 const MAGIC: [u8; 8] = *b"udpdspil";
 const FRAME_MAGIC: [u8; 4] = *b"fram";
 
-/// What a segment begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
     /// The number with which it was created. Its name may have another by now.
@@ -69,7 +68,6 @@ pub(super) struct SegmentMark {
     pub(super) turn: u32,
 }
 
-/// What a frame begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FrameHead {
     pub(super) records: u32,
@@ -87,7 +85,6 @@ impl FrameHead {
         (usize::from(self.listener_bytes) + usize::from(self.bound_bytes)).next_multiple_of(ALIGNMENT)
     }
 
-    /// Of the whole frame.
     pub(super) fn frame_bytes(self) -> u64 {
         HEAD_BYTES as u64 + u64::from(self.body_bytes)
     }
@@ -97,7 +94,6 @@ impl FrameHead {
         self.first + u64::from(self.records)
     }
 
-    /// Its bytes at `at` in the segment with this header.
     pub(super) fn encode(self, header: SegmentHeader, at: u64) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..4].copy_from_slice(&FRAME_MAGIC);

@@ -10,10 +10,8 @@ use super::store::SpillLane;
 /// From this fill on they are written.
 const WRITE_AT_BYTES: usize = 256 << 10;
 
-/// The memory that they take.
 pub(super) const MEMORY_BYTES: usize = WRITE_AT_BYTES + FRAME_BYTES_MAX;
 
-/// A frame in the buffer.
 #[derive(Debug, Clone, Copy)]
 struct UnwrittenFrame {
     begin: usize,

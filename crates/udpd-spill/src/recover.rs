@@ -13,7 +13,6 @@ use udpd_base::os::owned;
 /// The writer of a spill locks this file.
 const LOCK: &str = "lock";
 
-/// What was found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Datagrams that wait, by listener.
@@ -48,7 +47,6 @@ pub(super) fn claim(directory: &Path) -> io::Result<File> {
     }
 }
 
-/// The same error with a path.
 fn named(path: &Path, error: io::Error) -> io::Error {
     if owned::is_refusal(&error) {
         return error;

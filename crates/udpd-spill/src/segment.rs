@@ -19,7 +19,6 @@ const SUFFIX: &str = ".spill";
 /// The suffix of a segment that cannot be read.
 const UNREADABLE_SUFFIX: &str = ".torn";
 
-/// One file.
 #[derive(Debug)]
 pub(super) struct Segment {
     /// Its place among the others.
@@ -27,7 +26,6 @@ pub(super) struct Segment {
     pub(super) path: PathBuf,
     pub(super) file: File,
     pub(super) header: SegmentHeader,
-    /// How long it is.
     pub(super) bytes: u64,
     /// How many datagrams it has had.
     pub(super) records: u64,
@@ -164,7 +162,6 @@ impl Segment {
         self.mark.handed = self.mark.decided.max(self.handed_before);
     }
 
-    /// Syncs it to the disk.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if self.is_unsynced {
             self.file.sync_data()?;
@@ -173,14 +170,12 @@ impl Segment {
         Ok(())
     }
 
-    /// The head at `at`, if there is one.
     pub(super) fn head(&self, at: u64) -> io::Result<Option<FrameHead>> {
         let mut bytes = [0; HEAD_BYTES];
         self.file.read_exact_at(&mut bytes, at)?;
         Ok(FrameHead::decode(&bytes, self.header, at))
     }
 
-    /// Removes its file.
     pub(super) fn remove(&self) -> io::Result<()> {
         remove_file(&self.path)
     }

@@ -428,7 +428,6 @@ impl SpillStore {
 /// A frame that was read. Its datagrams are with the store until the next one is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// The number of its segment.
     pub segment: u64,
     pub listener: usize,
     pub lane: usize,
@@ -488,7 +487,6 @@ pub enum SpillReadError {
 pub struct SpillLane {
     pub lane: usize,
     pub listener: usize,
-    /// The name of the listener.
     pub name: String,
     /// What its socket is bound to.
     pub bound: String,

@@ -18,7 +18,6 @@ use super::key::{KeyReading, SourceKey, SourcePattern, without_slashes};
 /// How many names the search looks at, which takes a tenth of a second.
 const NAMES_MAX: usize = 250_000;
 
-/// The sources that were found.
 #[derive(Debug)]
 pub(super) struct SourceScan {
     sources_max: usize,
@@ -105,7 +104,6 @@ impl IndexFinder {
     }
 }
 
-/// The indexes that were found.
 #[derive(Debug, Default)]
 struct FoundIndexes {
     found: Vec<PathBuf>,

@@ -13,16 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The most file systems of one consumer; more is a mistake, or calls for several sinks.
 pub(crate) const FILE_SYSTEMS_MAX: usize = 64;
 
-/// One file system.
 #[derive(Debug, Clone)]
 pub(super) struct FileSystem {
-    /// A directory on it.
     pub(super) directory: PathBuf,
     pub(super) opened: Arc<File>,
     number: u64,
 }
 
-/// The known file systems.
 #[derive(Debug, Default)]
 pub(super) struct FileSystems {
     known: Mutex<KnownFileSystems>,

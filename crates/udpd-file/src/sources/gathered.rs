@@ -31,7 +31,6 @@ pub(super) struct RecordChain {
     last: u32,
 }
 
-/// The records of all sources.
 #[derive(Debug)]
 pub(super) struct GatheredRecords {
     bytes: Vec<u8>,
@@ -49,7 +48,6 @@ impl RecordChain {
     }
 }
 
-/// The longest record of any format.
 fn record_bytes_max(format: Format) -> usize {
     format.record_bytes_max(PAYLOAD_BYTES_MAX)
 }

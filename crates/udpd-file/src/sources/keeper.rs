@@ -20,7 +20,7 @@ use super::super::handle::cure;
 use super::super::keeper::{CompressOffer, KeptFiles};
 use super::super::mailbox::{KeeperRequest, Mailbox, Reopened};
 use super::super::name::FileName;
-use super::super::retention::{CompressCandidate, Retention};
+use super::super::retention::{CompressCandidate, FileRetention};
 use super::super::settings::{FileSettings, Keep};
 use super::existing::IndexFinder;
 use super::file_systems::{FileSystem, FileSystems};
@@ -69,8 +69,8 @@ impl SourceRetention {
     }
 
     /// Those of one source. Its index is read on demand, because ten thousand would take much memory.
-    pub(super) fn of(&self, name: &FileName) -> Retention {
-        let mut retention = Retention::new(name, self.keep, self.recipe).limited_by(&self.limiters);
+    pub(super) fn of(&self, name: &FileName) -> FileRetention {
+        let mut retention = FileRetention::new(name, self.keep, self.recipe).limited_by(&self.limiters);
         retention.read();
         retention
     }

@@ -157,7 +157,6 @@ impl SourcePattern {
 }
 
 impl SourceKey {
-    /// Of a datagram.
     pub(super) fn new(path: u32, parts: &KeyParts, source: SocketAddr, destination: IpAddr) -> Self {
         let unset = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let address = source.ip().to_canonical();
@@ -246,7 +245,6 @@ impl KeyReading {
         Some(self)
     }
 
-    /// The source of the file.
     pub(super) fn key(self) -> Option<SourceKey> {
         let bits = self.parts.bits.unwrap_or([0, 0]);
         let is_whole = self.parts.bits.is_none() || self.bits >= bits[usize::from(self.of.source.is_ipv6())];
@@ -284,7 +282,6 @@ fn is_of(of: OfDatagram, text: &str) -> bool {
     }
 }
 
-/// The first bits of an address.
 fn masked(address: IpAddr, [v4_bits, v6_bits]: [u8; 2]) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {

@@ -59,7 +59,6 @@ const GATHER: Duration = Duration::from_secs(1);
 /// How many files are finished at a period's end before the next datagrams are handled.
 const FINISHED_AT_ONCE: usize = 64;
 
-/// The memory of one consumer.
 pub(crate) fn memory_bytes_max(settings: &FileSettings) -> usize {
     let buffer = usize::try_from(settings.buffer_bytes).unwrap_or(usize::MAX);
     gathered::memory_bytes_max(buffer, settings.format) + table::memory_bytes_max(settings.sources_max)

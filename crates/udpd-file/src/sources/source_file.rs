@@ -43,7 +43,6 @@ impl SourceFiles {
         self.paths.iter().map(|(path, _)| path.as_str())
     }
 
-    /// The number of a path.
     pub(super) fn number(&mut self, path: String) -> usize {
         let known = self.paths.iter().position(|(other, _)| *other == path);
         known.unwrap_or_else(|| {

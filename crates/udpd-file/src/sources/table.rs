@@ -11,9 +11,8 @@ use super::key::SourceKey;
 /// No source.
 const NONE: usize = usize::MAX;
 
-/// A source and its file.
 #[derive(Debug)]
-pub(super) struct SourceState {
+pub(super) struct KnownSource {
     pub(super) key: SourceKey,
     /// The records that wait to be written.
     pub(super) chain: RecordChain,
@@ -41,11 +40,10 @@ pub(super) struct BegunFile {
     pub(super) is_displaced: bool,
 }
 
-/// All sources.
 #[derive(Debug)]
 pub(super) struct KnownSources {
     by_key: HashMap<SourceKey, usize>,
-    sources: Vec<SourceState>,
+    sources: Vec<KnownSource>,
     sources_max: usize,
     /// How many of them are overflow files.
     overflows: usize,
@@ -58,7 +56,7 @@ pub(super) struct KnownSources {
 /// The memory for so many sources. A hash table is at most seven eighths full, and its size is a power of two.
 pub(super) fn memory_bytes_max(sources_max: usize) -> usize {
     let slots = (sources_max * 8 / 7 + 1).next_power_of_two();
-    sources_max * size_of::<SourceState>() + slots * (size_of::<(SourceKey, usize)>() + 1)
+    sources_max * size_of::<KnownSource>() + slots * (size_of::<(SourceKey, usize)>() + 1)
 }
 
 impl KnownSources {
@@ -96,7 +94,7 @@ impl KnownSources {
     fn add(&mut self, key: SourceKey) -> usize {
         let place = self.sources.len();
         let (chain, failing) = (RecordChain::EMPTY, FailingEpisodes::default());
-        self.sources.push(SourceState { key, chain, handle: None, begun: None, failing, older: NONE, newer: NONE });
+        self.sources.push(KnownSource { key, chain, handle: None, begun: None, failing, older: NONE, newer: NONE });
         self.by_key.insert(key, place);
         place
     }
@@ -110,7 +108,7 @@ impl KnownSources {
         self.sources.len() - self.overflows
     }
 
-    pub(super) fn at(&mut self, place: usize) -> &mut SourceState {
+    pub(super) fn at(&mut self, place: usize) -> &mut KnownSource {
         &mut self.sources[place]
     }
 

@@ -250,7 +250,7 @@ impl KafkaClient {
 
     /// Calls `tell` for each message with a ticket whose outcome is known. Returns true when the client had failed for
     /// good and another one, which has no messages, replaces it.
-    pub(super) fn hear_outcomes(&mut self, tell: &mut dyn FnMut(usize, MessageOutcome, i32)) -> bool {
+    pub(super) fn poll_outcomes(&mut self, tell: &mut dyn FnMut(usize, MessageOutcome, i32)) -> bool {
         self.poll();
         let is_fatal = self.producer.context().is_fatal();
         if is_fatal {
@@ -289,7 +289,7 @@ impl KafkaClient {
     }
 
     /// Takes all reports that there are, without waiting for more; returns true if anything was delivered or failed.
-    pub(super) fn hear(&mut self, tallies: &mut Tallies) -> bool {
+    pub(super) fn poll_reports(&mut self, tallies: &mut Tallies) -> bool {
         let settled = self.drain(tallies);
         if self.producer.context().is_fatal() {
             self.renew(tallies);
@@ -346,9 +346,9 @@ impl KafkaClient {
 
     fn poll(&self) {
         loop {
-            let heard = self.producer.context().heard();
+            let callbacks = self.producer.context().callbacks();
             self.producer.poll(Duration::ZERO);
-            if self.producer.context().heard() == heard {
+            if self.producer.context().callbacks() == callbacks {
                 break;
             }
         }

@@ -84,7 +84,7 @@ pub(super) struct Context {
     /// At how many bytes the library ends a batch: a message as large as that is alone in its own.
     batch_bytes: usize,
     has_spill: bool,
-    heard: ReportCount,
+    callbacks: ReportCount,
     /// The last broker was lost, and nothing has been acknowledged since.
     away: AtomicBool,
     fatal: AtomicBool,
@@ -111,7 +111,7 @@ impl Context {
             returned: Mutex::default(),
             batch_bytes,
             has_spill: settings.spill.is_on(),
-            heard: ReportCount::default(),
+            callbacks: ReportCount::default(),
             away: AtomicBool::new(false),
             fatal: AtomicBool::new(false),
             log_lines: Mutex::new(KafkaLog::new(name, &settings.brokers, &settings.topic)),
@@ -122,9 +122,9 @@ impl Context {
         }
     }
 
-    /// How often the library has called back; while it grows there may be more to hear.
-    pub(super) fn heard(&self) -> u64 {
-        self.heard.get()
+    /// How often the library has called back; while the number grows there may be more.
+    pub(super) fn callbacks(&self) -> u64 {
+        self.callbacks.get()
     }
 
     /// The reports about a listener's datagrams since the last call.
@@ -251,7 +251,7 @@ impl ClientContext for Context {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
     fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
-        self.heard.add_one();
+        self.callbacks.add_one();
         let path = self.security.token_file.as_deref().ok_or("there is no token_file")?;
         let token = secrets::read_token(path)?;
         self.hidden.add(&token.text);
@@ -259,7 +259,7 @@ impl ClientContext for Context {
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.heard.add_one();
+        self.callbacks.add_one();
         let level = match level {
             RDKafkaLogLevel::Emerg
             | RDKafkaLogLevel::Alert
@@ -273,7 +273,7 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.heard.add_one();
+        self.callbacks.add_one();
         let reason = &*self.hidden.clean(reason);
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::AllBrokersDown) => {
@@ -306,7 +306,7 @@ impl ClientContext for Context {
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
-        self.heard.add_one();
+        self.callbacks.add_one();
         log::debug!("statistics of librdkafka: {}", String::from_utf8_lossy(statistics));
     }
 }
@@ -316,7 +316,7 @@ impl ProducerContext for Context {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, carried: usize) {
-        self.heard.add_one();
+        self.callbacks.add_one();
         let (listener, ticket) = (carried & ((1 << TICKET_SHIFT) - 1), carried >> TICKET_SHIFT);
         match result {
             Ok(message) => {

@@ -327,7 +327,6 @@ pub(super) enum Purpose {
 /// A property of the library, the key of the sink for it, and its value.
 pub(super) type Property = (&'static str, &'static str, String);
 
-/// The properties for this security.
 fn security_properties(of: &Security, purpose: Purpose) -> Result<Vec<Property>, KafkaError> {
     let protocol = match (of.tls, of.sasl) {
         (false, None) => return Ok(Vec::new()),

@@ -14,7 +14,6 @@ use udpd_base::logging::LogLimiter;
 /// How many lines of one kind are logged within a minute.
 const LINES_MAX: u32 = 5;
 
-/// Lines for the log.
 pub(super) type Lines = Vec<(Level, String)>;
 
 /// Decides which lines are written.

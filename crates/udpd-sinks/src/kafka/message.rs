@@ -33,7 +33,6 @@ pub(super) struct ShortText {
 }
 
 impl ShortText {
-    /// `value` as text.
     pub(super) fn of(value: impl fmt::Display) -> Self {
         let mut text = Self { bytes: [0; TEXT_BYTES], length: 0 };
         write!(text, "{value}").expect("an address or a number fits");
@@ -91,7 +90,6 @@ pub(super) enum MessageRefusal {
     Policy,
 }
 
-/// What is known of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MessageOutcome {
     Delivered,

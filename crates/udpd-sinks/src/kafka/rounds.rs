@@ -57,7 +57,6 @@ impl DeliveryRounds {
         Self { bytes_max, messages_max, bytes: 1, refused: None, refused_alone: None, last: None }
     }
 
-    /// Begins a round.
     pub(super) fn begin(&self) -> RoundLimit {
         RoundLimit { begun: Instant::now(), messages: 0, bytes: 0, is_over: false, is_cut: false }
     }
@@ -144,7 +143,6 @@ pub(super) enum MessageSlot {
     Refused(MessageRefusal),
 }
 
-/// What became of a round.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct RoundOutcome {
     /// A batch was refused for its size, and its messages are sent again in smaller ones.

@@ -47,7 +47,6 @@ const OPAQUE_LIFETIME: Duration = Duration::from_secs(300);
 /// The principal of a token that names none. The library wants a name; brokers take theirs from the token.
 const NAMELESS: &str = "udpd";
 
-/// A token that has not expired.
 pub(super) struct KafkaToken {
     pub(super) text: String,
     pub(super) principal: String,
@@ -110,10 +109,8 @@ const INSTEAD: &str = "(not shown)";
 /// A daemon that runs for years has had many tokens.
 const TOKENS_MAX: usize = 8;
 
-/// The secrets of a client.
 #[derive(Default)]
 pub(super) struct HiddenSecrets {
-    /// Which stay as they are.
     passwords: Vec<String>,
     tokens: Mutex<VecDeque<String>>,
 }
@@ -138,7 +135,6 @@ impl HiddenSecrets {
         }
     }
 
-    /// The text without any of them.
     pub(super) fn clean<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         let all = self.passwords.iter().chain(&*tokens);

@@ -8,7 +8,6 @@ use udpd_base::settings::kinds::{Flag, OneOf, Optional, QuotedText};
 use udpd_base::settings::settings;
 use udpd_base::text::advice::ValueAdvice;
 
-/// A mechanism of SASL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sasl {
     Plain,
@@ -36,7 +35,6 @@ const MECHANISMS: OneOf<Option<Sasl>> = OneOf(&[
     ("OAUTHBEARER", Some(Sasl::OauthBearer)),
 ]);
 
-/// What is written of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Security {
     pub tls: bool,

@@ -63,7 +63,6 @@ impl KafkaSettings {
         (kibibytes.saturating_mul(1024), messages)
     }
 
-    /// A property that is a number.
     pub(super) fn number(&self, name: &str) -> Option<usize> {
         let value = self.properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.trim().parse());
         value.and_then(Result::ok)
@@ -283,7 +282,6 @@ impl SinkSettings for KafkaSettings {
 /// Why a Kafka sink cannot be opened. The message names key and value; whose they are the caller says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KafkaError {
-    /// One setting is wrong.
     Setting {
         /// The key, as the operator writes it.
         key: String,
@@ -296,7 +294,6 @@ pub enum KafkaError {
 }
 
 impl KafkaError {
-    /// A key has a wrong value.
     pub(super) fn of_key(key: &str, value: impl AsRef<Path>, reason: impl Into<String>) -> Self {
         let value = value.as_ref().to_string_lossy().into_owned();
         Self::Setting { key: key.to_owned(), value, reason: reason.into() }

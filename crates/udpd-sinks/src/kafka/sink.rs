@@ -1,4 +1,4 @@
-//! The sink itself: makes a message of each datagram, and hears what became of those under way.
+//! The sink itself: makes a message of each datagram, and takes the reports of those under way.
 //!
 //! With a spill a batch is handed to the library in rounds, and the reports of one are waited for before the next: so
 //! it is known of each datagram whether a broker has it, and nothing is under way behind one that is refused.
@@ -41,7 +41,6 @@ pub(super) struct KafkaSink {
     settings: KafkaSettings,
     /// The names of the listeners, by index; a batch says only the number of its own.
     listeners: Vec<String>,
-    /// The topic of each.
     topics: Vec<String>,
     client: KafkaClient,
     /// With a spill, what is in hand.
@@ -95,8 +94,8 @@ impl KafkaSink {
     }
 
     /// Takes the reports of the library, and decides when to look again.
-    fn hear(&mut self, tallies: &mut Tallies) -> bool {
-        let settled = self.client.hear(tallies);
+    fn poll_reports(&mut self, tallies: &mut Tallies) -> bool {
+        let settled = self.client.poll_reports(tallies);
         if settled {
             self.wait = REPORT_WAIT_MIN;
         }
@@ -117,7 +116,7 @@ impl Sink for KafkaSink {
     }
 
     fn flush(&mut self, tallies: &mut Tallies) {
-        self.hear(tallies);
+        self.poll_reports(tallies);
     }
 
     fn due(&self) -> Option<Instant> {
@@ -125,7 +124,7 @@ impl Sink for KafkaSink {
     }
 
     fn when_due(&mut self, tallies: &mut Tallies) {
-        if !self.hear(tallies) {
+        if !self.poll_reports(tallies) {
             self.wait = (self.wait * 2).min(REPORT_WAIT_MAX);
         }
     }
@@ -162,10 +161,10 @@ const IDLE_WAIT: Duration = Duration::from_secs(1);
 
 impl KafkaSink {
     /// Takes the outcomes of messages. Returns true when a broker has given some back, which it will not take at once.
-    fn hear_outcomes(&mut self) -> bool {
+    fn poll_outcomes(&mut self) -> bool {
         let slots = &mut self.slots;
         let was_renewed =
-            self.client.hear_outcomes(&mut |ticket, outcome, partition| slots.note(ticket, outcome, partition));
+            self.client.poll_outcomes(&mut |ticket, outcome, partition| slots.note(ticket, outcome, partition));
         if was_renewed {
             // The new client has nothing under way.
             slots.begin_anew();
@@ -220,7 +219,7 @@ impl SpillableSink for KafkaSink {
         let deadline = Instant::now() + if was_tried { PATIENCE_AGAIN } else { PATIENCE };
         let mut is_over = false;
         loop {
-            let is_given_back = self.hear_outcomes();
+            let is_given_back = self.poll_outcomes();
             if is_given_back || self.slots.is_decided(count) {
                 break;
             }
@@ -259,7 +258,7 @@ impl SpillableSink for KafkaSink {
     }
 
     fn when_due(&mut self) {
-        self.hear_outcomes();
+        self.poll_outcomes();
         self.client.review(Instant::now());
         self.slots.idle_due = Some(Instant::now() + IDLE_WAIT);
     }

@@ -1,5 +1,5 @@
 //! The sink against the library's own mock of a cluster, which speaks the real protocol in this process: what is in the
-//! topic afterwards, and that the books close, whatever the brokers do.
+//! topic afterwards, and that the ledger closes, whatever the brokers do.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn settings(brokers: &str, properties: &[(&str, &str)]) -> KafkaSettings {
     KafkaSettings { properties, ..KafkaSettings::new(brokers, TOPIC) }
 }
 
-/// A sink and its books, called as a consumer calls it, with datagrams that came through a real socket.
+/// A sink and its ledger, called as a consumer calls it, with datagrams that came through a real socket.
 struct Bench<S = KafkaSink> {
     sink: S,
     tallies: Tallies,
@@ -102,7 +102,7 @@ impl<S: Sink> Bench<S> {
         }
     }
 
-    /// The end; the books are closed and say so many were delivered and failed.
+    /// The end; the ledger is closed and has so many were delivered and failed.
     #[track_caller]
     fn finish(self, delivered: u64, failed: u64) {
         self.finish_with(delivered, SinkDropped { sink_error: failed, ..SinkDropped::default() });
@@ -382,7 +382,6 @@ fn what_would_linger_for_a_minute_is_sent_at_the_end() {
     bench.finish(12, 0);
 }
 
-/// Payloads with these numbers.
 fn numbered(numbers: std::ops::Range<u32>) -> Vec<Vec<u8>> {
     numbers.map(|number| number.to_string().into_bytes()).collect()
 }

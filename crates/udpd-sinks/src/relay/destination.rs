@@ -59,7 +59,6 @@ pub(super) fn memory_bytes(keep_source: KeepSource) -> usize {
     SLOTS * slot_bytes(keep_source)
 }
 
-/// A message in the queue.
 #[derive(Debug, Clone, Copy)]
 struct QueuedMessage {
     listener: usize,
@@ -84,7 +83,6 @@ pub(super) struct RelayDestination {
     messages: Vec<QueuedMessage>,
     /// How many of them are decided.
     decided: usize,
-    /// Whether it may wait for room.
     may_wait: bool,
     /// Waiting was in vain, and the kernel has taken nothing since.
     is_stalled: bool,
@@ -538,7 +536,6 @@ impl BatchOutcome {
         self.decided = end;
     }
 
-    /// The queue is empty.
     fn forget_queue(&mut self) {
         self.queued.clear();
         self.decided = 0;

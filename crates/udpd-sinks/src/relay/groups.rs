@@ -45,7 +45,7 @@ struct DestinationGroup {
     /// The same as it was at the last review, by its place in the group: once it is tried, the trial has begun.
     offered: Option<usize>,
     /// What the log has said: which one is in use, by its place in the group, or that none works.
-    said: Option<usize>,
+    logged: Option<usize>,
 }
 
 impl DestinationGroups {
@@ -55,8 +55,8 @@ impl DestinationGroups {
         let mut group = |count: usize| {
             let has_failover = mode.distribute == Distribute::Failover && count > 1;
             let failover = has_failover.then(|| Failover::new(count, mode.probe_every));
-            let (current, said) = (first, Some(0));
-            let group = DestinationGroup { first, count, failover, current, tried: None, offered: None, said };
+            let (current, logged) = (first, Some(0));
+            let group = DestinationGroup { first, count, failover, current, tried: None, offered: None, logged };
             first += count;
             group
         };
@@ -111,7 +111,7 @@ impl DestinationGroup {
         self.offered = failover.tries(now);
         self.tried = self.offered.map(|place| self.first + place);
         let info = failover.works().then_some(failover.current());
-        if info != std::mem::replace(&mut self.said, info) {
+        if info != std::mem::replace(&mut self.logged, info) {
             log_current(sink, info, own[failover.current()].peer());
         }
         if is_at_rest {
@@ -153,7 +153,6 @@ impl Failover {
         Self { failed: vec![None; destinations], current: 0, trial: None, every }
     }
 
-    /// The one in use.
     fn current(&self) -> usize {
         self.current
     }

@@ -53,13 +53,13 @@ pub(super) struct DestinationLog {
     fresh: bool,
     /// The last error, until errors are over.
     last_error: Option<Instant>,
-    said: Vec<DestinationError>,
+    logged: Vec<DestinationError>,
 }
 
 impl DestinationLog {
     pub(super) fn new(sink: &str, peer: PeerAddress, spills: bool) -> Self {
-        let said = Vec::with_capacity(KINDS_MAX);
-        Self { sink: sink.to_owned(), peer, spills, fresh: false, last_error: None, said }
+        let logged = Vec::with_capacity(KINDS_MAX);
+        Self { sink: sink.to_owned(), peer, spills, fresh: false, last_error: None, logged }
     }
 
     /// The consequence for datagrams that the destination does not take.
@@ -71,7 +71,6 @@ impl DestinationLog {
         &self.peer
     }
 
-    /// Whether errors are not over.
     pub(super) fn has_error(&self) -> bool {
         self.last_error.is_some()
     }
@@ -80,8 +79,8 @@ impl DestinationLog {
     /// then.
     pub(super) fn error(&mut self, kind: DestinationError, text: impl FnOnce() -> String) {
         self.fresh = true;
-        if self.said.len() < KINDS_MAX && !self.said.contains(&kind) {
-            self.said.push(kind);
+        if self.logged.len() < KINDS_MAX && !self.logged.contains(&kind) {
+            self.logged.push(kind);
             log::warn!("sink {}: {}: {}", self.sink, self.peer, text());
         }
     }
@@ -97,7 +96,7 @@ impl DestinationLog {
             self.last_error = Some(Instant::now());
         } else if self.last_error.is_some_and(|last_error| last_error.elapsed() >= QUIET) {
             self.last_error = None;
-            self.said.clear();
+            self.logged.clear();
             self.info(&format!(
                 "takes datagrams again; since the start {failed} have failed, and {answers} errors came as answers"
             ));
@@ -105,7 +104,6 @@ impl DestinationLog {
     }
 }
 
-/// The words for an error number.
 pub(super) fn words(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }

@@ -39,7 +39,6 @@ const FINISH_LIMIT: Duration = Duration::from_secs(1);
 /// Sends datagrams on.
 #[derive(Debug)]
 struct RelaySink {
-    /// Its name in the log.
     name: String,
     destinations: Vec<RelayDestination>,
     groups: DestinationGroups,

@@ -260,7 +260,6 @@ pub enum Distribute {
     Failover,
 }
 
-/// As they are written.
 const DISTRIBUTIONS: &[(&str, Distribute)] =
     &[("all", Distribute::All), ("by_source", Distribute::BySource), ("failover", Distribute::Failover)];
 
@@ -290,7 +289,6 @@ pub struct SourceRoute {
     pub to: Vec<PeerAddress>,
 }
 
-/// What one sink does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RelayMode {
     /// What the kernel does not take at once fails.

@@ -16,47 +16,26 @@ fn receiver() -> UdpSocket {
     socket
 }
 
-fn relay(destinations: &[SocketAddr], keep_source: KeepSource) -> (RelaySink, Vec<Arc<DestinationLedger>>) {
-    open(destinations, keep_source).expect("opened")
-}
-
-fn open(
-    destinations: &[SocketAddr],
-    keep_source: KeepSource,
-) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
-    distributing(destinations, Distribute::BySource, keep_source)
-}
-
-fn distributing(
-    destinations: &[SocketAddr],
-    distribute: Distribute,
-    keep_source: KeepSource,
-) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
-    routing(destinations, &[], distribute, keep_source)
-}
-
-fn routing(
-    destinations: &[SocketAddr],
-    routes: &[SourceRoute],
-    distribute: Distribute,
-    keep_source: KeepSource,
-) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
-    opening(destinations, routes, mode(distribute, keep_source))
-}
+type OpenedRelay = (RelaySink, Vec<Arc<DestinationLedger>>);
 
 fn mode(distribute: Distribute, keep_source: KeepSource) -> RelayMode {
     RelayMode { distribute, probe_every: Duration::from_secs(10), keep_source, never_waits: false, spills: false }
 }
 
-fn opening(
-    destinations: &[SocketAddr],
-    routes: &[SourceRoute],
-    mode: RelayMode,
-) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
+fn open(destinations: &[SocketAddr], routes: &[SourceRoute], mode: RelayMode) -> Result<OpenedRelay, RelayError> {
     let destinations: Vec<PeerAddress> = destinations.iter().copied().map(PeerAddress::from).collect();
+    open_peers(&destinations, routes, mode)
+}
+
+fn open_peers(peers: &[PeerAddress], routes: &[SourceRoute], mode: RelayMode) -> Result<OpenedRelay, RelayError> {
     let (registry, _events) = ThreadRegistry::new();
     let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: "relay", bound: &[] };
-    RelaySink::open(&destinations, routes, mode, lookup, &scenes(1))
+    RelaySink::open(peers, routes, mode, lookup, &scenes(1))
+}
+
+/// A relay that chooses its destination by the source.
+fn relay(destinations: &[SocketAddr], keep_source: KeepSource) -> OpenedRelay {
+    open(destinations, &[], mode(Distribute::BySource, keep_source)).expect("opened")
 }
 
 fn address(socket: &UdpSocket) -> SocketAddr {
@@ -134,7 +113,7 @@ fn a_destination_without_a_listener_is_sent_to_and_its_answers_are_counted() {
     }
     let count = &snapshot(&ledgers)[0];
     assert_eq!(count.sent + count.failed, 10, "{count:?}");
-    // Each datagram but the first hears the answer to the one before.
+    // The send of each datagram but the first returns the answer to the one before.
     assert_eq!((count.sent, count.icmp_errors), (10, 9), "{count:?}");
 }
 
@@ -156,7 +135,8 @@ fn by_source_each_sender_has_one_destination_and_a_dead_one_costs_the_others_not
 #[test]
 fn with_the_right_the_source_is_kept_and_without_it_the_error_says_why() {
     let destination = receiver();
-    let (mut sink, ledgers) = match open(&[address(&destination)], KeepSource::Address) {
+    let (mut sink, ledgers) = match open(&[address(&destination)], &[], mode(Distribute::BySource, KeepSource::Address))
+    {
         Ok(opened) => opened,
         Err(error) => {
             let failure = error.of_sink("relay");
@@ -210,7 +190,7 @@ fn when_the_first_destination_does_not_work_the_next_one_gets_everything() {
     let first = address(&gone);
     drop(gone);
     let destinations = [first, address(&second)];
-    let (mut sink, ledgers) = distributing(&destinations, Distribute::Failover, KeepSource::No).expect("opened");
+    let (mut sink, ledgers) = open(&destinations, &[], mode(Distribute::Failover, KeepSource::No)).expect("opened");
     for number in 0..20_u8 {
         assert_eq!(accept(&mut sink, &Received::over_loopback(&[&[number]]), 1).delivered, 1);
     }
@@ -231,7 +211,7 @@ fn a_destination_that_has_failed_is_tried_by_a_datagram_of_its_own_sources_and_n
     let route =
         SourceRoute { source: "127.0.0.9/32".parse().expect("a network"), to: vec![dead.into(), standby.into()] };
     let mode = RelayMode { probe_every: Duration::ZERO, ..mode(Distribute::Failover, KeepSource::No) };
-    let (mut sink, ledgers) = opening(&[other], &[route], mode).expect("opened");
+    let (mut sink, ledgers) = open(&[other], &[route], mode).expect("opened");
     assert_eq!(accept(&mut sink, &Received::from("127.0.0.9", &[b"lost"]), 1).delivered, 1);
     for _ in 0..5 {
         assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"of another"]), 1).delivered, 1);
@@ -245,10 +225,8 @@ fn a_destination_that_has_failed_is_tried_by_a_datagram_of_its_own_sources_and_n
 fn the_route_to_a_name_is_found_when_its_consumer_begins_and_not_waited_for_before() {
     let destination = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("127.0.0.1:0")).expect("a free port");
     let peers = [PeerAddress::Host { name: "localhost".to_owned(), port: address(&destination).port() }];
-    let (registry, _events) = ThreadRegistry::new();
-    let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: "relay", bound: &[] };
     let mode = mode(Distribute::All, KeepSource::No);
-    let (mut sink, ledgers) = RelaySink::open(&peers, &[], mode, lookup, &scenes(1)).expect("opened");
+    let (mut sink, ledgers) = open_peers(&peers, &[], mode).expect("opened");
     assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"too early"]), 1).dropped.sink_error, 1);
     Sink::begin(&mut sink);
     assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"delivered"]), 1).delivered, 1);
@@ -268,7 +246,7 @@ fn a_source_goes_where_the_longest_of_its_networks_leads_and_all_others_to_the_d
         (["::/0", "10.0.0.0/8"], other),
     ] {
         let routes = [route(networks[0], wide), route(networks[1], narrow)];
-        let opened = routing(&[other], &routes, Distribute::All, KeepSource::No);
+        let opened = open(&[other], &routes, mode(Distribute::All, KeepSource::No));
         let (mut sink, ledgers) = opened.expect("opened");
         assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"one", b"two"]), 2).delivered, 2);
         let sent: Vec<u64> = snapshot(&ledgers).iter().map(|count| count.sent).collect();

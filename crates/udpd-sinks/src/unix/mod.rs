@@ -35,7 +35,6 @@ settings! {
     }
 }
 
-/// The kind of a Unix socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnixSocket {
     /// One datagram, one message.

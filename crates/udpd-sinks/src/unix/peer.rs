@@ -29,7 +29,7 @@ pub(super) struct UnixPeer<S> {
     /// A peer that comes and goes gets one line a minute.
     gone: LogLimiter,
     /// The error numbers that were logged of single messages; 0: one was received in part.
-    said: Vec<i32>,
+    logged: Vec<i32>,
 }
 
 impl<S> fmt::Debug for UnixPeer<S> {
@@ -41,9 +41,9 @@ impl<S> fmt::Debug for UnixPeer<S> {
 
 impl<S> UnixPeer<S> {
     pub(super) fn new(sink: &str, path: PathBuf, spills: bool, connect: fn(&Path) -> io::Result<S>) -> Self {
-        let (sink, gone, said) = (sink.to_owned(), LogLimiter::default(), Vec::new());
+        let (sink, gone, logged) = (sink.to_owned(), LogLimiter::default(), Vec::new());
         let (socket, tried, is_gone, is_logged_gone) = (None, None, false, false);
-        let mut peer = Self { sink, path, connect, socket, tried, spills, is_gone, is_logged_gone, gone, said };
+        let mut peer = Self { sink, path, connect, socket, tried, spills, is_gone, is_logged_gone, gone, logged };
         peer.find();
         peer
     }
@@ -82,8 +82,8 @@ impl<S> UnixPeer<S> {
     pub(super) fn log_message_error(&mut self, errno: i32, text: impl FnOnce() -> String) {
         /// More error numbers than there are for a message.
         const KINDS_MAX: usize = 8;
-        if self.said.len() < KINDS_MAX && !self.said.contains(&errno) {
-            self.said.push(errno);
+        if self.logged.len() < KINDS_MAX && !self.logged.contains(&errno) {
+            self.logged.push(errno);
             log::warn!("sink {}: {}: {}", self.sink, self.path.display(), text());
         }
     }

@@ -166,7 +166,6 @@ impl SpillableSink for UnixDatagramSink {
     fn go_on_for(&mut self, _: &ConsumerFeeders) {}
 }
 
-/// Records in a stream.
 #[derive(Debug)]
 pub(super) struct UnixStreamSink {
     peer: UnixPeer<PeerStream>,

@@ -100,7 +100,6 @@ impl SpillLog {
         self.sent += datagrams;
     }
 
-    /// The spill is empty.
     pub(super) fn is_empty(&mut self) {
         (self.is_full, self.is_unsynced, self.is_stuck) = (false, false, false);
         self.is_in_use = false;

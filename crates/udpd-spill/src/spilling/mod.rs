@@ -68,6 +68,5 @@ pub trait SpillableSink: Send + fmt::Debug {
     /// What was left will not be attempted next: it is given up.
     fn forget_left(&mut self) {}
 
-    /// Goes on for other lanes.
     fn go_on_for(&mut self, feeders: &ConsumerFeeders);
 }

@@ -45,7 +45,6 @@ fn check_path(text: &str) -> Result<PathBuf, ValueAdvice> {
 }
 
 impl Spill {
-    /// Whether there is one.
     pub fn is_on(&self) -> bool {
         self.path.is_some()
     }
@@ -78,7 +77,6 @@ impl Spill {
         Some(SpillPlace { path, bytes: self.bytes, memory_bytes: self.memory_bytes(1) })
     }
 
-    /// The memory of so many consumers.
     pub fn memory_bytes(&self, consumers: usize) -> usize {
         if self.is_on() { consumers * MEMORY_BYTES } else { 0 }
     }
@@ -122,7 +120,6 @@ fn writable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The directory of one consumer.
 fn directory_of(path: &Path, consumer: usize) -> PathBuf {
     path.join(consumer.to_string())
 }

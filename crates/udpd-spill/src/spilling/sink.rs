@@ -49,7 +49,6 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 /// The spills that this process has had. What is found in them is in its ledger already.
 static OWN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// The state of the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkState {
     /// It takes everything, and nothing is in the spill.
@@ -120,7 +119,6 @@ pub struct Spilling<S> {
     pub(super) link: LinkState,
     /// The frame of the spill that is being sent.
     pub(super) work: Option<FrameInDelivery>,
-    /// Its datagrams.
     pub(super) batch: LaneBatch,
     /// The places in the current batch that the sink below did not take.
     pub(super) left: Vec<usize>,

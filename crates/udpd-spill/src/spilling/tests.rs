@@ -61,14 +61,13 @@ fn spilling(directory: &Path, when_full: FullPolicy) -> Spilling<Narrow> {
     sink
 }
 
-/// Datagrams with these numbers.
 fn batch(numbers: std::ops::Range<u32>) -> LaneBatch {
     let payloads: Vec<String> = numbers.map(|number| number.to_string()).collect();
     let payloads: Vec<&[u8]> = payloads.iter().map(String::as_bytes).collect();
     Received::into_slots(&payloads, 2048).batch
 }
 
-/// Gives it datagrams with these numbers, and checks that the books close.
+/// Gives it datagrams with these numbers, and checks that the ledger closes.
 fn accept(sink: &mut Spilling<Narrow>, tallies: &mut Tallies, numbers: std::ops::Range<u32>) {
     accept_batch(sink, tallies, &batch(numbers));
 }
@@ -120,7 +119,7 @@ fn while_all_is_well_nothing_touches_the_disk_and_what_is_not_taken_is_sent_befo
 }
 
 #[test]
-fn the_next_process_begins_with_what_waits_as_its_opening_balance_and_the_next_sink_with_the_same_books() {
+fn the_next_process_begins_with_what_waits_as_its_opening_balance_and_the_next_sink_with_the_same_ledger() {
     let directory = TempDir::new().expect("a directory");
     let (mut sink, mut tallies) = (spilling(directory.path(), FullPolicy::DropNewest), Tallies::new(0..1));
     sink.inner.takes = [0].into();
@@ -257,7 +256,7 @@ fn fill_disk(batches: &[LaneBatch], room: u64, when_full: FullPolicy, answer_tim
 }
 
 #[test]
-fn at_whichever_byte_a_disk_is_full_nothing_hangs_and_a_start_after_it_finds_what_the_books_said() {
+fn at_whichever_byte_a_disk_is_full_nothing_hangs_and_a_start_after_it_finds_what_the_ledger_had() {
     const BYTES: u64 = 640;
     let policies = [FullPolicy::DropNewest, FullPolicy::DropOldest, FullPolicy::Block];
     let campaign = |when_full: FullPolicy, answer_time: Duration, comes_back| {
