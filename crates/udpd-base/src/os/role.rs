@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// What a thread does; a thread may have several roles. `udpd-sandbox/src/calls.rs` says what each may call, and
-/// `run/inside.rs` of the daemon what it may open.
+/// What a thread does; a thread may have several roles. `udpd-sandbox/src/system_calls.rs` says what each may call, and
+/// `run/sandbox_setup.rs` of the daemon what it may open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThreadRole {
     /// Keeps everything: a thread of a command, or one that ends before the daemon is ready.

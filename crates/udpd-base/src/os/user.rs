@@ -61,9 +61,19 @@ static BECOME: OnceLock<String> = OnceLock::new();
 impl Account {
     /// `None` where this host has no such user.
     pub fn of(name: &str) -> io::Result<Option<Self>> {
-        let Some(user) = User::from_name(name)? else { return Ok(None) };
-        let groups = CString::new(name).map_or(Ok(Vec::new()), |name| getgrouplist(&name, user.gid))?;
-        Ok(Some(Self { name: user.name, uid: user.uid, gid: user.gid, groups }))
+        User::from_name(name)?.map(Self::with_groups).transpose()
+    }
+
+    /// The user of this name or number.
+    pub fn of_name_or_number(text: &str) -> Option<Self> {
+        let by_name = User::from_name(text).ok().flatten();
+        let user = by_name.or_else(|| User::from_uid(Uid::from_raw(text.parse().ok()?)).ok().flatten())?;
+        Self::with_groups(user).ok()
+    }
+
+    fn with_groups(user: User) -> io::Result<Self> {
+        let groups = CString::new(user.name.as_str()).map_or(Ok(Vec::new()), |name| getgrouplist(&name, user.gid))?;
+        Ok(Self { name: user.name, uid: user.uid, gid: user.gid, groups })
     }
 
     /// One by its numbers, in its own group only.
@@ -75,34 +85,48 @@ impl Account {
 
 /// Makes this process that user. It keeps the capabilities that a start takes. When this fails, nothing has changed.
 pub fn become_user(account: &Account) -> Result<(), String> {
-    let fail = |what: &str, error: io::Error| format!("{what}: {error}");
-    let sets = capabilities(None).map_err(|error| fail("capget", error.into()))?;
+    let sets = capabilities(None).map_err(|error| format!("capget: {error}"))?;
     let permitted = sets.permitted.intersection(OF_A_START.union(UNTIL_READY));
     // A process that may not set what it has could not take back what the kernel takes with the user.
-    set_capabilities(None, sets).map_err(|error| fail("capset", error.into()))?;
-    let groups = getgroups().map_err(|error| fail("getgroups", error.into()))?;
-    let own = nix::unistd::getgid();
-    set_keep_capabilities(true).map_err(|error| fail("prctl", error.into()))?;
-    let outcome = setgroups(&account.groups)
-        .map_err(|error| fail("setgroups", error.into()))
-        .and_then(|()| {
-            setresgid(account.gid, account.gid, account.gid).map_err(|error| fail("setresgid", error.into()))
-        })
-        .and_then(|()| {
-            setresuid(account.uid, account.uid, account.uid).map_err(|error| fail("setresuid", error.into()))
-        });
-    let _ = set_keep_capabilities(false);
-    if let Err(why) = outcome {
-        let _ = setresgid(own, own, own);
-        let _ = setgroups(&groups);
-        return Err(why);
-    }
+    set_capabilities(None, sets).map_err(|error| format!("capset: {error}"))?;
+    change_user(account)?;
     let sets =
         CapabilitySets { effective: permitted.difference(OF_FILES), permitted, inheritable: CapabilitySet::empty() };
     // The call was let through a moment ago. Without it the process goes on with fewer rights, and says what it lacks.
     let _ = set_capabilities(None, sets);
     let _ = BECOME.set(account.name.clone());
     Ok(())
+}
+
+/// Makes this process that user for good, with these capabilities and no others.
+pub fn become_user_with(account: &Account, kept: CapabilitySet) -> Result<(), String> {
+    change_user(account)?;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).map_err(|error| format!("capset: {error}"))
+}
+
+/// Changes the user and its groups, and leaves the capabilities permitted. When this fails, nothing has changed.
+fn change_user(account: &Account) -> Result<(), String> {
+    let groups = getgroups().map_err(|error| format!("getgroups: {error}"))?;
+    let own = nix::unistd::getgid();
+    set_keep_capabilities(true).map_err(|error| format!("prctl: {error}"))?;
+    let (uid, gid) = (account.uid, account.gid);
+    let outcome = setgroups(&account.groups)
+        .map_err(|error| format!("setgroups: {error}"))
+        .and_then(|()| setresgid(gid, gid, gid).map_err(|error| format!("setresgid: {error}")))
+        .and_then(|()| setresuid(uid, uid, uid).map_err(|error| format!("setresuid: {error}")));
+    let _ = set_keep_capabilities(false);
+    if outcome.is_err() {
+        let _ = setresgid(own, own, own);
+        let _ = setgroups(&groups);
+    }
+    outcome
+}
+
+/// The name of the user that this process is, or its number where it has no name.
+pub fn own_name() -> String {
+    let own = geteuid();
+    User::from_uid(own).ok().flatten().map_or_else(|| own.to_string(), |user| user.name)
 }
 
 /// Takes from the calling thread, and from those that it starts, what is only there until udpd is ready, where no

@@ -1,7 +1,6 @@
 //! `udpd check`: validates a configuration and says what it would use. It changes nothing, and opens only the files
 //! that `run` reads as well. Whether a user or a service may do what a start does is tried when that is asked for.
 
-mod identity;
 mod rights;
 mod unit;
 
@@ -10,11 +9,11 @@ use std::path::Path;
 
 use serde::Serialize;
 
-pub use self::identity::{Capability, become_user};
 use self::rights::Rights;
+pub use self::rights::{Capability, become_user};
 pub use self::unit::execute as execute_unit;
 use crate::run;
-use crate::run::{Standing, look_ahead};
+use crate::run::{DaemonUser, look_ahead};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::os::{console, threads, user};
@@ -135,16 +134,16 @@ pub fn execute(
     (json, tries_rights): (bool, bool),
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let standing = Standing::of(config)?.assume(config)?;
+    let daemon_user = DaemonUser::of(config)?.assume(config)?;
     let refused = look_ahead(config, file)?.into_iter().map(|why| format!("a reload will be refused: {why}"));
-    let warnings: Vec<String> = standing.warning().into_iter().chain(refused).collect();
+    let warnings: Vec<String> = daemon_user.warning().into_iter().chain(refused).collect();
     // The daemon of this very configuration is no neighbour: it would be restarted.
     let own_socket = config.daemon.control_socket.value.as_deref();
     let plan = plan::make(config, &user::with_hands_of_root(|| plan::neighbours(own_socket)))?;
     // The daemon would not start without its token either.
     config.daemon.metrics_token_file.as_deref().map(TokenFile::read).transpose()?;
     let rights = tries_rights.then(|| Rights::try_all(config, &plan)).transpose()?;
-    let mut shown = PlanJson { rights, ..json_of(config, &plan, standing.words()) };
+    let mut shown = PlanJson { rights, ..json_of(config, &plan, daemon_user.words()) };
     shown.warnings.extend(warnings);
     let text = match json {
         true => serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n",

@@ -6,16 +6,16 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
+use std::str::FromStr;
 
 use nix::errno::Errno;
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, access, geteuid};
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
 
-use super::identity;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::role::ThreadRole;
-use udpd_base::os::user;
+use udpd_base::os::user::{self, Account};
 use udpd_base::sink::settings::SinkTarget;
 use udpd_engine::config::{Config, SinkConfig};
 use udpd_engine::plan::PipelinePlan;
@@ -25,6 +25,39 @@ use udpd_sandbox::SandboxMode;
 
 /// Below it a port takes a capability.
 const FIRST_FREE_PORT: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+
+/// A capability that the service has besides its user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capability(CapabilitySet);
+
+impl FromStr for Capability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let name = text.to_ascii_uppercase();
+        let known = CapabilitySet::from_name(name.strip_prefix("CAP_").unwrap_or(&name));
+        known.map(Self).ok_or_else(|| "no capability is called so; one is CAP_NET_BIND_SERVICE".to_owned())
+    }
+}
+
+/// `--as USER`: becomes the user of this name or number before anything is read, with these capabilities and no others.
+/// A process that is that user already goes on with what it has.
+pub fn become_user(name: &str, capabilities: &[Capability]) -> Result<(), Failure> {
+    let Some(account) = Account::of_name_or_number(name) else {
+        let message = format!("cannot check as {name:?}: this host has no such user; name one of `getent passwd`");
+        return Err(Failure::new(ExitCode::Usage, message));
+    };
+    if account.uid == geteuid() && capabilities.is_empty() {
+        return Ok(());
+    }
+    if !geteuid().is_root() {
+        let message = format!("cannot check as {name}: only root may become another user; run this with sudo");
+        return Err(Failure::new(ExitCode::Permission, message));
+    }
+    let kept = capabilities.iter().fold(CapabilitySet::empty(), |all, one| all.union(one.0));
+    user::become_user_with(&account, kept)
+        .map_err(|why| Failure::new(ExitCode::Permission, format!("cannot check as {name}: {why}; run this as root")))
+}
 
 /// What was tried, and may be done.
 #[derive(Debug, Serialize)]
@@ -45,7 +78,7 @@ impl Rights {
             // As a daemon of root does before it opens a file.
             udpd_sandbox::give_up_files_of_others().map_err(|why| Failure::new(ExitCode::Permission, why))?;
         }
-        let mut own = Self { user: identity::own_name(), reads: 1, writes: 0, binds: 0, missing: Vec::new() };
+        let mut own = Self { user: user::own_name(), reads: 1, writes: 0, binds: 0, missing: Vec::new() };
         own.missing.extend(MemoryLimits::read(Path::new("/")).refuse_start(config, plan).err());
         own.missing.extend(descriptors::provide(config, plan).err());
         own.try_reads(config);
@@ -199,4 +232,24 @@ fn first_free_port() -> u16 {
 
 fn has(capability: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capability_is_known_by_its_name_with_the_prefix_and_without() {
+        for text in ["CAP_NET_BIND_SERVICE", "cap_net_bind_service", "NET_BIND_SERVICE"] {
+            assert_eq!(text.parse(), Ok(Capability(CapabilitySet::NET_BIND_SERVICE)), "{text}");
+        }
+        assert!("CAP_NET_BIND".parse::<Capability>().is_err() && "".parse::<Capability>().is_err());
+    }
+
+    #[test]
+    fn a_user_that_is_not_there_is_a_mistake_on_the_command_line() {
+        let failure = become_user("no-such-user", &[]).expect_err("there is none");
+        assert!(failure.code == ExitCode::Usage && failure.message.contains("no such user"), "{failure}");
+        assert!(become_user(&geteuid().to_string(), &[]).is_ok(), "who is it already");
+    }
 }

@@ -20,7 +20,7 @@ use udpd_base::os::console;
 /// Where units are that last until the next boot.
 const UNITS: &str = "/run/systemd/system";
 
-/// What the service is told by, and the check with.
+/// The commands of a service, and of its check.
 const COMMANDS: [(&str, &str); 2] = [("udpd run", "udpd check --as"), ("udpd steer apply --watch", "udpd check")];
 
 /// What of `[Service]` is left out, beside all that begins with `Exec`: it says how a service is watched, started again
@@ -68,21 +68,21 @@ pub fn execute(unit: &str, json: bool, out: &mut dyn io::Write) -> Result<(), Fa
         return Err(Failure::new(ExitCode::Failure, message));
     }
     let read = systemctl(&["cat", "--", &unit])?;
-    let own = Names::new(&unit);
+    let own = UnitNames::new(&unit);
     let directory = PathBuf::from(format!("/run/{}", own.beside));
     let text = unit_text(&String::from_utf8_lossy(&read.stdout), &own, &directory, json);
     let text = text.map_err(|why| Failure::new(ExitCode::Failure, format!("cannot check as {unit} starts: {why}")))?;
-    let trial = Trial::prepare(&own, directory, &text)?;
+    let check = CheckUnit::prepare(&own, directory, &text)?;
     let started = run(&["start", "--", &own.check])?;
     if started.status.success() {
-        return console::print(out, &trial.said("stdout"));
+        return console::print(out, &check.output("stdout"));
     }
-    Err(trial.failure(&unit, &String::from_utf8_lossy(&started.stderr))?)
+    Err(check.failure(&unit, &String::from_utf8_lossy(&started.stderr))?)
 }
 
 /// The units of one check.
 #[derive(Debug)]
-struct Names {
+struct UnitNames {
     /// The unit that is asked for.
     unit: String,
     /// The unit beside it.
@@ -93,7 +93,7 @@ struct Names {
     beside: String,
 }
 
-impl Names {
+impl UnitNames {
     fn new(unit: &str) -> Self {
         let beside = format!("udpd-check-{}", std::process::id());
         let (check, file) = match unit.split_once('@') {
@@ -103,7 +103,7 @@ impl Names {
         Self { unit: unit.to_owned(), check, file, beside }
     }
 
-    /// With what the name of the unit stands for, where that of the check would stand otherwise.
+    /// Puts in what specifiers mean for the unit, where they would mean the unit of the check otherwise.
     fn resolve(&self, value: &str) -> String {
         let whole = self.unit.strip_suffix(".service").unwrap_or(&self.unit);
         let prefix = whole.split('@').next().unwrap_or(whole);
@@ -131,7 +131,7 @@ fn full_name(unit: &str) -> Result<String, Failure> {
 }
 
 /// The unit that checks, made of what `systemctl cat` prints.
-fn unit_text(cat: &str, own: &Names, directory: &Path, json: bool) -> Result<String, String> {
+fn unit_text(cat: &str, own: &UnitNames, directory: &Path, json: bool) -> Result<String, String> {
     let (mut kept, mut command) = (String::new(), None);
     let (mut section, mut user, mut is_dynamic) = (String::new(), false, false);
     for line in logical_lines(cat) {
@@ -181,7 +181,7 @@ fn logical_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// What the service is started by, with a check in the place of the start.
+/// The command of the service, with a check in the place of the start.
 fn check_of(command: &str, json: bool) -> Result<String, String> {
     let found = COMMANDS.iter().find(|(start, _)| command.contains(start));
     let Some((start, check)) = found else {
@@ -200,16 +200,16 @@ fn check_of(command: &str, json: bool) -> Result<String, String> {
     Ok(modifiers + &plain.replacen(start, &check, 1).replace(" --take-over", ""))
 }
 
-/// The unit and what it leaves, as long as this lives.
+/// The unit of the check, and its files, as long as this lives.
 #[derive(Debug)]
-struct Trial<'a> {
-    names: &'a Names,
+struct CheckUnit<'a> {
+    names: &'a UnitNames,
     file: PathBuf,
     directory: PathBuf,
 }
 
-impl<'a> Trial<'a> {
-    fn prepare(names: &'a Names, directory: PathBuf, text: &str) -> Result<Self, Failure> {
+impl<'a> CheckUnit<'a> {
+    fn prepare(names: &'a UnitNames, directory: PathBuf, text: &str) -> Result<Self, Failure> {
         let own = Self { names, file: Path::new(UNITS).join(&names.file), directory };
         let write = || {
             DirBuilder::new().mode(0o700).create(&own.directory)?;
@@ -224,7 +224,7 @@ impl<'a> Trial<'a> {
         written.map(|()| own)
     }
 
-    fn said(&self, stream: &str) -> String {
+    fn output(&self, stream: &str) -> String {
         fs::read_to_string(self.directory.join(stream)).unwrap_or_default()
     }
 
@@ -233,7 +233,7 @@ impl<'a> Trial<'a> {
         let state = show(&self.names.check, "Result,ExecMainStatus")?;
         let code = state.lines().find_map(|line| line.strip_prefix("ExecMainStatus=")?.parse::<u8>().ok());
         let code = ExitCode::ALL.into_iter().find(|known| Some(*known as u8) == code);
-        let said = self.said("stderr");
+        let said = self.output("stderr");
         let said = said.trim().strip_prefix("udpd: ").unwrap_or(said.trim());
         Ok(match code {
             Some(code) if !said.is_empty() => Failure::new(code, said),
@@ -250,7 +250,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-impl Drop for Trial<'_> {
+impl Drop for CheckUnit<'_> {
     fn drop(&mut self) {
         // What stays lasts until the next boot, and nothing starts it.
         let _ = fs::remove_file(&self.file);
@@ -264,7 +264,7 @@ fn show(unit: &str, properties: &str) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&shown.stdout).into_owned())
 }
 
-/// What systemctl says, where it says yes.
+/// The output of systemctl where it succeeds.
 fn systemctl(arguments: &[&str]) -> Result<Output, Failure> {
     let output = run(arguments)?;
     match output.status.success() {
@@ -299,7 +299,7 @@ mod tests {
         [Service]\nExecStart=\nExecStart=-/usr/bin/udpd run --take-over -c /srv/%i.toml\nUser=other\n";
 
     fn made(cat: &str, unit: &str) -> Result<String, String> {
-        let names = Names::new(unit);
+        let names = UnitNames::new(unit);
         unit_text(cat, &names, Path::new("/run/x"), false)
     }
 

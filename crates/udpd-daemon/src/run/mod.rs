@@ -1,25 +1,21 @@
-//! `udpd run`: the daemon. Starts the pipeline and its windows (log, control socket, metrics), waits for the end, and
-//! closes the books.
+//! `udpd run`: the daemon. Starts the pipeline and its endpoints (log, control socket, metrics), waits for the end, and
+//! closes the ledger.
 
-mod activation;
-mod departure;
-mod hangup;
-mod inside;
-mod keeping;
-mod leaving;
-mod record;
+mod crash_record;
+mod daemon_user;
+mod descriptor_store;
+mod endpoints;
+mod gro_decision;
+mod handoff;
+mod log_lines;
+mod main_loop;
 mod reload;
-mod revival;
-mod say;
-mod standing;
-mod store;
+mod reopen;
+mod sandbox_setup;
+mod socket_activation;
 mod take_over;
-mod trains;
-mod will;
-mod windows;
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -27,31 +23,23 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use self::activation::Passed;
-use self::departure::{DRAIN_LIMIT, Departure};
-use self::hangup::Hangup;
-use self::inside::Inside;
-pub(super) use self::inside::{path_rules, roles};
-use self::keeping::{Housekeeping, Inbox, Unheard, Watches};
-use self::reload::Reloads;
-use self::say::{say_lane, say_ledger, say_pages};
-pub(super) use self::standing::{Standing, look_ahead};
-use self::store::Store;
-use self::take_over::{TakenOver, Taking, ToTakeOver};
-use self::windows::BoundWindows;
+pub(super) use self::daemon_user::{DaemonUser, look_ahead};
+use self::descriptor_store::DescriptorStore;
+use self::endpoints::BoundEndpoints;
+use self::handoff::{DRAIN_LIMIT, HandoffServer};
+use self::log_lines::{log_foreign_group_owner, log_lane, log_ledger, log_small_pages};
+use self::main_loop::{MainLoop, MainLoopEnd, MainLoopParts};
+use self::reload::Reloader;
+use self::sandbox_setup::SandboxSetup;
+pub(super) use self::sandbox_setup::{path_rules, roles};
+use self::socket_activation::PassedDescriptors;
+use self::take_over::{FoundDaemon, TakeOverOutcome};
 use crate::watch::listeners::ListenerWatch;
-use crate::watch::losses::LossWatch;
-use crate::watch::relay_loops::LoopWatch;
-use crate::watch::sink_stalls::StallWatch;
-use crate::watch::status_line::StatusLine;
-use crate::watch::xdp_queues::QueueWatch;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging;
 use udpd_base::os::notify::Notifier;
-use udpd_base::os::signals;
-use udpd_base::os::signals::Effect;
-use udpd_base::os::threads;
-use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
+use udpd_base::os::signals::{self, Effect};
+use udpd_base::os::threads::{self, DaemonEvent, ThreadRegistry};
 use udpd_base::os::user;
 use udpd_base::os::watchdog::Watchdog;
 use udpd_endpoint::control::OldProcess;
@@ -65,209 +53,225 @@ use udpd_sandbox::SandboxMode;
 /// How long the last log lines may take.
 const LOG_LIMIT: Duration = Duration::from_millis(200);
 
+/// What a start is made of, until it receives.
+#[derive(Clone, Copy)]
+struct Start<'a> {
+    config: &'a Config,
+    plan: &'a PipelinePlan,
+    at: Instant,
+    notifier: &'a Arc<Notifier>,
+    registry: &'a ThreadRegistry,
+}
+
+/// What a process has when it receives.
+struct Started {
+    store: DescriptorStore,
+    endpoints: BoundEndpoints,
+    pipeline: Pipeline,
+}
+
 /// Runs until a signal comes or a sink is closed for good.
 ///
 /// A reload reads `file` again. `takes_over` asks a daemon that runs for its sockets and its place.
 pub fn execute(config: Config, file: Option<PathBuf>, takes_over: bool) -> Result<(), Failure> {
-    // Before anything is opened here, whose number could be taken for one that was passed.
-    let passed = activation::take_passed()?;
+    // Before this process opens anything, which could get the number of a descriptor that was passed.
+    let passed = socket_activation::take_passed()?;
     // Before there is a second thread.
-    let (standing, warden) = become_who_runs(&config, &passed)?;
+    let (daemon_user, helper) = become_daemon_user(&config, &passed)?;
     let (registry, events) = ThreadRegistry::new();
-    let (inside, registry) = Inside::prepare(config.daemon.sandbox, registry)?;
+    let (sandbox, registry) = SandboxSetup::prepare(config.daemon.sandbox, registry)?;
     signals::watch(&registry)?;
     let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &registry)?;
-    standing.say();
-    if let Err(error) = warden {
+    daemon_user.log();
+    if let Err(error) = helper {
         log::warn!(
             "cannot start the process that keeps the rights of udpd (udpd-warden): {error}; a reload, and an interface \
              that comes back, can have no port below 1024 and no receive buffer above net.core.rmem_max"
         );
     }
-    let outcome = serve(config, file, passed, inside, (&registry, &events), takes_over);
+    let outcome = serve(config, file, passed, sandbox, &registry, &events, takes_over);
     logger.finish(LOG_LIMIT);
     outcome
 }
 
-/// Starts the process that keeps the rights of root, and becomes the user that runs the daemon. What has come of both
-/// is told when there is a log.
-fn become_who_runs(config: &Config, passed: &Passed) -> Result<(Standing, io::Result<()>), Failure> {
-    let wanted = Standing::of(config)?;
+/// Starts the privilege helper, and becomes the user that runs the daemon. The log says the outcome of both, once there
+/// is a log.
+fn become_daemon_user(config: &Config, passed: &PassedDescriptors) -> Result<(DaemonUser, io::Result<()>), Failure> {
+    let wanted = DaemonUser::of(config)?;
     let has_account = wanted.account().is_some();
-    // While this process can still make one of another user.
-    let mut warden = inside::start_warden(config, wanted.account());
-    let standing = wanted.assume(config)?;
-    if standing.account().is_some() {
+    // While this process can still start one as another user.
+    let mut helper = sandbox_setup::start_privilege_helper(config, wanted.account());
+    let daemon_user = wanted.assume(config)?;
+    if daemon_user.account().is_some() {
         // Where that fails, the lane that cannot share the port says so.
-        passed.kept.sockets().iter().for_each(|kept| user::take_socket(kept.socket()).unwrap_or_default());
-        // No sandbox takes it later.
+        passed.sockets.sockets().iter().for_each(|own| user::take_socket(own.socket()).unwrap_or_default());
+        // Without a sandbox nothing else gives it up.
         if config.daemon.sandbox == SandboxMode::Off {
             let _ = user::give_up_what_only_a_start_takes();
         }
     } else if has_account {
-        warden = inside::start_warden(config, None);
+        helper = sandbox_setup::start_privilege_helper(config, None);
     }
-    Ok((standing, warden))
+    Ok((daemon_user, helper))
 }
 
 fn serve(
     mut config: Config,
     file: Option<PathBuf>,
-    mut passed: Passed,
-    inside: Inside,
-    (registry, events): (&ThreadRegistry, &Receiver<DaemonEvent>),
+    mut passed: PassedDescriptors,
+    sandbox: SandboxSetup,
+    registry: &ThreadRegistry,
+    events: &Receiver<DaemonEvent>,
     takes_over: bool,
 ) -> Result<(), Failure> {
-    let mut predecessor = look_before(&mut config, &mut passed, takes_over)?;
-    let (own, inside, started) = (Arc::new(config), Arc::new(inside), Instant::now());
-    let config: &Config = &own;
+    let mut found = find_old_process(&mut config, &mut passed, takes_over)?;
+    let (config, sandbox, started_at) = (Arc::new(config), Arc::new(sandbox), Instant::now());
     let notifier = Arc::new(Notifier::from_environment());
-    let plan = plan_beside(&mut predecessor, config, &inside, file.as_deref())?;
+    let plan = plan_beside(&mut found, &config, &sandbox, file.as_deref())?;
     registry.register_current("main");
     let watchdog = Watchdog::start(registry, &notifier)?;
     // It can fail, so it comes before there is anything to receive.
-    let reloads = Reloads::start(file, config, registry, Arc::clone(&inside))?;
-    let begun = begin_or_take_over(predecessor, passed, (config, &plan), started, &notifier, registry);
-    let TakenOver { mut store, windows, pipeline } = begun.map_err(|failure| inside.explain(failure))?;
+    let reloader = Reloader::start(file, &config, registry, Arc::clone(&sandbox))?;
+    let start = Start { config: &config, plan: &plan, at: started_at, notifier: &notifier, registry };
+    let started = take_over_or_begin(found, passed, start).map_err(|failure| sandbox.explain(failure))?;
+    let Started { mut store, endpoints, pipeline } = started;
     // What the host lost before is not told.
     threads::blocking(|| pipeline.ledger().read_host_counters());
-    // Its first look comes before anybody can ask what it has seen.
-    let upkeep = ListenerWatch::new(config, &pipeline);
-    let seats = Arc::new(Mutex::new(neighbours::own_seats(config, &plan)));
-    let departure = Departure::new(registry);
-    let windows = windows.serve(&pipeline, &seats, (&reloads, &departure), registry);
-    let windows = match windows.and_then(|windows| inside.complete(registry).map(|()| windows)) {
-        Ok(windows) => windows,
+    // Its first look comes before a client can ask what it has seen.
+    let listeners = ListenerWatch::new(&config, &pipeline);
+    let seats = Arc::new(Mutex::new(neighbours::own_seats(&config, &plan)));
+    let handoff = HandoffServer::new(registry);
+    let endpoints = endpoints.serve(&pipeline, &seats, &reloader, &handoff, registry);
+    let endpoints = match endpoints.and_then(|endpoints| sandbox.complete(registry).map(|()| endpoints)) {
+        Ok(endpoints) => endpoints,
         Err(failure) => {
-            end_at_once(pipeline, &mut store, events);
+            end_failed_start(pipeline, &mut store, events);
             return Err(failure);
         }
     };
-    say_readiness(&pipeline, config, &plan, &mut store, &notifier);
-    let housekeeping = Housekeeping {
-        inbox: Inbox::new(events),
-        hangup: Hangup::new(registry, pipeline.files()),
-        watches: Watches::new(config, &plan, &pipeline),
+    report_ready(&pipeline, &config, &plan, &mut store, &notifier);
+    let main_loop = MainLoop::new(MainLoopParts {
+        config: Arc::clone(&config),
+        plan: &plan,
+        events,
         pipeline,
-        upkeep,
+        listeners,
         notifier: &notifier,
-        status: StatusLine::default(),
         store: &mut store,
-        losses: LossWatch::default(),
-        queues: QueueWatch::default(),
-        stalls: StallWatch::default(),
-        loops: LoopWatch::default(),
-        trains_refused_at: None,
-        said: BTreeSet::new(),
-        config: Arc::clone(&own),
-        reloads,
-        unheard: Unheard::default(),
+        registry,
+        reloader,
         seats,
-        departure,
-    };
+        handoff,
+    });
     watchdog.begin();
-    let (reason, pipeline, mut upkeep, departure) = housekeeping.until_end();
+    let MainLoopEnd { reason, pipeline, mut listeners, handoff } = main_loop.run();
     // The end has a limit of its own, and so has the manager for it.
     drop(watchdog);
-    say_end(&reason, &notifier);
+    // After a take-over the service goes on in the new process.
+    if !matches!(reason, DaemonEvent::TakenOver(_)) {
+        notifier.stopping();
+    }
+    log::info!("stopping: {}", text_of(&reason));
     let last = LastEvents::new(events);
-    let snapshot = pipeline.stop(DRAIN_LIMIT, |wait| last.is_told_to_end(wait));
-    let is_orderly = !is_panic(&reason) && last.nobody_has_died();
-    upkeep.end();
-    windows.close();
-    say_ledger(&snapshot);
+    let snapshot = pipeline.stop(DRAIN_LIMIT, |wait| last.end_is_requested(wait));
+    let is_orderly = !is_panic(&reason) && last.all_threads_lived();
+    listeners.end();
+    endpoints.close();
+    log_ledger(&snapshot);
     let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path));
     // Last: after a kill before this the next process says what this one had counted.
-    store.end(is_orderly);
-    // Whoever has taken over waits for the end of this connection where it cannot see that of the process.
-    drop(departure);
+    store.record.close(is_orderly);
+    // A new process that cannot see the end of this one waits for the end of this connection.
+    drop(handoff);
     result_of(reason).and(saved)
 }
 
-/// Who is to be taken over from, and what is known from before.
-fn look_before(config: &mut Config, passed: &mut Passed, takes_over: bool) -> Result<Option<ToTakeOver>, Failure> {
-    // What a service manager has passed is as good: the process before has ended.
-    let takes_over = takes_over && passed.kept.sockets().is_empty();
-    let predecessor = if takes_over { take_over::find(config, passed)? } else { None };
-    match &predecessor {
-        Some(own) => trains::go_on_after(config, own.predecessor.path()),
-        None => trains::go_on(config, &passed.kept),
+/// Finds a running daemon to take over from, and takes over what is known of `gro` from the process before.
+fn find_old_process(
+    config: &mut Config,
+    passed: &mut PassedDescriptors,
+    takes_over: bool,
+) -> Result<Option<FoundDaemon>, Failure> {
+    // Sockets that a service manager has passed do as well: the process before has ended.
+    let takes_over = takes_over && passed.sockets.sockets().is_empty();
+    let found = if takes_over { take_over::find(config, passed)? } else { None };
+    match &found {
+        Some(found) => gro_decision::adopt_from_daemon(config, found.process.path()),
+        None => gro_decision::adopt_from_sockets(config, &passed.sockets),
     }
-    Ok(predecessor)
+    Ok(found)
 }
 
-/// The plan, if there is room for it on this machine and beside the process that is taken over from; and what threads
-/// may open.
+/// The plan, if there is room for it on this machine and beside the process that is taken over from. Also sets what
+/// threads may open.
 fn plan_beside(
-    found: &mut Option<ToTakeOver>,
+    found: &mut Option<FoundDaemon>,
     config: &Config,
-    inside: &Inside,
+    sandbox: &SandboxSetup,
     file: Option<&Path>,
 ) -> Result<PipelinePlan, Failure> {
-    let make = |predecessor: Option<&OldProcess>| {
-        // Also those of another user, which root may ask.
-        let neighbours = user::with_hands_of_root(|| plan::neighbours(predecessor.map(OldProcess::path)));
+    let make = |old: Option<&OldProcess>| {
+        // Also the daemons of other users, which root may ask.
+        let neighbours = user::with_hands_of_root(|| plan::neighbours(old.map(OldProcess::path)));
         let plan = plan::make(config, &neighbours)?;
         MemoryLimits::read(Path::new("/")).refuse_start(config, &plan)?;
-        match predecessor {
-            Some(predecessor) => take_over::provide(predecessor, config, &plan)?,
+        match old {
+            Some(old) => take_over::provide(old, config, &plan)?,
             None => descriptors::provide(config, &plan)?,
         }
-        inside.begin(config, &plan, file)?;
+        sandbox.begin(config, &plan, file)?;
         Ok(plan)
     };
-    let made = make(found.as_ref().map(|own| &own.predecessor));
-    made.inspect_err(|failure| found.iter_mut().for_each(|own| own.predecessor.give_up(failure)))
+    let made = make(found.as_ref().map(|found| &found.process));
+    made.inspect_err(|failure| found.iter_mut().for_each(|found| found.process.give_up(failure)))
 }
 
-/// Takes over, or begins where there is nothing to take over, or nothing any more.
-fn begin_or_take_over(
-    found: Option<ToTakeOver>,
-    mut passed: Passed,
-    planned: (&Config, &PipelinePlan),
-    started: Instant,
-    notifier: &Arc<Notifier>,
-    registry: &ThreadRegistry,
-) -> Result<TakenOver, Failure> {
+/// Takes over, or begins where there is nothing to take over any more.
+fn take_over_or_begin(
+    found: Option<FoundDaemon>,
+    mut passed: PassedDescriptors,
+    start: Start<'_>,
+) -> Result<Started, Failure> {
     if let Some(found) = found {
-        match take_over::begin(found, planned, started, notifier, registry)? {
-            Taking::Done(taken) => return Ok(*taken),
-            Taking::Left(left) => passed = left,
+        match take_over::take_over(found, start)? {
+            TakeOverOutcome::Done(started) => return Ok(*started),
+            TakeOverOutcome::OldProcessEnded(left) => passed = left,
         }
     }
-    begin(passed, planned, started, notifier, registry)
+    begin(passed, start)
 }
 
-/// Begins on what a service manager has passed, if anything.
-fn begin(
-    passed: Passed,
-    (config, plan): (&Config, &PipelinePlan),
-    started: Instant,
-    notifier: &Arc<Notifier>,
-    registry: &ThreadRegistry,
-) -> Result<TakenOver, Failure> {
-    let mut store = Store::new(notifier, &passed.kept, passed.record, passed.lost);
+/// Begins on the sockets that a service manager has passed, if any.
+fn begin(passed: PassedDescriptors, start: Start<'_>) -> Result<Started, Failure> {
+    let Start { config, plan, at, notifier, registry } = start;
+    let mut store = DescriptorStore::new(notifier, &passed.sockets, passed.record, passed.lost_process);
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
     // datagram.
-    let windows = BoundWindows::bind(config)?;
-    let claims = passed.kept.assign(config, plan)?;
-    store.begin(config, plan, &claims);
-    let pipeline = Pipeline::start_with(claims, config, plan, started, registry)?;
-    Ok(TakenOver { store, windows, pipeline })
+    let endpoints = BoundEndpoints::bind(config)?;
+    let assignment = passed.sockets.assign(config, plan)?;
+    store.record.begin(config, plan, &assignment);
+    let pipeline = Pipeline::start_with(assignment, config, plan, at, registry)?;
+    Ok(Started { store, endpoints, pipeline })
 }
 
-/// The start has failed, and it receives already: what came in this moment is delivered and told.
-fn end_at_once(pipeline: Pipeline, store: &mut Store, events: &Receiver<DaemonEvent>) {
-    let books = pipeline.ledger();
-    say_ledger(&pipeline.stop(DRAIN_LIMIT, |wait| LastEvents::new(events).is_told_to_end(wait)));
-    store.give_back(&books);
+/// Ends a pipeline whose start has failed: what came in this moment is delivered and logged.
+fn end_failed_start(pipeline: Pipeline, store: &mut DescriptorStore, events: &Receiver<DaemonEvent>) {
+    let ledger = pipeline.ledger();
+    log_ledger(&pipeline.stop(DRAIN_LIMIT, |wait| LastEvents::new(events).end_is_requested(wait)));
+    store.record.restore_previous(&ledger);
 }
 
-/// Everything is open and everybody receives.
-fn say_readiness(pipeline: &Pipeline, config: &Config, plan: &PipelinePlan, store: &mut Store, notifier: &Notifier) {
-    pipeline.lanes().iter().for_each(say_lane);
-    say_pages(pipeline);
-    will::say_owner_of_groups(pipeline);
+/// Everything is open and every lane receives.
+fn report_ready(
+    pipeline: &Pipeline,
+    config: &Config,
+    plan: &PipelinePlan,
+    store: &mut DescriptorStore,
+    notifier: &Notifier,
+) {
+    pipeline.lanes().iter().for_each(log_lane);
+    log_small_pages(pipeline);
+    log_foreign_group_owner(pipeline);
     remarks::log(config, plan);
     let receiving = match pipeline.lanes().len() {
         1 => "1 lane receives".to_owned(),
@@ -279,15 +283,7 @@ fn say_readiness(pipeline: &Pipeline, config: &Config, plan: &PipelinePlan, stor
     log::info!("ready: {receiving}");
 }
 
-/// A service goes on in the process that has taken over.
-fn say_end(reason: &DaemonEvent, notifier: &Notifier) {
-    if !matches!(reason, DaemonEvent::TakenOver(_)) {
-        notifier.stopping();
-    }
-    log::info!("stopping: {}", text_of(reason));
-}
-
-/// What is heard while the pipeline ends.
+/// The events that come while the pipeline ends.
 struct LastEvents<'a> {
     events: &'a Receiver<DaemonEvent>,
     has_died: Cell<bool>,
@@ -299,13 +295,13 @@ impl<'a> LastEvents<'a> {
     }
 
     /// Whether the operator asks for the end within this time.
-    fn is_told_to_end(&self, wait: Duration) -> bool {
+    fn end_is_requested(&self, wait: Duration) -> bool {
         let event = self.events.recv_timeout(wait);
         event.as_ref().is_ok_and(|event| self.note(event))
     }
 
-    /// Whether every thread that has ended by now has done so by itself.
-    fn nobody_has_died(&self) -> bool {
+    /// Whether no thread has panicked.
+    fn all_threads_lived(&self) -> bool {
         self.events.try_iter().for_each(|event| {
             self.note(&event);
         });
@@ -332,11 +328,10 @@ fn text_of(event: &DaemonEvent) -> String {
             )
         }
         DaemonEvent::Signal(number) => signals::name_of(*number),
-        DaemonEvent::SinkClosed(why) => why.clone(),
+        DaemonEvent::SinkClosed(why) | DaemonEvent::Stranded(why) => why.clone(),
         DaemonEvent::Reload => "a reload".to_owned(),
-        DaemonEvent::TakeOver => "a wish to take over".to_owned(),
+        DaemonEvent::TakeOver => "a request to take over".to_owned(),
         DaemonEvent::TakenOver(by) => format!("{by} has taken over"),
-        DaemonEvent::Stranded(why) => why.clone(),
         DaemonEvent::ThreadPanicked(name) => {
             format!("thread {name} has panicked, which is a bug of udpd: please report it")
         }

@@ -5,6 +5,8 @@
 //! looked the same twice, and what fails is tried again after a pause that doubles each time, a few times in all.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use udpd_base::exit::{ExitCode, Failure};
@@ -17,6 +19,9 @@ const ATTEMPTS: u32 = 8;
 /// The pause after the first failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
+/// `IFF_UP`
+const IFF_UP: u32 = 1;
+
 /// An interface as it is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Card {
@@ -24,6 +29,15 @@ pub struct Card {
     pub queues: usize,
     /// Whether anything can come from it.
     pub is_up: bool,
+}
+
+/// Looks at an interface; `None` where there is none of this name.
+pub fn card(interface: &str) -> Option<Card> {
+    let index = nix::net::if_::if_nametoindex(interface).ok()?;
+    let queues = steer::receive_queues(Path::new("/sys"), interface)?;
+    let flags = fs::read_to_string(format!("/sys/class/net/{interface}/flags")).ok()?;
+    let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).ok()?;
+    Some(Card { index, queues, is_up: flags & IFF_UP != 0 })
 }
 
 /// Remembers what was seen, tried and said, by listener.

@@ -26,35 +26,42 @@ fn free_port() -> u16 {
 }
 
 /// A second descriptor of the file, as the service manager has one.
-fn kept(will: &Will) -> OwnedFd {
-    will.file.as_ref().expect("a file").descriptor().try_clone().expect("a copy").into()
+fn kept(record: &CrashRecord) -> OwnedFd {
+    record.file().expect("a file").try_clone().expect("a copy").into()
 }
 
-fn record_in(kept: &OwnedFd) -> Record {
+fn record_in(kept: &OwnedFd) -> ProcessRecord {
     RecordFile::open(kept.try_clone().expect("a copy")).expect("a record").1
 }
 
 /// The file of a process that was killed while it ran.
-fn of_a_killed_one(drops: udpd_engine::pipeline::Drops) -> OwnedFd {
+fn of_a_killed_process(drops: udpd_engine::pipeline::Drops) -> OwnedFd {
     let mut file = RecordFile::create().expect("a file in memory");
     let (kernel_dropped, dropped) = (Some(30), 40);
-    let record =
-        Record { pid: 7, held_at_most: HELD, in_flight: 10, drops, kernel_dropped, dropped, ..Record::default() };
+    let record = ProcessRecord {
+        pid: 7,
+        held_at_most: HELD,
+        in_flight: 10,
+        drops,
+        kernel_dropped,
+        dropped,
+        ..ProcessRecord::default()
+    };
     file.write(&record).expect("room");
-    file.descriptor().try_clone().expect("a copy").into()
+    file.file.try_clone().expect("a copy").into()
 }
 
-/// The will of a process that begins with this file.
-fn beginning(file: OwnedFd, (config, plan): &(Config, PipelinePlan)) -> Will {
-    let mut will = Will::new(Some(file), None);
-    will.begin(config, plan, &InheritedSockets::default().assign(config, plan).expect("nothing was kept"));
-    will
+/// The record of a process that begins with this file.
+fn beginning(file: OwnedFd, (config, plan): &(Config, PipelinePlan)) -> CrashRecord {
+    let mut record = CrashRecord::new(Some(file), None);
+    record.begin(config, plan, &InheritedSockets::default().assign(config, plan).expect("nothing was kept"));
+    record
 }
 
 /// As SIGKILL ends a process: nothing is done any more.
-fn kill(will: Will) -> OwnedFd {
-    let file = kept(&will);
-    std::mem::forget(will);
+fn kill(record: CrashRecord) -> OwnedFd {
+    let file = kept(&record);
+    std::mem::forget(record);
     file
 }
 
@@ -62,7 +69,7 @@ fn kill(will: Will) -> OwnedFd {
 fn a_kill_before_a_process_is_ready_hides_nothing_of_those_before_it() {
     let own = configuration(5140);
     let held = own.1.held_at_most(&own.0);
-    let mut file = of_a_killed_one(Default::default());
+    let mut file = of_a_killed_process(Default::default());
     for killed_at_start in 1..=3 {
         file = kill(beginning(file, &own));
         let lost = record_in(&file).lost();
@@ -79,13 +86,13 @@ fn a_kill_before_a_process_is_ready_hides_nothing_of_those_before_it() {
 #[test]
 fn what_a_process_that_is_ready_has_said_is_said_by_no_other() {
     let own = configuration(free_port());
-    let mut will = beginning(of_a_killed_one(Default::default()), &own);
+    let mut record = beginning(of_a_killed_process(Default::default()), &own);
     let pipeline = Pipeline::start(&own.0, &own.1, Instant::now(), &ThreadRegistry::new().0).expect("started");
-    will.run(&pipeline);
-    will.look();
+    record.set_running(&pipeline);
+    record.update();
     let said = pipeline.ledger().snapshot().before.expect("of the one before");
     assert_eq!((said.pid, said.lost_datagrams_at_most), (7, Some(HELD.datagrams)));
-    let file = kill(will);
+    let file = kill(record);
     let lost = record_in(&file).lost();
     assert_eq!(lost.held_at_most, own.1.held_at_most(&own.0), "its own, and no more");
     assert_eq!((lost.kernel_dropped, lost.dropped), (Some(0), 0), "its own, and no more");
@@ -96,12 +103,12 @@ fn what_a_process_that_is_ready_has_said_is_said_by_no_other() {
 fn only_a_process_whose_threads_have_all_lived_says_that_it_has_ended() {
     for is_orderly in [true, false] {
         let own = configuration(free_port());
-        let mut will = beginning(of_a_killed_one(Default::default()), &own);
+        let mut record = beginning(of_a_killed_process(Default::default()), &own);
         let pipeline = Pipeline::start(&own.0, &own.1, Instant::now(), &ThreadRegistry::new().0).expect("started");
-        will.run(&pipeline);
+        record.set_running(&pipeline);
         pipeline.stop(Duration::ZERO, |_| true);
-        will.end(is_orderly);
-        let record = record_in(&kept(&will));
+        record.close(is_orderly);
+        let record = record_in(&kept(&record));
         assert_eq!(record.ended, is_orderly);
         let lost = if is_orderly { Held::default() } else { own.1.held_at_most(&own.0) };
         assert_eq!(record.lost().held_at_most, lost);
@@ -120,28 +127,86 @@ fn what_a_start_that_fails_has_counted_is_not_counted_again_by_the_next() {
         (0..datagrams).for_each(|_| assert_eq!(sender.send_to(b"x", address).expect("loopback takes it"), 1));
     };
     let own = configuration(address.port());
-    let file = of_a_killed_one([(inode, 0)].into());
+    let file = of_a_killed_process([(inode, 0)].into());
     drop_some(3);
     let descriptor = std::os::fd::AsFd::as_fd(&*socket).try_clone_to_owned().expect("a copy");
     let claims =
         InheritedSockets::new(vec![("in.0".to_owned(), descriptor)]).and_then(|kept| kept.assign(&own.0, &own.1));
     let claims = claims.expect("it fits");
-    let mut will = Will::new(Some(file), None);
-    will.begin(&own.0, &own.1, &claims);
+    let mut record = CrashRecord::new(Some(file), None);
+    record.begin(&own.0, &own.1, &claims);
     let pipeline =
         Pipeline::start_with(claims, &own.0, &own.1, Instant::now(), &ThreadRegistry::new().0).expect("started");
     drop_some(5);
-    let books = pipeline.ledger();
-    let ledger = pipeline.stop(Duration::from_secs(5), |wait| {
+    let ledger = pipeline.ledger();
+    let last = pipeline.stop(Duration::from_secs(5), |wait| {
         std::thread::sleep(wait);
         false
     });
-    assert_eq!(ledger.listeners[0].kernel_dropped, Some(5), "those before are in no books yet");
-    will.give_back(&books);
-    let file = kept(&will);
-    drop(will);
+    assert_eq!(last.listeners[0].kernel_dropped, Some(5), "those before are in no ledger yet");
+    record.restore_previous(&ledger);
+    let file = kept(&record);
+    drop(record);
     let record = record_in(&file);
     assert_eq!((record.pid, record.ended, record.lost().held_at_most), (7, false, HELD), "what was there");
-    // The kernel is at 8 now: the next process finds the 3 that nobody has.
+    // The kernel is at 8 now: the next process finds the 3 that are in no ledger.
     assert_eq!(record.drops[&inode], 5);
+}
+
+fn of_sockets(in_flight: u64, sockets: u64) -> ProcessRecord {
+    let drops = (0..sockets).map(|inode| (inode, 7)).collect();
+    let held_at_most = Held { datagrams: 5, bytes: 6 };
+    ProcessRecord { pid: 4, held_at_most, in_flight, drops, ..ProcessRecord::default() }
+}
+
+fn reopened(file: &RecordFile) -> Option<ProcessRecord> {
+    RecordFile::open(file.file.try_clone().expect("a copy").into()).map(|(_, record)| record)
+}
+
+#[test]
+fn the_record_that_was_written_last_is_read_also_by_the_next_that_writes() {
+    let mut file = RecordFile::create().expect("a file in memory");
+    assert_eq!(reopened(&file), None, "nothing is written yet");
+    for in_flight in 1..=5 {
+        // Long ones before short ones: what is behind the end of a shorter one does not count.
+        file.write(&of_sockets(in_flight, 900 / in_flight)).expect("room");
+        assert_eq!(reopened(&file), Some(of_sockets(in_flight, 900 / in_flight)));
+    }
+    let (mut next, _) = RecordFile::open(file.file.try_clone().expect("a copy").into()).expect("a record");
+    next.write(&of_sockets(6, 1)).expect("room");
+    assert_eq!(reopened(&file), Some(of_sockets(6, 1)));
+}
+
+#[test]
+fn a_record_that_was_cut_off_anywhere_leaves_the_one_before() {
+    let mut file = RecordFile::create().expect("a file in memory");
+    file.write(&of_sockets(1, 40)).expect("room");
+    file.write(&of_sockets(2, 40)).expect("room");
+    file.write(&of_sockets(3, 40)).expect("room");
+    let whole = std::fs::read(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.file)));
+    let whole = whole.expect("it can be read");
+    let mut fourth = RecordFile::create().expect("a file in memory");
+    fourth.written = 3;
+    fourth.write(&of_sockets(4, 41)).expect("room");
+    let text = std::fs::read(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fourth.file)));
+    let text = text.expect("it can be read");
+    for cut in (0..text.len()).step_by(7) {
+        file.file.write_all_at(&whole, 0).expect("as it was");
+        file.file.write_all_at(&text[..cut], 0).expect("a part");
+        assert_eq!(reopened(&file), Some(of_sockets(3, 40)), "cut at {cut}");
+    }
+    file.file.write_all_at(&text, 0).expect("all of it");
+    assert_eq!(reopened(&file), Some(of_sockets(4, 41)));
+}
+
+#[test]
+fn what_is_no_record_is_none() {
+    let null = File::open("/dev/null").expect("every host has one");
+    assert!(RecordFile::open(null.into()).is_none());
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    assert!(RecordFile::open(socket.into()).is_none());
+    let mut file = RecordFile::create().expect("a file in memory");
+    let many = (0..60_000).map(|inode| (1_000_000_000 + inode, u32::MAX)).collect();
+    let record = ProcessRecord { drops: many, ..of_sockets(1, 0) };
+    assert!(file.write(&record).is_err(), "more than there is room for is refused");
 }

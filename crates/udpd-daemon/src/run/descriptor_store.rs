@@ -2,8 +2,8 @@
 //! to the next process, after a restart as after a crash. What arrives in between waits in the sockets.
 //!
 //! The manager says by FDSTORE how many descriptors it keeps (systemd from 254 on; the unit file says it for older
-//! ones), and that it keeps any is shown by those it has passed. Nobody answers when one is put there, so the names are
-//! written down here.
+//! ones), and those that it has passed show that it keeps any. It does not answer when one is put there, so the names
+//! are remembered here.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -11,17 +11,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::record::{NAME, Record};
-use super::will::Will;
+use super::crash_record::{CrashRecord, RECORD_NAME};
 use udpd_base::os::holder;
 use udpd_base::os::notify::Notifier;
-use udpd_engine::config::Config;
-use udpd_engine::pipeline::{CumulativeLedger, InheritedSockets, Lane, Pipeline, SocketAssignment};
-use udpd_engine::plan::PipelinePlan;
+use udpd_engine::pipeline::{InheritedSockets, Lane, Pipeline};
 
-/// What is kept there, and what is passed by others at every start.
+/// What this process has put there, and what socket units keep.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct DescriptorStore {
     notifier: Arc<Notifier>,
     /// How many descriptors it takes; `None` where there is no store.
     limit: Option<usize>,
@@ -29,27 +26,27 @@ pub(super) struct Store {
     stored: BTreeMap<String, u64>,
     /// The inodes of sockets that a unit of their own keeps.
     of_units: Vec<u64>,
-    /// What the next process has to know.
-    will: Will,
-    /// It is in the store, put there by an earlier process or by this one.
-    has_will: bool,
+    /// Kept beside the sockets.
+    pub(super) record: CrashRecord,
+    /// The record is in the store, put there by an earlier process or by this one.
+    has_record: bool,
 }
 
-impl Store {
-    /// `lost` is a process that has died with its sockets.
+impl DescriptorStore {
+    /// `lost_process` is one that has died with its sockets.
     pub(super) fn new(
         notifier: &Arc<Notifier>,
         kept: &InheritedSockets,
         record: Option<OwnedFd>,
-        lost: Option<u32>,
+        lost_process: Option<u32>,
     ) -> Self {
         let (own, of_units): (Vec<_>, Vec<_>) = kept.sockets().iter().partition(|kept| kept.is_own());
-        let has_record = record.is_some();
+        let had_record = record.is_some();
         let limit = limit_of_manager().or((!own.is_empty()).then_some(usize::MAX)).filter(|_| notifier.has_manager());
-        let will = Will::new(record, lost);
+        let record = CrashRecord::new(record, lost_process);
         Self {
-            has_will: has_record && will.has_before(),
-            will,
+            has_record: had_record && record.has_before(),
+            record,
             notifier: Arc::clone(notifier),
             limit,
             stored: own.iter().map(|kept| (kept.name.clone(), kept.inode)).collect(),
@@ -57,50 +54,10 @@ impl Store {
         }
     }
 
-    /// The same for a process that takes over from another one, and what that says of itself. Nothing of it is passed
-    /// by a manager; what a manager has of the other one is stored again under the same names.
+    /// For a process that takes over from another one, which has said this of itself. No manager has passed anything;
+    /// what a manager keeps of the other process is stored again under the same names.
     pub(super) fn after(notifier: &Arc<Notifier>, said: Value) -> Self {
-        Self { will: Will::after(said), ..Self::new(notifier, &InheritedSockets::default(), None, None) }
-    }
-
-    /// What a process has to know that takes over from this one.
-    pub(super) fn last_words(&self, pipeline: &Pipeline, ended: bool) -> Value {
-        self.will.last_words(pipeline, ended)
-    }
-
-    /// What this process writes down, for one that is to take over.
-    pub(super) fn record(&self) -> Option<OwnedFd> {
-        self.will.file()?.descriptor().try_clone().ok().map(OwnedFd::from)
-    }
-
-    /// The process that was taken over from was killed before it had closed its books.
-    pub(super) fn note_killed(&mut self, last: Record) {
-        self.will.note_killed(last);
-    }
-
-    /// Writes down how far all is counted now.
-    pub(super) fn write_down(&mut self) {
-        self.will.look();
-    }
-
-    /// To be called right before the first datagram can come: from then on a kill is one of this process.
-    pub(super) fn begin(&mut self, config: &Config, plan: &PipelinePlan, claims: &SocketAssignment) {
-        self.will.begin(config, plan, claims);
-    }
-
-    /// To be called right before another configuration comes into force.
-    pub(super) fn go_on(&mut self, config: &Config, plan: &PipelinePlan) {
-        self.will.go_on(config, plan);
-    }
-
-    /// The start has failed, and these are the last books of this process.
-    pub(super) fn give_back(&mut self, books: &CumulativeLedger) {
-        self.will.give_back(books);
-    }
-
-    /// The books are closed, and the next process may know. It must not believe them where a thread has died.
-    pub(super) fn end(&mut self, is_orderly: bool) {
-        self.will.end(is_orderly);
+        Self { record: CrashRecord::after(said), ..Self::new(notifier, &InheritedSockets::default(), None, None) }
     }
 
     /// Has the sockets of all lanes kept, as they are now, and no others.
@@ -114,26 +71,26 @@ impl Store {
                 wanted.len()
             );
         }
-        // First what goes: the manager takes nothing when it is full, and drops a descriptor that it has under another
-        // name.
+        // First remove what is not kept any more: the manager takes nothing when it is full, and drops a descriptor
+        // that it has under another name.
         let stays = |name: &String, inode: &u64| has_room && wanted.get(name) == Some(inode);
         let (stored, gone) = std::mem::take(&mut self.stored).into_iter().partition(|(name, inode)| stays(name, inode));
         self.stored = stored;
         gone.keys().for_each(|name| self.notifier.forget(name));
         // Without the sockets it would promise that what waits in them is not lost.
-        if self.has_will && !self.has_room(wanted.len() + 1) {
-            self.notifier.forget(NAME);
-            self.has_will = false;
+        if self.has_record && !self.has_room(wanted.len() + 1) {
+            self.notifier.forget(RECORD_NAME);
+            self.has_record = false;
         }
         for lane in pipeline.lanes().iter().filter(|lane| lane.setup.plan.has_socket()) {
             let is_of_unit = self.is_of_unit(lane);
             lane.set_socket_survives(is_of_unit || has_room && self.keep_one(lane));
         }
         if has_room {
-            self.keep_will();
+            self.keep_record();
         }
-        self.will.run(pipeline);
-        self.will.look();
+        self.record.set_running(pipeline);
+        self.record.update();
     }
 
     /// What is to be in it: the sockets of all lanes, but for those that a unit keeps.
@@ -146,13 +103,13 @@ impl Store {
         self.limit.is_some_and(|limit| sockets <= limit)
     }
 
-    /// Has what the next process must know kept beside the sockets.
-    fn keep_will(&mut self) {
-        if let (Some(limit), false, Some(file)) = (self.limit, self.has_will, self.will.file()) {
+    /// Puts the record beside the sockets.
+    fn keep_record(&mut self) {
+        if let (Some(limit), false, Some(file)) = (self.limit, self.has_record, self.record.file()) {
             if self.stored.len() < limit {
-                // One that nobody could read.
-                self.notifier.forget(NAME);
-                self.has_will = self.notifier.keep(NAME, file.descriptor());
+                // An earlier record that could not be read.
+                self.notifier.forget(RECORD_NAME);
+                self.has_record = self.notifier.keep(RECORD_NAME, file);
             } else {
                 log::warn!(
                     "the service manager keeps {limit} descriptors, one for each lane: there is no place for what the \
@@ -174,16 +131,16 @@ impl Store {
         is_there
     }
 
-    /// The same where a socket may have been replaced.
+    /// Once a second: a socket may have been replaced.
     pub(super) fn look(&mut self, pipeline: &Pipeline) {
         let wanted = self.wanted(pipeline);
         if self.has_room(wanted.len()) && self.stored != wanted {
             self.keep(pipeline);
         }
         if pipeline.earlier_pipelines_are_closed() {
-            self.will.settle();
+            self.record.settle();
         }
-        self.will.look();
+        self.record.update();
     }
 
     fn is_of_unit(&self, lane: &Lane) -> bool {
@@ -196,7 +153,7 @@ fn limit_of_manager() -> Option<usize> {
     std::env::var("FDSTORE").ok()?.parse().ok().filter(|&limit| limit > 0)
 }
 
-/// The number of its socket in this host, the same in every process that has it; 0 where the kernel does not say.
+/// The inode of its socket, the same in every process that has it; 0 where the kernel does not say.
 fn inode_of(lane: &Lane) -> u64 {
     lane.socket().and_then(|socket| holder::inode_of(&*socket).ok()).unwrap_or(0)
 }

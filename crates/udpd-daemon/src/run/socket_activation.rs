@@ -4,22 +4,22 @@
 
 use std::os::fd::OwnedFd;
 
-use super::record;
+use super::crash_record::RECORD_NAME;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_engine::pipeline::InheritedSockets;
 
 /// What was passed.
 #[derive(Debug)]
-pub(super) struct Passed {
-    pub kept: InheritedSockets,
-    /// What the process before has written down.
+pub(super) struct PassedDescriptors {
+    pub sockets: InheritedSockets,
+    /// The record of the process before.
     pub record: Option<OwnedFd>,
     /// The process that was to be taken over from, where it has died with its sockets.
-    pub lost: Option<u32>,
+    pub lost_process: Option<u32>,
 }
 
 /// Takes it.
-pub(super) fn take_passed() -> Result<Passed, Failure> {
+pub(super) fn take_passed() -> Result<PassedDescriptors, Failure> {
     let variable = |name| std::env::var(name).ok();
     let count = passed(variable("LISTEN_FDS").as_deref(), variable("LISTEN_PID").as_deref(), std::process::id());
     let descriptors = mmsg::take_passed(count).map_err(|error| {
@@ -31,13 +31,13 @@ pub(super) fn take_passed() -> Result<Passed, Failure> {
     })?;
     let names = variable("LISTEN_FDNAMES").unwrap_or_default();
     let (mut records, sockets): (Vec<_>, Vec<_>) =
-        named(&names).zip(descriptors).partition(|(name, _)| name == record::NAME);
+        named(&names).zip(descriptors).partition(|(name, _)| name == RECORD_NAME);
     let record = records.pop().map(|(_, record)| record);
-    Ok(Passed { kept: InheritedSockets::new(sockets)?, record, lost: None })
+    Ok(PassedDescriptors { sockets: InheritedSockets::new(sockets)?, record, lost_process: None })
 }
 
-/// How many sockets were passed to this process. What was meant for another one, and inherited from it, is none of
-/// ours.
+/// How many sockets were passed to this process. Variables that another process was meant to read, and that this one
+/// has inherited from it, count for nothing.
 fn passed(count: Option<&str>, process: Option<&str>, own_process: u32) -> u16 {
     match process.map(str::parse::<u32>) {
         Some(Ok(process)) if process == own_process => count.and_then(|count| count.parse().ok()).unwrap_or(0),

@@ -1,9 +1,9 @@
-//! As which user the daemon runs. Root becomes an ordinary user before there is a thread, a file or a socket; what it
-//! cannot open as that user it is told at the start, and never by the first rotation or reload.
+//! The user as which the daemon runs. Root becomes an ordinary user before there is a thread, a file or a socket; what
+//! that user cannot open is said at the start, and never by the first rotation or reload.
 
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{AccessFlags, User, access, geteuid};
+use nix::unistd::{AccessFlags, access, geteuid};
 
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::user;
@@ -11,27 +11,27 @@ use udpd_base::os::user::{Account, USUAL, WantedUser};
 use udpd_engine::config::Config;
 use udpd_sandbox::SandboxMode;
 
-/// What is to become of the user of this process.
+/// The user of this process, as it is to be.
 #[derive(Debug)]
-pub(crate) enum Standing {
-    /// It stays as it is; where that is root, why.
-    Stays(Option<String>),
-    /// It becomes this one.
+pub(crate) enum DaemonUser {
+    /// The one that started it; where that is root, why.
+    Unchanged(Option<String>),
+    /// Root becomes this one.
     Becomes(Account),
 }
 
-impl Standing {
+impl DaemonUser {
     /// What the configuration asks for, and what this host has.
     pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
         let is_root = geteuid().is_root();
         match &config.daemon.user {
-            WantedUser::Auto if !is_root => Ok(Self::Stays(None)),
+            WantedUser::Auto if !is_root => Ok(Self::Unchanged(None)),
             WantedUser::Auto if config.daemon.sandbox == SandboxMode::Off => {
-                Ok(Self::Stays(Some("sandbox = \"off\" gives up nothing".to_owned())))
+                Ok(Self::Unchanged(Some("sandbox = \"off\" gives up nothing".to_owned())))
             }
             WantedUser::Auto => Ok(match Account::of(USUAL) {
                 Ok(Some(account)) if !account.uid.is_root() => Self::Becomes(account),
-                _ => Self::Stays(Some(format!(
+                _ => Self::Unchanged(Some(format!(
                     "this host has no user {USUAL}; make one (useradd --system {USUAL}), or name another with [daemon] \
                      user"
                 ))),
@@ -44,7 +44,7 @@ impl Standing {
         let refuse = |code, why: String| Err(Failure::new(code, format!("cannot become user {name}: {why}")));
         match Account::of(name) {
             Ok(Some(account)) if account.uid == geteuid() => {
-                Ok(Self::Stays(is_root.then(|| format!("user = \"{name}\" says so"))))
+                Ok(Self::Unchanged(is_root.then(|| format!("user = \"{name}\" says so"))))
             }
             Ok(Some(account)) if is_root => Ok(Self::Becomes(account)),
             Ok(Some(_)) => refuse(
@@ -65,13 +65,13 @@ impl Standing {
         }
     }
 
-    /// Becomes it. Whoever named the user does without a start where that cannot be.
+    /// Becomes it. Where the configuration names the user, a failure ends the start.
     pub(crate) fn assume(self, config: &Config) -> Result<Self, Failure> {
         let Self::Becomes(account) = &self else { return Ok(self) };
         let name = &account.name;
         match user::become_user(account) {
             Ok(()) => Ok(self),
-            Err(why) if config.daemon.user == WantedUser::Auto => Ok(Self::Stays(Some(format!(
+            Err(why) if config.daemon.user == WantedUser::Auto => Ok(Self::Unchanged(Some(format!(
                 "it cannot become user {name}: {why}; a container needs the capabilities SETUID and SETGID for that, \
                  and the number of that user; or start udpd as that user"
             )))),
@@ -85,11 +85,11 @@ impl Standing {
         }
     }
 
-    /// Who this is to be.
+    /// The user that root becomes.
     pub(super) fn account(&self) -> Option<&Account> {
         match self {
             Self::Becomes(account) => Some(account),
-            Self::Stays(_) => None,
+            Self::Unchanged(_) => None,
         }
     }
 
@@ -97,34 +97,31 @@ impl Standing {
     pub(crate) fn words(&self) -> String {
         match self {
             Self::Becomes(account) => format!("{} (uid {}), which root becomes", account.name, account.uid),
-            Self::Stays(_) => shown_user(),
+            Self::Unchanged(_) => shown_user(),
         }
     }
 
-    /// Tells the log.
-    pub(super) fn say(&self) {
+    pub(super) fn log(&self) {
         match self {
             Self::Becomes(account) => {
                 log::info!("user {} (uid {}): root has started udpd, which has become it", account.name, account.uid);
             }
-            Self::Stays(Some(why)) => log::warn!("udpd stays root: {why}; docs/sandbox.md says what that means"),
-            Self::Stays(None) => {}
+            Self::Unchanged(Some(why)) => log::warn!("udpd stays root: {why}; docs/sandbox.md says what that means"),
+            Self::Unchanged(None) => {}
         }
     }
 
     /// What `check` warns of.
     pub(crate) fn warning(&self) -> Option<String> {
         match self {
-            Self::Stays(Some(why)) => Some(format!("udpd would stay root: {why}")),
+            Self::Unchanged(Some(why)) => Some(format!("udpd would stay root: {why}")),
             _ => None,
         }
     }
 }
 
 fn shown_user() -> String {
-    let uid = geteuid();
-    let name = User::from_uid(uid).ok().flatten().map_or_else(|| "a user without a name".to_owned(), |user| user.name);
-    format!("{name} (uid {uid})")
+    format!("{} (uid {})", user::own_name(), geteuid())
 }
 
 /// Refuses what this user cannot do at the end, and tells why a reload will be refused.

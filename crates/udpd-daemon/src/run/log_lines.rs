@@ -1,4 +1,4 @@
-//! What a daemon says of itself in the log: its lanes, its memory, and its ledger.
+//! The log lines of a daemon about itself: its lanes, its memory, and its ledger.
 
 use udpd_base::ledger::CounterTable as _;
 use udpd_base::ledger::snapshot::{ListenerSnapshot, Snapshot};
@@ -6,7 +6,7 @@ use udpd_engine::pipeline::{Lane, Pipeline};
 use udpd_engine::plan::buffers;
 
 /// The start-up line of a lane.
-pub(super) fn say_lane(lane: &Lane) {
+pub(super) fn log_lane(lane: &Lane) {
     let Lane { setup, address, core, .. } = lane;
     let (plan, name) = (&setup.plan, &setup.listener.name);
     let place = match (core, plan.node) {
@@ -45,14 +45,28 @@ pub(super) fn say_lane(lane: &Lane) {
 }
 
 /// One warning for all memory that lies in ordinary pages.
-pub(super) fn say_pages(pipeline: &Pipeline) {
+pub(super) fn log_small_pages(pipeline: &Pipeline) {
     if let [why, ..] = pipeline.reasons_for_small_pages().as_slice() {
         log::warn!("memory for datagrams is not in huge pages: {why}");
     }
 }
 
-/// What became of everything, a line for each listener; also the last lines.
-pub(super) fn say_ledger(snapshot: &Snapshot) {
+/// Warns where another program decides which socket gets a datagram: it may give none to a socket that was kept.
+pub(super) fn log_foreign_group_owner(pipeline: &Pipeline) {
+    let Some(lane) = pipeline.lanes().iter().find(|lane| lane.socket().is_some_and(|socket| socket.group_has_owner()))
+    else {
+        return;
+    };
+    log::warn!(
+        "{}: another program owns the groups of sockets here, as udpgrm does (it answers option 200 of UDP): it, and \
+         not spread, decides which lane gets a datagram, and udpd's sockets that are kept over a restart may get \
+         none; run udpd outside of the control group that it is attached to",
+        lane.setup
+    );
+}
+
+/// A line for each listener: where its datagrams are. These are also the last lines.
+pub(super) fn log_ledger(snapshot: &Snapshot) {
     for listener in &snapshot.listeners {
         log::info!("{}", account(listener));
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::standing;
+use super::daemon_user;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::ThreadRegistry;
@@ -33,14 +33,14 @@ const OF_THE_RESOLVER: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nssw
 
 /// The sandbox, or none, of a daemon that starts.
 #[derive(Debug)]
-pub(super) struct Inside {
+pub(super) struct SandboxSetup {
     mode: SandboxMode,
     sandbox: Option<Arc<Sandbox>>,
     /// What the kernel lacks.
     missing: Vec<String>,
 }
 
-impl Inside {
+impl SandboxSetup {
     /// Finds out what can be had, before anything is opened.
     pub(super) fn prepare(mode: SandboxMode, registry: ThreadRegistry) -> Result<(Self, ThreadRegistry), Failure> {
         if mode == SandboxMode::Off {
@@ -48,13 +48,13 @@ impl Inside {
         }
         let fail = |error| threads::start_failure("udpd-trial", &error);
         let (sandbox, missing) = Sandbox::prepare(&registry).map_err(fail)?;
-        let inside = Self { mode, sandbox: Some(Arc::new(sandbox)), missing };
-        inside.judge(&inside.missing)?;
-        let registry = registry.with_sandbox(inside.sandbox.clone().expect("just made"));
-        Ok((inside, registry))
+        let own = Self { mode, sandbox: Some(Arc::new(sandbox)), missing };
+        own.judge(&own.missing)?;
+        let registry = registry.with_sandbox(own.sandbox.clone().expect("just made"));
+        Ok((own, registry))
     }
 
-    /// What is missing is a reason to end, where all is required.
+    /// Where all of the sandbox is required, a missing part ends the start.
     fn judge(&self, missing: &[String]) -> Result<(), Failure> {
         if self.mode != SandboxMode::Require || missing.is_empty() {
             return Ok(());
@@ -67,7 +67,7 @@ impl Inside {
         Err(Failure::new(ExitCode::Permission, message))
     }
 
-    /// Says what threads may open, and gives up what only root may, before the first file is opened.
+    /// Sets what threads may open, and gives up what only root may, before the first file is opened.
     pub(super) fn begin(&self, config: &Config, plan: &PipelinePlan, file: Option<&Path>) -> Result<(), Failure> {
         let path_rules = path_rules(config, plan, file);
         let directories = path_rules.keepers.write.clone();
@@ -78,7 +78,7 @@ impl Inside {
                 make_directories();
                 config.daemon.control_socket.value.iter().for_each(|path| BoundControlSocket::make_directory_of(path));
             });
-            standing::look_ahead(config, file)?.iter().for_each(|why| log::warn!("a reload will be refused: {why}"));
+            daemon_user::look_ahead(config, file)?.iter().for_each(|why| log::warn!("a reload will be refused: {why}"));
         }
         let Some(sandbox) = &self.sandbox else {
             log::info!(
@@ -107,7 +107,7 @@ impl Inside {
         }
     }
 
-    /// Refuses what no thread can open that is started from now on. The keys of `[daemon]` stay as they were `before`.
+    /// Refuses what no thread can open that starts from now on. The keys of `[daemon]` stay as they were `before`.
     pub(super) fn refuse_beyond(&self, config: &Config, plan: &PipelinePlan, before: &Config) -> Result<(), Failure> {
         let Some(sandbox) = &self.sandbox else { return Ok(()) };
         let config = Config { daemon: before.daemon.clone(), ..config.clone() };
@@ -130,7 +130,7 @@ impl Inside {
         })
     }
 
-    /// Takes the main thread inside, after all others.
+    /// Takes the main thread into the sandbox, after all others.
     pub(super) fn complete(&self, registry: &ThreadRegistry) -> Result<(), Failure> {
         let Some(sandbox) = &self.sandbox else { return Ok(()) };
         registry.close_sandbox();
@@ -161,7 +161,7 @@ impl Inside {
         Failure::new(failure.code, format!("{}; {hint}", failure.message))
     }
 
-    /// A reload that failed for want of a right that a start has. What grants it helps a start only.
+    /// A reload that failed for want of a right that a start has. Granting the right helps a start only.
     pub(super) fn explain_reload(&self, failure: Failure) -> Failure {
         let is_denied = failure.code == ExitCode::Permission || failure.message.contains("Permission denied");
         if self.sandbox.is_none() || !is_denied {
@@ -186,8 +186,8 @@ fn make_spills(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts the process that keeps the rights of this one, where there are any to keep, and tells it what it may make.
-pub(super) fn start_warden(config: &Config, account: Option<&Account>) -> io::Result<()> {
+/// Starts the privilege helper, where there are rights to keep, and tells it what it may make.
+pub(super) fn start_privilege_helper(config: &Config, account: Option<&Account>) -> io::Result<()> {
     let Some(role) = role_of_helper(config).filter(|_| config.daemon.sandbox != SandboxMode::Off) else {
         return Ok(());
     };
@@ -210,11 +210,11 @@ pub(crate) fn path_rules(config: &Config, plan: &PipelinePlan, file: Option<&Pat
     let main =
         AllowedPaths { read: kernel(), write: own.into_iter().filter_map(beside).collect(), ..AllowedPaths::default() };
     let token = with_behind_link(daemon.metrics_token_file.as_deref());
-    let windows = AllowedPaths { read: kernel().into_iter().chain(token).collect(), ..AllowedPaths::default() };
+    let endpoints = AllowedPaths { read: kernel().into_iter().chain(token).collect(), ..AllowedPaths::default() };
     let lists = config.listeners.iter().flat_map(|listener| listener.access.files());
     let lists = lists.flat_map(|path| with_behind_link(Some(path)));
     let mut keepers = AllowedPaths::default();
-    // Whoever manages the network makes links of these.
+    // A manager of networks makes links of these.
     let of_the_resolver = OF_THE_RESOLVER.iter().flat_map(|path| with_behind_link(Some(Path::new(path))));
     let of_libraries = OF_LIBRARIES.map(PathBuf::from).into_iter().chain(kernel()).chain(of_the_resolver);
     let resolvers = AllowedPaths { read: of_libraries.collect(), write: Vec::new(), connects: Connects::Names };
@@ -233,24 +233,14 @@ pub(crate) fn path_rules(config: &Config, plan: &PipelinePlan, file: Option<&Pat
     keepers.write.dedup();
     let connects = connects(config);
     let of_brokers = broker_clients.read.iter().filter(|_| connects > Connects::Nowhere);
-    let maker = AllowedPaths {
-        read: windows.read.iter().chain(of_brokers).cloned().chain(own_file).chain(lists).collect(),
+    let reloader = AllowedPaths {
+        read: endpoints.read.iter().chain(of_brokers).cloned().chain(own_file).chain(lists).collect(),
         write: keepers.write.iter().chain(&spillers.write).cloned().collect(),
         connects,
     };
     let watchdog = AllowedPaths { read: kernel(), ..AllowedPaths::default() };
     let rings = has_rings(config);
-    PathRules {
-        main,
-        endpoints: windows,
-        keepers,
-        spillers,
-        broker_clients,
-        resolvers,
-        watchdog,
-        reloader: maker,
-        rings,
-    }
+    PathRules { main, endpoints, keepers, spillers, broker_clients, resolvers, watchdog, reloader, rings }
 }
 
 fn has_rings(config: &Config) -> bool {
