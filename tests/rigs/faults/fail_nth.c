@@ -127,8 +127,8 @@ static int install_filter(void)
     return listener < 0 ? -errno : (int)listener;
 }
 
-// Starts the command under the filter. Parent and child share their descriptors until the child's exec, so the parent has
-// the listener without any call of the child's that would itself be asked about.
+// Starts the command under the filter. Parent and child share their descriptors until the child's exec, so the parent
+// has the listener without any call of the child's that would itself be asked about.
 static pid_t start(int *listener)
 {
     volatile int *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
