@@ -31,7 +31,7 @@ pub(super) struct AdoptedGroup<'a> {
     before: Option<&'a GroupSpread>,
 }
 
-/// How the groups of a pipeline are spread, by the first lane that is to go on with each. `sockets` are those of its
+/// How the groups of a pipeline are spread, by the first lane that is to adopt each. `sockets` are those of its
 /// lanes.
 pub(super) fn group_spreads(
     config: &Config,

@@ -69,23 +69,10 @@ pub struct PreparedPipeline {
     assignment: SocketAssignment,
     threads: Vec<LaneThread>,
     block_pools: BlockPools,
-    /// `None` until they can be attached: another process may have its program at the interface.
-    xdp_programs: Option<XdpPrograms>,
 }
 
 impl PreparedPipeline {
-    pub fn make(
-        assignment: SocketAssignment,
-        config: &Config,
-        plan: &PipelinePlan,
-        registry: &ThreadRegistry,
-    ) -> Result<Self, Failure> {
-        let mut prepared = Self::make_lanes(assignment, config, plan, registry)?;
-        prepared.xdp_programs = Some(XdpPrograms::make(config, &mut prepared.threads)?);
-        Ok(prepared)
-    }
-
-    fn make_lanes(
+    fn make(
         assignment: SocketAssignment,
         config: &Config,
         plan: &PipelinePlan,
@@ -93,7 +80,7 @@ impl PreparedPipeline {
     ) -> Result<Self, Failure> {
         let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), &assignment, registry)?;
         let block_pools = BlockPools::make(&plan.pool, registry)?;
-        Ok(Self { assignment, threads, block_pools, xdp_programs: None })
+        Ok(Self { assignment, threads, block_pools })
     }
 
     /// The same for a take-over, while the other process still receives from the sockets. That process ends for this
@@ -107,7 +94,7 @@ impl PreparedPipeline {
         for (listener, address) in from.free {
             bind::probe(&config.listeners[listener], address)?;
         }
-        Self::make_lanes(from.assignment, config, plan, registry)
+        Self::make(from.assignment, config, plan, registry)
     }
 
     pub fn assignment(&self) -> &SocketAssignment {
@@ -130,7 +117,7 @@ impl PreparedPipeline {
     pub fn take_sockets(&mut self) -> Result<(), Failure> {
         for LaneThread { setup, made, .. } in &mut self.threads {
             if let (Some(_), Some(socket)) = (&self.assignment.by_lane[setup.index], &made.socket) {
-                made.buffer = Some(socket::go_on_with(setup, socket)?);
+                made.buffer = Some(socket::adopt(setup, socket)?);
             }
         }
         Ok(())
@@ -145,11 +132,9 @@ impl PreparedPipeline {
         registry: &ThreadRegistry,
         commit: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<Pipeline, Failure> {
-        let xdp_programs = match self.xdp_programs.take() {
-            Some(programs) => programs,
-            None => XdpPrograms::make(config, &mut self.threads)?,
-        };
-        let Self { assignment, threads, block_pools, .. } = self;
+        // Not before: a process that is taken over from has its own program at the interface until it has stopped.
+        let xdp_programs = XdpPrograms::make(config, &mut self.threads)?;
+        let Self { assignment, threads, block_pools } = self;
         let (config, plan) = (&Arc::new(config.clone()), &Arc::new(plan.clone()));
         let builder = Builder { config, plan, registry, assignment, threads, block_pools, started, replaced: None };
         let ready = builder.build()?;

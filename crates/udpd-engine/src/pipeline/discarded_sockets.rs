@@ -1,4 +1,4 @@
-//! Sockets of an earlier process that no lane goes on with, and how what is left in any socket is counted.
+//! Sockets of an earlier process that no lane adopts, and how what is left in any socket is counted.
 //!
 //! Each stays where it is until all new ones are bound, so that whatever comes to its address always finds a socket.
 //! Then it is taken out of the kernel's search, the datagrams that wait in it are counted, and the kernel is asked how

@@ -38,10 +38,10 @@ const HANGING_MAX: usize = 16;
 #[derive(Debug)]
 pub(super) struct DrainingPipeline {
     pub(super) ledger: Arc<PipelineLedger>,
-    /// Of sinks that the replacement does not go on with.
+    /// Of sinks that the replacement does not retain.
     pub(super) finishing: Vec<FinishingConsumer>,
     pub(super) followers: Vec<JoinHandle<()>>,
-    /// Of sinks that the replacement goes on with, until the consumer has moved to it.
+    /// Of sinks that the replacement retains, until the consumer has moved to it.
     pub(super) moving: Vec<MovingConsumer>,
     pub(super) receivers_ended_well: bool,
     /// How many replacements have come since, with the one that took its place.

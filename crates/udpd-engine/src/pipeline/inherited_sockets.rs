@@ -1,11 +1,11 @@
-//! Sockets that outlive a process or a pipeline: what they are called where they are kept, and which lane goes on with
+//! Sockets that outlive a process or a pipeline: what they are called where they are kept, and which lane adopts
 //! which. This is the one description of existing sockets with which a pipeline begins, wherever they come from.
 //!
 //! A service manager keeps a second descriptor of each listening socket and passes it to the next process. What arrives
 //! in between waits in the socket. A process that is taken over from sends its sockets, and a reload has those of the
 //! running pipeline. The configuration may have changed meanwhile, so the kernel is asked what each socket is. A lane
-//! goes on with a socket that fits it. Where an address has more sockets than lanes now, the rest leaves the group from
-//! its end, and the first lane of that address reads it to the end. What no lane can go on with is counted and closed,
+//! adopts a socket that fits it. Where an address has more sockets than lanes now, the rest leaves the group from
+//! its end, and the first lane of that address reads it to the end. What no lane can adopt is counted and closed,
 //! see `discarded_sockets`.
 //!
 //! The order within a group is the order of binding, so it is in the names.
@@ -49,7 +49,7 @@ pub struct InheritedSockets {
 /// Which lane gets which socket.
 #[derive(Debug)]
 pub struct SocketAssignment {
-    /// What each lane goes on with, by its index.
+    /// What each lane adopts, by its index.
     pub(super) by_lane: Vec<Option<Arc<Socket>>>,
     /// The sockets that a group has too many of, in the order of the group, by the index of its first lane.
     pub(super) surplus: Vec<Vec<Arc<Socket>>>,
@@ -57,7 +57,7 @@ pub struct SocketAssignment {
     pub(super) discarded: Vec<DiscardedSocket>,
     /// Another pipeline or process still receives from them.
     pub(super) are_in_use: bool,
-    /// How the groups of the running pipeline are spread, by the first lane that is to go on with each.
+    /// How the groups of the running pipeline are spread, by the first lane that is to adopt each.
     pub(super) group_spreads: BTreeMap<usize, GroupSpread>,
     /// What was found in those that are closed, and in new ones that had joined a group in vain.
     pub(super) discard_reports: Arc<DiscardReports>,
@@ -67,7 +67,7 @@ pub struct SocketAssignment {
 #[derive(Debug)]
 pub struct TakeOverAssignment {
     pub(super) assignment: SocketAssignment,
-    /// The names of those that lanes go on with. That process drains and closes the others.
+    /// The names of those that lanes adopt. That process drains and closes the others.
     pub names: Vec<String>,
     /// The addresses, by listener, where no socket of that process is in the way.
     pub(super) free: Vec<(usize, SocketAddr)>,
@@ -81,7 +81,7 @@ enum CurrentReceiver {
     None,
     /// The pipeline of this process that a reload replaces.
     ThisProcess,
-    /// A process that ends when everything is assigned. It drains what no lane goes on with.
+    /// A process that ends when everything is assigned. It drains what no lane adopts.
     OtherProcess,
 }
 
@@ -142,7 +142,7 @@ impl InheritedSocket {
             && (self.address.port() == address.port() || (address.port() == 0 && is_named()))
     }
 
-    /// Whether the lane can go on with it, or why it cannot.
+    /// Whether the lane can adopt it, or why it cannot.
     fn fits(&self, (listener, plan): Planned<'_>) -> Result<(), &'static str> {
         if self.socket.has_gro() && !plan.shape.control.gro {
             return Err("it has gro on, which cannot be switched off");
@@ -279,7 +279,7 @@ impl SocketAssignment {
         lanes.map(|(lane, _)| lane).filter(|lane| lane.member == 0 && lane.has_socket())
     }
 
-    /// Gives each address what is bound there. Returns what no lane can go on with.
+    /// Gives each address what is bound there. Returns what no lane can adopt.
     fn assign_groups(
         &mut self,
         mut left: Vec<InheritedSocket>,
@@ -350,7 +350,7 @@ impl SocketAssignment {
         discarded_sockets::hold_at_most(&self.discarded)
     }
 
-    /// Has sockets closed that no lane can go on with.
+    /// Has sockets closed that no lane can adopt.
     pub(super) fn discard(&mut self, sockets: Vec<InheritedSocket>, why: &'static str) -> Result<(), Failure> {
         for own in sockets {
             if !own.is_own() {

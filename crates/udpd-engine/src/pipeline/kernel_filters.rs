@@ -3,7 +3,7 @@
 //!
 //! The receivers check every source all the same, so a filter may be missing for a moment or for good. It is attached
 //! when no other process receives from the socket any more, exchanged by a reload in one step, and taken away before
-//! another process goes on with the socket. What it refuses is in the ledger of the lane that has the socket, see
+//! another process adopts the socket. What it refuses is in the ledger of the lane that has the socket, see
 //! `ledger/kernel_side`.
 
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ impl SocketFilters {
     }
 }
 
-/// Takes the filters of sockets away that another process goes on with, which has lists of its own, and waits until the
+/// Takes the filters of sockets away that another process adopts, which has lists of its own, and waits until the
 /// last of their refusals is counted in both places.
 pub(super) fn take_away<'a>(lanes: impl Iterator<Item = (&'a LaneSetup, Arc<Socket>)>) {
     let mut are_any = false;

@@ -68,7 +68,7 @@ struct Opened {
     counter: Option<xdp::Counter>,
 }
 
-/// A socket that a lane goes on with.
+/// A socket that a lane adopts.
 struct InheritedByLane {
     socket: Arc<Socket>,
     /// Another lane or another process still receives from it.
@@ -262,7 +262,7 @@ fn make(setup: &LaneSetup, inherited: Option<InheritedByLane>) -> Result<(LanePa
         }
         Some(InheritedByLane { socket, is_in_use: false }) => {
             socket::enable_gro(setup, &socket)?;
-            let buffer = socket::go_on_with(setup, &socket)?;
+            let buffer = socket::adopt(setup, &socket)?;
             (Some(socket), Some(buffer))
         }
         None => {

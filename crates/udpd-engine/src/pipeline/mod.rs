@@ -21,7 +21,7 @@
 //!
 //! A pipeline may begin on sockets that exist: those that the service manager kept, those of a process that it takes
 //! over from, and those of the pipeline that a reload replaces (also where only an interface has come back). In each
-//! case a [`SocketAssignment`] says which lane goes on with which socket, and `build` makes the rest.
+//! case a [`SocketAssignment`] says which lane adopts which socket, and `build` makes the rest.
 //!
 //! # Stopping
 //!
@@ -30,7 +30,7 @@
 //! which drains until two looks find nothing. Without the filter a datagram that arrives between the last look and the
 //! close would vanish without any counter.
 //!
-//! A filter and a `shutdown` stay with a socket for ever, so a socket that the next process goes on with gets neither,
+//! A filter and a `shutdown` stay with a socket for ever, so a socket that the next process adopts gets neither,
 //! and the filter that it has (`kernel_filter`) is taken away first. Its receiver is woken by a signal with an empty
 //! handler, which costs nothing until it is sent (a poll beside each receive call would cost two calls for each time a
 //! datagram wakes it), and is sent again until the receiver has ended. The receiver delivers what its ring has taken,
@@ -53,7 +53,7 @@
 //! Only the ledger depends on it. The kernel counts what a filter refuses among the drops of the socket, so the program
 //! counts as well, and before the kernel. Drops are read first and refusals second; the difference is then never more
 //! than what else was dropped, and the highest difference is shown (`udpd_base::ledger`). The count belongs to the
-//! socket, so a filter that takes the place of another counts on. Another process cannot see it: before it goes on with
+//! socket, so a filter that takes the place of another counts on. Another process cannot see it: before it adopts
 //! the socket the filter is taken away, and every core that was inside it is waited for.
 //!
 //! Making arrays and programs takes a right, and using them does not: tables are written and counts read as memory. So

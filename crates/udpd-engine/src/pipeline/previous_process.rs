@@ -19,7 +19,7 @@ use udpd_base::os::holder;
 
 #[derive(Debug, Default)]
 pub struct OrphanSockets {
-    /// The inodes of those that lanes go on with.
+    /// The inodes of those that lanes adopt.
     adopted: BTreeSet<u64>,
     /// Those that are read to their end and closed, with the index of the lane that reads them.
     surplus: Vec<(usize, Arc<Socket>)>,

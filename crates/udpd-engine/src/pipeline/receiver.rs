@@ -91,7 +91,7 @@ pub(super) struct Receiver {
     pub(super) seeks_trains: bool,
     /// Where it finds a new socket.
     pub(super) socket_swap: Arc<SocketSwap>,
-    /// Its socket is not read to the end, because another lane or process goes on with it.
+    /// Its socket is not read to the end, because another lane or process adopts it.
     pub(super) socket_survives: Arc<AtomicBool>,
     /// Sockets at which nothing arrives any more. They are read to their end before its own.
     pub(super) sockets_to_drain: Vec<Arc<Socket>>,

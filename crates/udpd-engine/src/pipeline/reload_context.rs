@@ -1,5 +1,4 @@
-//! What the builder of a replacement has to know of the pipeline that runs, and which sinks and sockets it goes on
-//! with.
+//! What the builder of a replacement has to know of the pipeline that runs, and which sinks and sockets it keeps.
 //!
 //! The main thread takes this context and keeps the pipeline; another thread builds the replacement meanwhile.
 
@@ -82,7 +81,7 @@ impl CommitFlag {
     }
 }
 
-/// Which sinks a replacement goes on with.
+/// Which sinks a replacement retains.
 #[derive(Debug)]
 pub(super) struct Retention {
     /// By sink, the one of the current pipeline that it goes on with.
@@ -182,7 +181,7 @@ impl ReloadContext {
         })
     }
 
-    /// Which sinks of another configuration go on with sinks of this pipeline.
+    /// Which sinks of this pipeline another configuration retains.
     pub(super) fn retention(&self, config: &Config, plan: &PipelinePlan) -> Retention {
         let mut sinks: Vec<Option<usize>> =
             (0..config.sinks.len()).map(|sink| self.retained_sink(config, plan, sink)).collect();
@@ -205,7 +204,7 @@ impl ReloadContext {
         Retention { waits: waits.collect(), follows_itself, sinks }
     }
 
-    /// The sink of this pipeline that a sink of another configuration can go on with.
+    /// The sink of this pipeline that a sink of another configuration can retain.
     fn retained_sink(&self, config: &Config, plan: &PipelinePlan, sink: usize) -> Option<usize> {
         let wanted = &config.sinks[sink];
         let own = self.config.sinks.iter().position(|own| own.name == wanted.name)?;

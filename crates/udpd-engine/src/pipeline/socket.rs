@@ -47,7 +47,7 @@ pub(super) fn make(setup: &LaneSetup) -> Result<(Socket, GrantedBuffer), Failure
 }
 
 /// Gives an inherited socket the options of this lane, but GRO ([`enable_gro`]). It is bound, and goes on receiving.
-pub(super) fn go_on_with(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
+pub(super) fn adopt(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
     // The filter of a process that is gone, which counted with it.
     socket.accept_arrivals().or_else(|error| refuse(setup, "SO_DETACH_FILTER", &0, &error))?;
     set_options(setup, socket, false)

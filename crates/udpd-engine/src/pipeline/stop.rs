@@ -1,12 +1,9 @@
-//! The end of a pipeline: in bounded time, whatever the kernel denies, and with a ledger that is true.
+//! The end of a pipeline: in bounded time, whatever the kernel denies, and with a ledger that is true. The module says
+//! in which order, and why sockets that survive are treated otherwise.
 //!
-//! It follows the way of a datagram. A filter refuses arrivals, so that the kernel counts them. Receivers are woken and
-//! drain their sockets. A receiver that cannot be woken holds nothing while it sleeps in the kernel, so it is left
-//! there. Then each socket is taken out of the kernel's search, and whatever is still in it is counted here. Where even
-//! that fails nothing can tell what was in it: the lane is marked, and its sums are null and not a guess.
-//!
-//! A socket that another process goes on with is left as it is: a filter and an end would stick to it. Its receiver is
-//! woken by a signal, delivers what it holds and reads no more; what is in the socket waits for the next process.
+//! A receiver that cannot be woken holds nothing while it sleeps in the kernel, so it is left there. After the
+//! receivers each socket is taken out of the kernel's search, and whatever is still in it is counted here. Where even
+//! that fails the number is unknown: the lane is marked, and its sums are null and not a guess.
 
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;

@@ -35,7 +35,7 @@ pub(super) struct SinkWiring<'a> {
     pub scenes: &'a Arc<[Scene]>,
     pub listeners: &'a [String],
     pub registry: &'a ThreadRegistry,
-    /// The sink of the current pipeline that it goes on with, if it does.
+    /// The sink of the current pipeline that it goes on with, where it is retained.
     pub retained: Option<RetainedSink<'a>>,
     pub context: &'a OpenContext,
 }
