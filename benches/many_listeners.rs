@@ -28,7 +28,7 @@ use support::machine::facts;
 use support::options::Options;
 use support::report::median;
 use util::ledger::{count, list};
-use util::load::{Amount, Load, Payload};
+use util::load::{Amount, Load};
 use util::{Ask as _, Daemon, free_address};
 
 /// How many listeners a daemon has that is looked at while nothing arrives.
@@ -164,7 +164,7 @@ fn to_all(program: &'static str, listeners: usize, seconds: f64) -> Run {
     let subject = Subject::start(program, listeners);
     let mut load = load(subject.addresses[0], seconds);
     load.to.clone_from(&subject.addresses);
-    (load.flows, load.burst, load.payload) = (listeners, 1, Payload::Binary);
+    (load.flows, load.burst) = (listeners, 1);
     subject.run(load)
 }
 

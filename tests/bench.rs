@@ -2,71 +2,50 @@
 //! lost, to the datagram, and what is done to the traffic on purpose is found again in the report.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 
 use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use udpd_bench::payload;
 use udpd_bench::payload::{HeaderStamp, PayloadReading, SendTime};
 
 use crate::util::*;
 
-/// A running `udpd bench` that ends by itself or by a signal, and never outlives its test.
+/// A running `udpd bench` that ends by itself or by a signal.
 struct Bench {
-    child: Child,
-    stderr: BufReader<ChildStderr>,
+    process: Process,
+    directory: tempfile::TempDir,
 }
 
 impl Bench {
     fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_udpd"))
-            .arg("bench")
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("cannot start udpd bench");
-        let stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
-        Self { child, stderr }
+        let directory = tempfile::tempdir().expect("a directory");
+        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("a file");
+        let process = Process::start(Command::new(UDPD).arg("bench").args(arguments).stdout(stdout));
+        Self { process, directory }
     }
 
     /// Starts `bench recv --json` and waits until it says that it receives.
     fn recv(address: SocketAddr, arguments: &[&str]) -> Self {
-        let address = address.to_string();
-        let mut bench = Self::start(&[&["recv", "--json", "--listen", &address], arguments].concat());
-        let mut line = String::new();
-        while !line.contains("receiving on") {
-            line.clear();
-            let read = bench.stderr.read_line(&mut line).expect("stderr is text");
-            assert!(read > 0, "udpd bench recv ended before it received");
-        }
+        let mut bench = Self::start(&[&["recv", "--json", "--listen", &address.to_string()], arguments].concat());
+        bench.process.await_line("receiving on");
         bench
     }
 
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("it is running");
+    /// Waits for its end, which is a success; its report.
+    #[track_caller]
+    fn report(self) -> Value {
+        let (status, json, stderr) = self.end();
+        assert!(status.success(), "{status}: {stderr}");
+        json["report"].clone()
     }
 
-    /// Waits for its end: status, the JSON on stdout, what else it wrote to stderr.
-    fn end(mut self) -> (ExitStatus, Value, String) {
-        let (mut stdout, mut stderr) = (String::new(), String::new());
-        self.child.stdout.take().expect("stdout is piped").read_to_string(&mut stdout).expect("stdout is text");
-        self.stderr.read_to_string(&mut stderr).expect("stderr is text");
-        let status = self.child.wait().expect("it can be waited for");
-        (status, serde_json::from_str(&stdout).unwrap_or(Value::Null), stderr)
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        // Both do nothing to a child that has been waited for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    /// Waits for its end: status, the JSON on stdout, what it wrote to stderr.
+    fn end(self) -> (ExitStatus, Value, String) {
+        let ended = self.process.wait(self.directory.path(), "no ledger");
+        (ended.status, serde_json::from_slice(&ended.stdout).unwrap_or(Value::Null), ended.stderr)
     }
 }
 
@@ -117,9 +96,7 @@ fn all_that_is_sent_is_received_in_its_flow_and_both_reports_agree() {
     let address = free_address();
     let recv = Bench::recv(address, &["--lanes", "2", "--expect", "6000", "--loss", "0%"]);
     let sent = send(address, "--rate 20k --count 6k --flows 5 --threads 2 --burst 7 --size 32:200");
-    let (status, json, stderr) = recv.end();
-    assert!(status.success(), "{stderr}");
-    let report = &json["report"];
+    let report = &recv.report();
     assert_eq!((count(&sent, "sent"), count(report, "received"), count(report, "lost")), (6000, 6000, 0));
     assert_closed(&report["ledger"], 6000);
     let by_flow = |flows: &Value, key: &str| -> BTreeMap<u64, u64> {
@@ -141,12 +118,11 @@ fn what_a_stopped_receiver_loses_is_lost_in_its_receive_buffer_and_nowhere_else(
     const SENT: u64 = 150_000;
     let address = free_address();
     let recv = Bench::recv(address, &["--lanes", "1", "--expect", "150k"]);
-    recv.signal(Signal::SIGSTOP);
+    recv.process.signal(Signal::SIGSTOP);
     let sent = send(address, "--rate max --count 150k --size 600");
-    recv.signal(Signal::SIGCONT);
-    let (status, json, stderr) = recv.end();
-    assert!(status.success(), "{stderr}");
-    let (report, layers) = (&json["report"], &json["report"]["layers"]);
+    recv.process.signal(Signal::SIGCONT);
+    let report = &recv.report();
+    let layers = &report["layers"];
     let lost = count(report, "lost");
     assert_eq!((count(&sent, "sent"), count(report, "received") + lost), (SENT, SENT));
     assert!(lost > 0, "the buffer has taken everything, so this tests nothing: {layers:#}");
@@ -172,10 +148,8 @@ fn what_is_repeated_mixed_up_damaged_foreign_or_missing_is_counted_exactly() {
         socket.send_to(datagram, address).expect("sent");
     }
     // An interrupt drains what has arrived, so nothing needs to be waited for.
-    recv.signal(Signal::SIGINT);
-    let (status, json, stderr) = recv.end();
-    assert!(status.success(), "{stderr}");
-    let report = &json["report"];
+    recv.process.signal(Signal::SIGINT);
+    let report = &recv.report();
     let found = ["arrived", "received", "short", "reordered", "duplicated", "corrupted", "foreign", "late", "lost"];
     let found = found.map(|key| (key, count(report, key)));
     let expected = [12, 8, 1, 1, 2, 1, 1, 0, 3];
@@ -204,7 +178,7 @@ fn more_loss_than_allowed_is_exit_3_and_as_much_as_allowed_is_not() {
         assert_eq!((status.code(), count(&json["report"], "lost")), (Some(0), 0), "{limit}: {stderr}");
         let recv = Bench::recv(address, &["--seconds", "60", "--loss", limit]);
         send_nine();
-        recv.signal(Signal::SIGINT);
+        recv.process.signal(Signal::SIGINT);
         let (status, json, stderr) = recv.end();
         assert_eq!((status.code(), count(&json["report"], "lost")), (Some(code), 1), "{limit}: {stderr}");
         assert_eq!(stderr.contains("lost 10.0000 % (1 of 10 datagrams), more than --loss 9.9%"), code == 3, "{stderr}");
@@ -273,10 +247,8 @@ fn an_interrupted_sender_reports_what_it_sent() {
     let (socket, address) = roomy_socket();
     let bench = Bench::start(&["send", "--json", "--to", &address.to_string(), "--rate", "2k"]);
     assert!(socket.wait_readable(std::time::Duration::from_secs(60)).expect("polled"), "nothing was sent");
-    bench.signal(Signal::SIGINT);
-    let (status, json, stderr) = bench.end();
-    assert!(status.success(), "{status}: {stderr}");
-    assert_eq!(count(&json["report"], "sent"), read_all(&socket).len() as u64);
+    bench.process.signal(Signal::SIGINT);
+    assert_eq!(count(&bench.report(), "sent"), read_all(&socket).len() as u64);
 }
 
 #[test]
@@ -286,7 +258,7 @@ fn the_files_of_a_run_hold_its_figures() {
     let address = free_address();
     let recv = Bench::recv(address, &["--expect", "500", "--csv", &path("a.csv"), "--svg", &path("a.svg")]);
     send(address, "--rate 10k --count 500");
-    assert!(recv.end().0.success());
+    recv.report();
     let csv = std::fs::read_to_string(path("a.csv")).expect("written");
     let rows: Vec<&str> = csv.lines().collect();
     assert!(rows[0].starts_with("second,received,lost,"), "{csv}");

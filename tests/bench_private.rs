@@ -8,10 +8,9 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::util::*;
@@ -140,10 +139,9 @@ impl Place {
     fn search(&self, arguments: &[&str]) -> Command {
         // A search leaves a signal ignored that its parent ignores; these tests may run below nohup.
         let mut command = Command::new("env");
-        command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_udpd")]);
+        command.args(["--default-signal=HUP", UDPD]);
         command.args(["bench", "max"]).args(arguments).env("TMPDIR", self.at("tmp"));
         command.env("XDG_RUNTIME_DIR", self.at("run")).env_remove("UDPD_CONFIG");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
@@ -199,23 +197,6 @@ fn a_search_over_every_kind_of_sink_touches_nothing_that_the_configuration_names
     }
 }
 
-/// A search that is stopped when its trial has begun to write, and by a test that fails.
-struct Searching(Child);
-
-impl Searching {
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.0.id().cast_signed()), signal).expect("it is running");
-    }
-}
-
-impl Drop for Searching {
-    fn drop(&mut self) {
-        // Both do nothing to a child that has been waited for.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Whether a file of the bench's own has grown below a directory.
 fn is_written(directory: &Path) -> bool {
     let own = |path: &Path| path.to_string_lossy().contains("/.udpd-bench-");
@@ -233,14 +214,13 @@ fn a_search_that_is_ended_in_mid_trial_leaves_nothing_behind_either() {
         let site = Place::new();
         let before = site.everything();
         let arguments = ["-c", &site.at("udpd.toml"), "--rate", "1k..2k", "--seconds", "60"];
-        let child = site.search(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("udpd starts");
-        let mut child = Searching(child);
+        let mut search = Process::start(site.search(&arguments).stdout(Stdio::null()));
         until("a trial has begun", || {
-            assert!(child.0.try_wait().expect("a child").is_none(), "the search has ended by itself");
+            assert!(search.status().is_none(), "the search has ended by itself");
             is_written(&site.directory.path().join("log"))
         });
-        signals.iter().for_each(|signal| child.signal(*signal));
-        let code = child.0.wait().expect("it ends").code();
+        signals.iter().for_each(|signal| search.signal(*signal));
+        let code = search.wait(site.directory.path(), "no ledger").status.code();
         // The second may come too late to be one.
         assert!(code == Some(0) || (signals.len() == 2 && code == Some(130)), "{signals:?}: {code:?}");
         assert_eq!(site.everything(), before, "{signals:?}");
@@ -335,7 +315,7 @@ fn a_file_that_is_there_already_is_no_place_for_a_report() {
             ("log/latest", true, "is not a regular file"),
             ("log/latest", false, ""),
         ] {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_udpd"));
+            let mut command = Command::new(UDPD);
             command.arg("bench").args(form).args(["--csv", &site.at(name)]).args(force.then_some("--force"));
             Outcome::of(&mut command).ends(2, &[words]);
         }

@@ -175,7 +175,7 @@ fn check_refuses_the_token_file_that_run_refuses_in_the_same_words() {
 #[test]
 fn a_daemon_is_found_by_its_configuration_and_one_that_is_not_there_is_exit_69() {
     let daemon = Setup::new().null("nothing").start();
-    udpd(&["stats", "--json", "-c", text(&daemon.configuration())]).succeeds(&[]);
+    daemon.by_file("stats", &["--json"]).succeeds(&[]);
     let ended = daemon.terminate();
     let file = ended.path("udpd.toml");
     for command in ["stats", "reopen"] {
@@ -224,7 +224,7 @@ fn reopen_returns_when_the_moved_file_is_closed_with_every_record_in_it() {
     let before = daemon.send(1_000);
     daemon.until_delivered(before);
     fs::rename(&current, &moved).expect("moved");
-    let done = udpd(&["reopen", "-c", text(&daemon.configuration())]).succeeds(&[]);
+    let done = daemon.by_file("reopen", &[]).succeeds(&[]);
     assert_eq!(done.stdout, "new files begun: 1\n");
     let open = daemon.open_files();
     assert!(open.contains(&current) && !open.contains(&moved), "{open:?}");

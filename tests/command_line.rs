@@ -64,7 +64,7 @@ fn tshark_shows_datagrams_while_they_come() {
     let tshark = Command::new("tshark").args(capture).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let Ok(mut tshark) = tshark else { return not_checked("no tshark to read a capture from a pipe") };
     let stdin = tshark.stdin.take().expect("piped");
-    let daemon = Daemon::listening_with_stdout(&["--to", "pcapng:-"], Some(stdin.into()));
+    let daemon = Daemon::listening_with_stdout(&["--to", "pcapng:-"], stdin);
     let mut shown = BufReader::new(tshark.stdout.take().expect("piped")).lines();
     // Before udpd ends: each is shown before the next is sent.
     for number in 0..5 {
@@ -83,7 +83,7 @@ fn tshark_shows_datagrams_while_they_come() {
 fn a_reader_that_goes_away_ends_a_daemon_that_was_called_by_arguments_with_a_closed_ledger() {
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
     let arguments = ["--to", "jsonl:-", "--to", "file:@DIR@/all"];
-    let daemon = Daemon::listening_with_stdout(&arguments, Some(writer.into()));
+    let daemon = Daemon::listening_with_stdout(&arguments, writer);
     send_texts(daemon.address(), 0..1);
     let mut first = [0; 1];
     reader.read_exact(&mut first).expect("the first record");

@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use udpd_base::codec::{Method, unpacked};
 
+use crate::util::source::files_below;
 use crate::util::*;
 
 /// A listener whose sink has these keys besides.
@@ -32,12 +33,7 @@ fn is_done(ledger: &Value) -> bool {
 
 /// All files below the directory.
 fn files(directory: &Path) -> Vec<PathBuf> {
-    let (mut files, mut directories) = (Vec::new(), vec![directory.to_owned()]);
-    while let Some(directory) = directories.pop() {
-        for path in std::fs::read_dir(directory).expect("readable").flatten().map(|entry| entry.path()) {
-            if path.is_dir() { directories.push(path) } else { files.push(path) }
-        }
-    }
+    let mut files = files_below(directory);
     files.sort();
     files
 }

@@ -1,7 +1,5 @@
 //! What was sent arrives, byte for byte and number for number, in every sink, and the ledger says so.
 
-use std::net::{SocketAddr, UdpSocket};
-
 use udpd_base::format::lines::unescape;
 
 use crate::util::*;
@@ -73,7 +71,7 @@ fn what_is_longer_than_max_length_is_counted_and_kept_or_dropped_as_told() {
         let ended = daemon.end(3);
         let listener = ended.listener();
         assert_eq!(count(listener, "truncated"), 1, "{policy}");
-        assert_eq!(count(&listener["dropped"], "truncated"), dropped, "{policy}");
+        assert_eq!(sum(&listener["dropped"]), dropped, "{policy}");
         assert_eq!(count(&listener["sinks"][0], "delivered"), delivered, "{policy}");
         let text = ended.read("in.log");
         let marked = [b"x".repeat(100), b"\\~101".to_vec()].concat();
@@ -81,19 +79,6 @@ fn what_is_longer_than_max_length_is_counted_and_kept_or_dropped_as_told() {
         assert_eq!(lines.iter().filter(|line| **line == marked).count(), delivered as usize - 2, "{policy}");
         assert!(lines.iter().all(|line| line.len() <= 100 || **line == marked), "{policy}");
     }
-}
-
-#[test]
-fn a_dual_stack_listener_takes_both_families() {
-    let port = free_address().port();
-    let daemon = Setup::new().listens_at(format!("[::]:{port}")).null("nothing").start();
-    for target in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
-        let target: SocketAddr = target.parse().expect("an address");
-        let local = if target.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
-        UdpSocket::bind(local).expect("a socket").send_to(b"hello", target).expect("sent");
-    }
-    daemon.until_delivered(2);
-    daemon.end(2);
 }
 
 #[test]

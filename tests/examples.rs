@@ -26,13 +26,6 @@ fn received(stats: &Value) -> u64 {
     list(stats, "listeners").iter().map(|listener| count(listener, "received")).sum()
 }
 
-/// The files in the daemon's directory whose names begin so, in their order.
-fn files_of(ended: &Ended, prefix: &str) -> Vec<std::path::PathBuf> {
-    let folder = fs::read_dir(&ended.directory).expect("the directory");
-    let paths = folder.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
-    paths.map(|entry| entry.path()).collect::<BTreeSet<_>>().into_iter().collect()
-}
-
 #[test]
 fn every_example_has_its_test() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/examples");
@@ -104,7 +97,7 @@ fn syslog_of_logger_and_of_rsyslog_is_archived_by_host_and_compressed() {
         not_checked("no rsyslogd to send syslog on");
     }
     daemon.stats_when("all is in files that are compressed", |stats| {
-        let files = &stats["listeners"][0]["sinks"][0]["files"];
+        let files = &sink(stats)["files"];
         let are_all_written = delivered(stats) >= expected;
         are_all_written && count(files, "compressed_from_bytes") == count(files, "written_bytes")
     });
@@ -145,8 +138,7 @@ fn what_the_relay_of_a_site_sends_is_archived_behind_it_with_the_true_sender() {
     relay.end(100);
     behind.until_received(100);
     let ended = behind.end(100);
-    let archive: String =
-        files_of(&ended, "syslog-").iter().map(|path| fs::read_to_string(path).expect("an archive")).collect();
+    let archive = String::from_utf8(contents(&ended.directory, "syslog-")).expect("text");
     let from = address_of(&sender).to_string();
     for (number, line) in archive.lines().enumerate() {
         let record: Value = serde_json::from_str(line).expect("a record");
@@ -236,11 +228,11 @@ fn flows_of_an_exporter_are_captured_and_reach_two_collectors_from_the_exporter(
 /// How many datagrams are in the captures whose names begin so: as many as `udpd replay` finds.
 fn captured(ended: &Ended, prefix: &str) -> u64 {
     let to = socket().local_addr().expect("bound").to_string();
-    let found = |path: &std::path::PathBuf| {
-        let report = udpd(&["replay", path.to_str().expect("UTF-8"), "--to", &to, "--fast", "--json"]).json();
-        count(&report, "read")
+    let found = |name: &String| {
+        let path = ended.path(name);
+        count(&udpd(&["replay", path.to_str().expect("UTF-8"), "--to", &to, "--fast", "--json"]).json(), "read")
     };
-    files_of(ended, prefix).iter().map(found).sum()
+    files(&ended.directory, prefix).keys().map(found).sum()
 }
 
 #[test]

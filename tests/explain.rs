@@ -9,7 +9,7 @@ use crate::util::*;
 
 /// Runs it with these arguments while `work` is done again and again. The exit code, and what it printed.
 fn explain(arguments: &[&str], mut work: impl FnMut()) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_udpd"));
+    let mut command = Command::new(UDPD);
     command.arg("explain").args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().expect("udpd explain");
     while child.try_wait().expect("a child").is_none() {

@@ -226,35 +226,6 @@ fn a_source_whose_file_cannot_be_written_costs_its_own_datagrams_until_it_can() 
     ended.assert_logged("is written again; 1 datagrams", 1);
 }
 
-/// Moves the files of these senders away.
-fn move_files(directory: &Path, numbers: std::ops::Range<usize>) {
-    for path in numbers.map(|number| directory.join("log").join(log_of(number))) {
-        std::fs::rename(&path, path.with_extension("moved")).expect("moved");
-    }
-}
-
-/// Checks that of each of these senders the first round is in the moved file and the second in the new one.
-fn assert_moved(directory: &Path, numbers: std::ops::Range<usize>) {
-    let files = logs(directory);
-    for number in numbers {
-        assert_eq!(files[&format!("{}.moved", sender(number))], format!("round 0 of {number}\n").as_bytes());
-        assert_eq!(files[&log_of(number)], format!("round 1 of {number}\n").as_bytes());
-    }
-}
-
-#[test]
-fn a_file_that_was_moved_away_is_closed_when_reopening_is_done() {
-    let daemon = by_source("open_files = 5").start();
-    send_round(&daemon, 10, 0);
-    daemon.until_delivered(10);
-    move_files(daemon.directory(), 0..10);
-    daemon.command("reopen").succeeds(&[]);
-    assert_eq!(open_with(&daemon, "moved"), 0, "all are closed");
-    send_round(&daemon, 10, 1);
-    daemon.until_delivered(20);
-    assert_moved(&daemon.end(20).directory, 0..10);
-}
-
 #[test]
 fn reopening_closes_and_counts_the_files_that_are_closed_for_the_moment_as_well() {
     let daemon = by_source("open_files = 5").start();
@@ -263,17 +234,24 @@ fn reopening_closes_and_counts_the_files_that_are_closed_for_the_moment_as_well(
     send_round(&daemon, 20, 0);
     daemon.until_delivered(20);
     assert_eq!(reopen(), "not moved, so still written: 20\n");
-    move_files(daemon.directory(), 0..18);
+    for path in (0..18).map(|number| daemon.directory().join("log").join(log_of(number))) {
+        std::fs::rename(&path, path.with_extension("moved")).expect("moved");
+    }
     // As logrotate does with `create`.
     std::fs::write(daemon.directory().join("log").join(log_of(0)), "").expect("made");
     let expected = "moved files left: 18, and the next datagram of each source begins its new one; \
                     not moved, so still written: 2\n";
     assert_eq!(reopen(), expected);
+    assert_eq!(open_with(&daemon, "moved"), 0, "all are closed");
     assert_eq!(reopen(), "not moved, so still written: 2\n");
     send_round(&daemon, 20, 1);
     daemon.until_delivered(40);
     assert_eq!(reopen(), "not moved, so still written: 20\n");
-    assert_moved(&daemon.end(40).directory, 0..18);
+    let files = logs(&daemon.end(40).directory);
+    for number in 0..18 {
+        assert_eq!(files[&format!("{}.moved", sender(number))], format!("round 0 of {number}\n").as_bytes());
+        assert_eq!(files[&log_of(number)], format!("round 1 of {number}\n").as_bytes());
+    }
 }
 
 #[test]

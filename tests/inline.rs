@@ -8,12 +8,6 @@ use serde_json::Value;
 use crate::util::pipeline::Bed;
 use crate::util::*;
 
-/// The names of all threads.
-fn threads(pid: u32) -> Vec<String> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
-    tasks.map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default().trim().to_owned()).collect()
-}
-
 #[test]
 fn inline_sinks_deliver_everything_on_the_receivers_threads_and_the_ledger_closes() {
     for (engine, gro) in engines().into_iter().zip(["off", "on"].into_iter().cycle()) {
@@ -38,7 +32,7 @@ fn inline_sinks_deliver_everything_on_the_receivers_threads_and_the_ledger_close
             .keys("inline = true\nconsumers = 'per_lane'")
             .file("archive", "archive")
             .start();
-        let names = threads(daemon.pid());
+        let names: Vec<String> = threads(daemon.pid()).iter().map(Thread::name).collect();
         assert_eq!(names.iter().filter(|name| name.starts_with("sink")).count(), 1, "the file's alone: {names:?}");
         let sent = Load::new(daemon.address(), Amount::Seconds(1.0)).rate(20_000 / SCALE).send().sent;
         daemon.until_settled(sent);

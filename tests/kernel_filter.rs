@@ -152,10 +152,11 @@ fn over_take_overs_under_load_each_refusal_is_in_one_ledger() {
     let before: u64 = ended.iter().map(|one| arrived(&one.ledger)).sum();
     let rest = allowed + refused - before;
     site.stats_when("the rest has come", |ledger| arrived(ledger) >= rest);
-    ended.push(running.terminate());
+    let last = running.terminate();
+    assert!(last.status.success(), "{}", last.stderr);
+    ended.push(last);
     let mut sums = [0; 4];
     for one in &ended {
-        assert!(one.status.success(), "{}", one.stderr);
         assert_closed(&one.ledger, arrived(&one.ledger));
         let between = listener(&one.ledger)["kernel_dropped_between"].as_u64().unwrap_or(0);
         let own = [delivered(&one.ledger), denied(&one.ledger), in_kernel(&one.ledger), between];
@@ -260,7 +261,7 @@ fn without_the_right_that_is_required_there_is_no_start() {
         return;
     }
     let setup = text(free_address(), "deny = ['127.0.0.2/32']\nkernel_filter = 'require'");
-    let by = [setup::WITHOUT_BPF[0], setup::WITHOUT_BPF[1], env!("CARGO_BIN_EXE_udpd")];
+    let by = [setup::WITHOUT_BPF[0], setup::WITHOUT_BPF[1], UDPD];
     let words = ["listener in: the kernel cannot refuse sources", "grant CAP_BPF", "kernel_filter = \"auto\""];
     setup.udpd_by(&by, "run", &[]).ends(77, &words);
 }

@@ -7,8 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::util::manager::RECORD;
@@ -70,13 +69,13 @@ fn what_a_killed_process_held_is_within_what_the_next_one_says_and_after_a_clean
         // Nothing is taken from the destination, so all but a few wait in the daemon.
         send(address, 3000);
         let ledger = manager.stats_when("all is received, and what the destination took counts", |ledger| {
-            let listener = &ledger["listeners"][0];
+            let listener = listener(ledger);
             count(listener, "received") == 3000 && count(&listener["sinks"][0], "delivered") > 0
         });
         assert_eq!(*before(&ledger), Value::Null, "it is the first");
         let held = await_in_record(&manager);
         assert!(held > 1000, "{ledger:#}");
-        let pid = manager.pid();
+        let pid = manager.process().pid();
         assert!(!manager.end_by(Signal::SIGKILL).stderr.contains(KILLED));
         assert_eq!(3000 - out.count_all(), held, "{engine}: all that was under way is lost, and nothing else");
         manager.start(&service(address, engine));
@@ -100,7 +99,7 @@ fn a_start_that_fails_leaves_it_to_the_next_one_to_say() {
     let (mut manager, address) = (Manager::new(), free_address());
     let _out = destination(&manager);
     manager.start(&service(address, ""));
-    let pid = manager.pid();
+    let pid = manager.process().pid();
     manager.end_by(Signal::SIGKILL);
     let wrong = manager.start_in_vain(&service(address, "nonsense = 1"));
     assert_eq!(wrong.status.code(), Some(78), "{}", wrong.stderr);
@@ -112,12 +111,6 @@ fn a_start_that_fails_leaves_it_to_the_next_one_to_say() {
     let ended = manager.end(0);
     ended.assert_logged(KILLED, 1);
     assert_eq!((&before(&ended.ledger)["pid"], &before(&ended.ledger)["ended"]), (&json!(pid), &json!(false)));
-}
-
-/// What the kernel has dropped at a socket that is kept.
-fn drops(manager: &Manager, name: &str) -> u64 {
-    let socket = mmsg::Socket::try_from(manager.copy_of(name)).expect("a socket");
-    u64::from(socket.memory_info().expect("the kernel tells").drops)
 }
 
 /// Sends more than the sockets have room for, from many ports.
@@ -133,7 +126,7 @@ fn what_the_kernel_drops_while_no_daemon_runs_is_in_the_next_ledger_and_in_the_l
             manager.start(&counting(address, 2));
             manager.end_by(end);
             flood(address, 5000);
-            let dropped = drops(&manager, "in.0") + drops(&manager, "in.1");
+            let dropped = manager.dropped();
             assert!(dropped > 1000, "{dropped}");
             manager.start(&counting(address, lanes));
             let ended = manager.end_with(5000 - dropped);
@@ -158,24 +151,22 @@ fn what_the_kernel_dropped_before_a_kill_is_in_the_next_ledger_however_long_ago_
         let (mut said, mut at_last) = (0, 0);
         for round in 0..3 {
             // While it sleeps it reads nothing, and a kill before it has looked again is one of the three.
-            let process = Pid::from_raw(manager.pid().cast_signed());
-            kill(process, Signal::SIGSTOP).expect("it runs");
+            manager.process().signal(Signal::SIGSTOP);
             flood(address, 5000);
-            at_last = (0..lanes).map(|lane| drops(&manager, &format!("in.{lane}"))).sum();
+            at_last = manager.dropped();
             if round > 0 {
-                kill(process, Signal::SIGCONT).expect("it is stopped");
+                manager.process().signal(Signal::SIGCONT);
                 let all = |ledger: &Value| {
-                    let [own, between] =
-                        ["kernel_dropped", "kernel_dropped_between"].map(|key| &ledger["listeners"][0][key]);
+                    let [own, between] = ["kernel_dropped", "kernel_dropped_between"].map(|key| &listener(ledger)[key]);
                     said + own.as_u64().unwrap_or(0) + between.as_u64().unwrap_or(0) == at_last
                 };
                 manager.stats_when("it has seen all drops", all);
             }
-            let pid = manager.pid();
+            let pid = manager.process().pid();
             manager.end_by(Signal::SIGKILL);
             manager.start(&text);
             let ledger = manager.stats();
-            let (before, between) = (before(&ledger), count(&ledger["listeners"][0], "kernel_dropped_between"));
+            let (before, between) = (before(&ledger), count(listener(&ledger), "kernel_dropped_between"));
             assert_eq!((&before["pid"], &before["ended"], &before["dropped"]), (&json!(pid), &json!(false), &json!(0)));
             // What it says of the dead one, and of the time between.
             said += count(before, "kernel_dropped");
@@ -206,15 +197,4 @@ fn a_record_that_cannot_be_read_is_told_and_made_anew() {
         manager.start(&service(address, ""));
         assert_eq!(manager.end(0).before()["ended"], json!(true));
     }
-}
-
-#[test]
-fn a_store_with_room_for_the_sockets_alone_keeps_these_and_says_what_is_missing() {
-    let (mut manager, address) = (Manager::new(), free_address());
-    let _out = destination(&manager);
-    manager.keep_at_most(2);
-    manager.start(&service(address, "lanes = 2"));
-    let ended = manager.end(0);
-    assert_eq!(manager.all_names(), ["in.0", "in.1"]);
-    ended.assert_logged("one for each lane: there is no place", 1);
 }

@@ -62,7 +62,6 @@ fn a_list_that_changes_is_in_force_after_a_reload_and_nothing_is_lost() {
 fn a_list_that_is_gone_or_wrong_refuses_a_start_and_a_reload_and_the_one_that_runs_stays() {
     let good = "127.0.0.2\n";
     let (daemon, list, _folder) = listening(good);
-    let by_file = |command: &str| udpd(&[command, "-c", daemon.configuration().to_str().expect("UTF-8")]);
     for (text, words) in [
         (Some("127.0.0.2\nnonsense\n127.0.0.2/8\n"), ["deny:2:1: listener.deny_files:", "deny:3:1:"]),
         (None, ["udpd.toml:", "deny\" cannot be read: No such file or directory"]),
@@ -72,10 +71,10 @@ fn a_list_that_is_gone_or_wrong_refuses_a_start_and_a_reload_and_the_one_that_ru
             None => fs::remove_file(&list).expect("the list"),
         }
         daemon.command("reload").ends(78, &words);
-        by_file("check").ends(78, &words);
+        daemon.by_file("check", &[]).ends(78, &words);
     }
     // Clients that only ask need no list.
-    by_file("stats").succeeds(&[]);
+    daemon.by_file("stats", &[]).succeeds(&[]);
     send_from(daemon.address(), 2, 7);
     assert_eq!(denied(&daemon, 7), 7);
     fs::write(&list, good).expect("the list");
@@ -87,7 +86,7 @@ fn a_list_that_is_gone_or_wrong_refuses_a_start_and_a_reload_and_the_one_that_ru
 fn a_million_networks_are_read_at_the_start_and_by_a_reload_and_are_in_the_plan() {
     let text = many(1_000_000);
     let (daemon, list, _folder) = listening(&text);
-    let plan = udpd(&["check", "--json", "-c", daemon.configuration().to_str().expect("UTF-8")]).json();
+    let plan = daemon.by_file("check", &["--json"]).json();
     assert_eq!(count(&plan["lists"][0], "networks"), 1_000_000);
     let bytes = count(&plan, "list_bytes");
     assert_eq!(bytes, count(&plan["lists"][0], "bytes"));

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use crate::util::load::Payload;
 use crate::util::*;
 
 /// Takes everything the load sends, on a socket that nothing can overflow while it is being read.
@@ -54,17 +53,6 @@ fn a_train_arrives_as_the_datagrams_it_was_made_of() {
         .map(|datagram| read_text_header(std::str::from_utf8(datagram).expect("text")).expect("a header").1)
         .collect();
     assert_eq!(numbers, (0..101).collect::<Vec<u64>>());
-}
-
-#[test]
-fn a_binary_payload_carries_flow_and_number_big_endian() {
-    let (_, datagrams) = receive_all(|load| {
-        load.payload = Payload::Binary;
-        load.payload_bytes = 14;
-        load.flows = 1;
-        load.amount = Amount::Count(2);
-    });
-    assert_eq!(datagrams[1], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'\n', b'\n']);
 }
 
 #[test]

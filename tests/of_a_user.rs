@@ -2,13 +2,11 @@
 //! is where its clients look, and no other user could have put it there.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::util::*;
 
@@ -41,34 +39,31 @@ impl Drop for Place {
 fn command(arguments: &[&str], runtime: Option<&Path>) -> Command {
     let user = USER.to_string();
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", &user, "--regid", &user, "--clear-groups", env!("CARGO_BIN_EXE_udpd")]).args(arguments);
+    command.args(["--reuid", &user, "--regid", &user, "--clear-groups", UDPD]).args(arguments);
     command.env_remove("NOTIFY_SOCKET").env_remove("RUNTIME_DIRECTORY").env_remove("XDG_RUNTIME_DIR");
     command.envs(runtime.map(|path| ("XDG_RUNTIME_DIR", path))).stdin(Stdio::null());
     command
 }
 
-/// A daemon, and what it said until it was ready.
-fn start(runtime: Option<&Path>) -> (Child, Vec<String>) {
+/// A daemon, and what it said of its control socket until it was ready.
+fn start(runtime: Option<&Path>) -> (Process, Vec<String>) {
     let address = free_address().to_string();
     let arguments = ["run", "--listen", &address, "--to", "null:"];
-    let mut child = command(&arguments, runtime).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("started");
-    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
-    let mut said: Vec<String> = lines.by_ref().take_while(|line| !line.contains("ready: ")).collect();
-    said.retain(|line| line.contains("control socket"));
-    // It must not be held up by a full pipe.
-    std::thread::spawn(move || lines.for_each(drop));
-    (child, said)
+    let mut daemon = Process::start(command(&arguments, runtime).stdout(Stdio::null()));
+    daemon.await_line("ready: ");
+    let said = daemon.said().iter().filter(|line| line.contains("control socket")).cloned().collect();
+    (daemon, said)
 }
 
-fn end(mut daemon: Child) {
-    kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGTERM).expect("it runs");
-    assert!(daemon.wait().expect("it ends").success());
+fn end(daemon: Process) {
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.wait(Path::new(""), "").status.success());
 }
 
-fn stats(runtime: Option<&Path>) -> (Output, String) {
-    let output = command(&["stats"], runtime).output().expect("it runs");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    (output, text)
+/// The exit code of `udpd stats`, and what it printed.
+fn stats() -> (Option<i32>, String) {
+    let outcome = Outcome::of(&mut command(&["stats"], None));
+    (outcome.code, outcome.text())
 }
 
 #[test]
@@ -84,11 +79,11 @@ fn without_a_runtime_directory_the_control_socket_is_where_clients_look_and_no_o
         assert_eq!(said, [""; 0], "no trouble");
         let found = fs::symlink_metadata(&place.0).expect("it was made");
         assert_eq!((found.uid(), found.mode() & 0o7777), (USER, 0o700));
-        let (output, text) = stats(None);
-        assert!(output.status.success() && text.contains("null"), "{text}");
+        let (code, text) = stats();
+        assert!(code == Some(0) && text.contains("null"), "{text}");
         end(daemon);
-        let (output, text) = stats(None);
-        assert!(!output.status.success() && text.contains(&format!("/tmp/udpd-{USER}/control.sock")), "{text}");
+        let (code, text) = stats();
+        assert!(code != Some(0) && text.contains(&format!("/tmp/udpd-{USER}/control.sock")), "{text}");
     }
     let cases: [(&str, &dyn Fn()); 3] = [
         ("it belongs to user 0", &|| fs::create_dir(&place.0).expect("made")),
@@ -105,9 +100,9 @@ fn without_a_runtime_directory_the_control_socket_is_where_clients_look_and_no_o
         let (daemon, said) = start(None);
         assert_eq!(said.len(), 1, "one warning: {said:?}");
         assert!(said[0].contains("running without a control socket") && said[0].contains(why), "{said:?}");
-        let (output, text) = stats(None);
+        let (code, text) = stats();
         // Where root's daemon runs as well, that it may not be asked.
-        assert!(matches!(output.status.code(), Some(69 | 77)), "{text}");
+        assert!(matches!(code, Some(69 | 77)), "{text}");
         assert!(!text.contains("/tmp/udpd-"), "no client asks there: {text}");
         end(daemon);
     }

@@ -1,11 +1,11 @@
 //! What a package installs beside the program: the manual, completions, units, and the page that explains the log.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::util::source::all_sources;
+use crate::util::{Outcome, not_checked};
 
 const PAGES: [&str; 4] = ["udpd", "udpd-bench", "udpd-steer", "udpd.toml"];
 
@@ -18,27 +18,17 @@ fn read(path: &str) -> String {
 }
 
 fn udpd(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_udpd")).args(arguments).output().expect("udpd");
-    assert!(output.status.success(), "udpd {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-/// What could not be checked is said in the output of the tests.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    crate::util::udpd(arguments).succeeds(&[]).stdout
 }
 
 /// Runs a tool over a file; `None` where this machine does not have it.
-fn said_by(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
+fn run(tool: &str, arguments: &[&str], file: &Path) -> Option<Outcome> {
     let output = Command::new(tool).args(arguments).arg(file).stdin(Stdio::null()).output();
-    let output = match output {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            say(&format!("SKIPPED {tool}: not installed"));
-            return None;
-        }
-        output => output.expect("a tool that starts"),
-    };
-    Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    if output.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        not_checked(&format!("{tool}: not installed"));
+        return None;
+    }
+    Some(output.expect("a tool that starts").into())
 }
 
 #[test]
@@ -50,12 +40,13 @@ fn every_page_of_the_manual_is_written_where_man_looks_and_is_clean() {
         let file = directory.path().join(format!("man{section}/{page}.{section}"));
         assert_eq!(std::fs::read_to_string(&file).expect("the page"), udpd(&["man", page]));
         // It has no date on purpose: the same sources make the same page.
-        if let Some(said) = said_by("mandoc", &["-T", "lint", "-W", "warning"], &file) {
-            let wrong: Vec<_> = said.lines().filter(|line| !line.contains("missing date")).collect();
+        if let Some(said) = run("mandoc", &["-T", "lint", "-W", "warning"], &file) {
+            let text = said.text();
+            let wrong: Vec<_> = text.lines().filter(|line| !line.contains("missing date")).collect();
             assert!(wrong.is_empty(), "{page}({section}): {wrong:#?}");
         }
-        if let Some(said) = said_by("groff", &["-man", "-ww", "-z", "-Tutf8"], &file) {
-            assert_eq!(said, "", "{page}({section})");
+        if let Some(said) = run("groff", &["-man", "-ww", "-z", "-Tutf8"], &file) {
+            assert_eq!(said.text(), "", "{page}({section})");
         }
     }
 }
@@ -104,8 +95,8 @@ fn each_shell_takes_its_completions() {
     for (shell, flags) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
         let file = directory.path().join(shell);
         std::fs::write(&file, udpd(&["completions", shell])).expect("completions");
-        if let Some(said) = said_by(shell, &[flags], &file) {
-            assert_eq!(said, "", "{shell}");
+        if let Some(said) = run(shell, &[flags], &file) {
+            assert_eq!(said.text(), "", "{shell}");
         }
     }
 }
@@ -155,17 +146,11 @@ fn no_unit_is_more_exposed_than_promised() {
     for (unit, most) in [("udpd", 14), ("udpd@", 14), ("udpd-steer", 25), ("udpd-steer-watch", 25)] {
         let file = repository(&format!("config/{unit}.service"));
         let arguments = ["security", "--offline=true", "--no-pager", &format!("--threshold={most}")];
-        let mut tool = Command::new("systemd-analyze");
-        let Ok(output) = tool.args(arguments).arg(&file).output() else {
-            say("SKIPPED systemd-analyze: not installed");
-            return;
-        };
-        let said = String::from_utf8_lossy(&output.stdout);
-        if !said.contains("Overall exposure") {
-            say("SKIPPED systemd-analyze: this one cannot look at a file");
-            return;
+        let Some(said) = run("systemd-analyze", &arguments, &file) else { return };
+        if !said.stdout.contains("Overall exposure") {
+            return not_checked("systemd-analyze: this one cannot look at a file");
         }
-        assert!(output.status.success(), "{unit}.service: {}", said.lines().last().unwrap_or_default());
+        assert!(said.is_success(), "{unit}.service: {}", said.stdout.lines().last().unwrap_or_default());
     }
 }
 

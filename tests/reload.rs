@@ -73,9 +73,16 @@ fn a_bad_file_changes_nothing_and_the_answer_says_where_it_is_wrong() {
 #[test]
 fn what_a_reload_cannot_change_is_named_and_the_rest_is_done() {
     let address = free_address();
+    let elsewhere = tempfile::tempdir().expect("a directory");
     let daemon = with(address, "").start();
-    let changed = with(address, "lanes = 2").daemon("log_format = 'json'\nlog_level = 'warn'");
-    daemon.reload(&changed).succeeds(&["2 lanes", "log_format takes a restart"]);
+    let token = elsewhere.path().join("token");
+    fs::write(&token, "a-secret-that-is-long-enough-to-be-taken").expect("the file");
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).expect("its mode");
+    let beyond = format!("metrics_token_file = '{}'", token.display());
+    for (lanes, keys, named) in [(2, beyond.as_str(), "metrics_token_file"), (3, "log_format = 'json'", "log_format")] {
+        let changed = with(address, &format!("lanes = {lanes}")).daemon(&format!("{keys}\nlog_level = 'warn'"));
+        daemon.reload(&changed).succeeds(&[&format!("{lanes} lanes"), named]);
+    }
     // The log level is in force.
     daemon.end(0).assert_logged("stopping", 0);
 }
@@ -100,18 +107,6 @@ fn lines_then_jsonl(text: &str) -> (usize, usize) {
     assert!(is_jsonl.is_sorted(), "another writer wrote in between");
     let jsonl = is_jsonl.iter().filter(|is_jsonl| **is_jsonl).count();
     (is_jsonl.len() - jsonl, jsonl)
-}
-
-#[test]
-fn other_settings_of_a_file_are_in_force_from_the_next_datagram_on_in_the_sandbox_as_well() {
-    let address = free_address();
-    let daemon = with(address, "lanes = 2").start();
-    send_numbers(address, 0..100);
-    daemon.until_received(100);
-    daemon.reload(&with(address, "lanes = 2").keys("format = 'jsonl'")).succeeds(&[]);
-    send_numbers(address, 100..200);
-    daemon.until_received(200);
-    assert_eq!(lines_then_jsonl(&daemon.end(200).text("stays.log")), (100, 100));
 }
 
 #[test]
@@ -288,24 +283,11 @@ fn a_file_behind_a_link_is_read_again_in_the_sandbox() {
         fs::write(&file, in_directory(&text, elsewhere.path())).expect("the file");
     };
     write("lanes = 1");
-    let daemon = Daemon::of_command(&["run", "-c", link.to_str().expect("UTF-8")]);
+    let daemon = Daemon::of_command(&["run", "-c", link.to_str().expect("UTF-8")], "");
     write("lanes = 2");
     let socket = elsewhere.path().join("link/control.sock");
     udpd(&["reload", "--socket", socket.to_str().expect("UTF-8")]).succeeds(&["2 lanes"]);
     assert!(daemon.terminate().status.success());
-}
-
-#[test]
-fn a_token_elsewhere_is_named_and_the_rest_is_done() {
-    let address = free_address();
-    let elsewhere = tempfile::tempdir().expect("a directory");
-    let daemon = with(address, "").start();
-    let token = elsewhere.path().join("token");
-    fs::write(&token, "a-secret-that-is-long-enough-to-be-taken").expect("the file");
-    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).expect("its mode");
-    let changed = with(address, "lanes = 2").daemon(&format!("metrics_token_file = '{}'", token.display()));
-    daemon.reload(&changed).succeeds(&["2 lanes", "metrics_token_file"]);
-    daemon.end(0);
 }
 
 #[test]
@@ -353,32 +335,32 @@ fn what_is_beyond_the_sandbox_is_refused_before_anything_is_touched() {
     daemon.end(10);
 }
 
-/// A file, and files by source, in directories that are not there before the daemon makes them.
-fn in_new_directories(address: SocketAddr, sync: &str) -> Setup {
-    let sync = format!("sync = '{sync}'");
-    let one = Setup::at(address).file("one", "new/one/%Y.log").keys(&sync);
-    one.file("many", "new/many/{listener}/{source}.log").keys(&sync)
+/// A file, and files by source, of this format in directories that are not there before the daemon makes them.
+fn in_new_directories(address: SocketAddr, format: &str) -> Setup {
+    let format = format!("format = '{format}'");
+    let one = Setup::at(address).file("one", "new/one/log").keys(&format);
+    one.file("many", "new/many/{listener}/{source}.log").keys(&format)
 }
 
 #[test]
-fn files_in_directories_that_udpd_has_made_at_its_start_are_written_after_a_reload() {
+fn other_settings_of_files_in_directories_that_udpd_has_made_are_in_force_from_the_next_datagram_on() {
     let address = free_address();
-    let daemon = in_new_directories(address, "1s").start();
-    send_numbers(address, 0..10);
-    daemon.until_received(10);
-    daemon.reload(&in_new_directories(address, "2s")).succeeds(&[]);
-    send_numbers(address, 10..20);
-    daemon.until_received(20);
-    let ended = daemon.end(20);
-    for sink in sinks(&ended.ledger) {
-        assert_eq!(count(sink, "delivered"), 20, "{}", ended.stderr);
+    let daemon = in_new_directories(address, "lines").start();
+    send_numbers(address, 0..100);
+    daemon.until_received(100);
+    daemon.reload(&in_new_directories(address, "jsonl")).succeeds(&[]);
+    send_numbers(address, 100..200);
+    daemon.until_received(200);
+    let ended = daemon.end(200);
+    for file in ["new/one/log", "new/many/in/127.0.0.1.log"] {
+        assert_eq!(lines_then_jsonl(&ended.text(file)), (100, 100), "{file}: {}", ended.stderr);
     }
 }
 
 #[test]
 fn a_listener_that_a_reload_adds_has_directories_of_its_own_below_those_of_the_sink() {
     let (address, other) = (free_address(), free_address());
-    let before = in_new_directories(address, "1s");
+    let before = in_new_directories(address, "lines");
     let daemon = before.start();
     daemon.reload(&before.also("more", other, &["many"])).succeeds(&[]);
     send_numbers(other, 0..10);
@@ -393,17 +375,17 @@ fn a_directory_that_was_made_anew_is_beyond_a_reload_and_the_answer_says_so() {
         return;
     }
     let address = free_address();
-    let daemon = in_new_directories(address, "1s").start();
+    let daemon = in_new_directories(address, "lines").start();
     for directory in ["new/one", "new/many"] {
         let directory = daemon.directory().join(directory);
         fs::rename(&directory, directory.with_extension("before")).expect("it is there");
         fs::create_dir(&directory).expect("made anew");
-        let refused = daemon.reload(&in_new_directories(address, "2s"));
+        let refused = daemon.reload(&in_new_directories(address, "jsonl"));
         assert!(!refused.is_success() && refused.text().contains("restart udpd"), "{refused:?}");
         fs::remove_dir(&directory).expect("nothing is in it");
         fs::rename(directory.with_extension("before"), &directory).expect("back again");
     }
-    daemon.reload(&in_new_directories(address, "2s")).succeeds(&[]);
+    daemon.reload(&in_new_directories(address, "jsonl")).succeeds(&[]);
 }
 
 /// What systemd compares with the moment at which it has sent the signal.

@@ -57,7 +57,7 @@ fn standard_input_counts_and_ports_are_as_told() {
     let bytes = std::fs::read(captured(&payloads, directory.path())).expect("the capture");
     let socket = socket();
     let to = address_of(&socket).to_string();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_udpd"))
+    let mut child = Command::new(UDPD)
         .args(["replay", "-", "--to", &to, "--fast", "--count", "4"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

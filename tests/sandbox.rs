@@ -33,17 +33,6 @@ fn everything(relayed: SocketAddr) -> (Setup, [SocketAddr; 2]) {
     (setup.also("second", second, &sinks).more("engine = 'io_uring'"), [first, second])
 }
 
-/// What /proc says of every thread: its name, and the fields.
-fn threads(pid: u32) -> Vec<(String, String)> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
-    let read = |task: fs::DirEntry, file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
-    tasks.map(|task| (read_name(&task), read(task, "status"))).collect()
-}
-
-fn read_name(task: &fs::DirEntry) -> String {
-    fs::read_to_string(task.path().join("comm")).unwrap_or_default().trim().to_owned()
-}
-
 fn field<'s>(status: &'s str, name: &str) -> &'s str {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {name}")).trim()
@@ -85,7 +74,7 @@ fn every_thread_of_a_ready_daemon_has_given_up_its_rights() {
     }
     let relayed = socket();
     let daemon = everything(address_of(&relayed)).0.start();
-    let threads = threads(daemon.pid());
+    let threads: Vec<_> = threads(daemon.pid()).iter().map(|thread| (thread.name(), thread.read("status"))).collect();
     for wanted in ["udpd-log", "udpd-signal", "udpd-keeper", "udpd-control", "rx0-first", "rx2-second", "seq0-first"] {
         assert!(threads.iter().any(|(name, _)| name == wanted), "{wanted}: {threads:?}");
     }
@@ -175,7 +164,8 @@ fn code_that_takes_over_a_thread_is_refused_everything() {
 fn without_a_sandbox_nothing_is_given_up_and_the_log_says_so() {
     let daemon = Setup::new().daemon("sandbox = 'off'").null("n").start();
     let own = fs::read_to_string("/proc/self/status").expect("readable");
-    for (name, status) in threads(daemon.pid()) {
+    for thread in threads(daemon.pid()) {
+        let (name, status) = (thread.name(), thread.read("status"));
         for set in ["CapPrm", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp"] {
             assert_eq!(field(&status, set), field(&own, set), "{name}: {set}");
         }
@@ -220,7 +210,7 @@ fn the_warden_of_a_daemon_is_for_that_daemon_alone() {
     udpd(&["warden"]).ends(2, &[]);
     let (own, its) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("two ends");
-    let mut warden = Command::new(env!("CARGO_BIN_EXE_udpd")).arg("warden").stdin(its).spawn().expect("it starts");
+    let mut warden = Command::new(UDPD).arg("warden").stdin(its).spawn().expect("it starts");
     assert_eq!(answer(&own), 0, "it is inside");
     // A signal for all that is called udpd is for the daemon.
     let pid = Pid::from_raw(warden.id().cast_signed());

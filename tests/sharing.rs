@@ -63,36 +63,28 @@ fn a_start_beside_a_group_whose_address_overlaps_is_exit_69_too() {
 
 #[test]
 fn a_program_that_joins_a_running_daemon_is_seen_in_the_ledger_and_said_once_and_once_when_it_leaves() {
-    let address = free_address();
-    let daemon = outside(address, "lanes = 2").start();
-    assert_eq!(shared_with(&daemon.stats()).len(), 0);
-    let joined = [join(address), join(address)];
-    let ledger = daemon.stats_when("the two are seen", |ledger| {
-        shared_with(ledger).first().is_some_and(|one| count(one, "sockets") == 2)
-    });
-    let [sharer] = shared_with(&ledger).as_slice() else { panic!("{ledger:#}") };
-    assert_eq!(sharer["pid"], std::process::id());
-    assert_eq!((&sharer["address"], &sharer["takes"]), (&address.to_string().into(), &"share".into()));
-    let line = format!("(pid {}): 2 sockets on {address}", std::process::id());
-    daemon.command("stats").succeeds(&[&line]);
-    drop(joined);
-    daemon.stats_when("they are gone", |ledger| shared_with(ledger).is_empty());
-    let ended = daemon.terminate();
-    assert_eq!(ended.lines("splits the datagrams").len(), 1, "{}", ended.stderr);
-    assert_eq!(ended.lines("has closed").len(), 1, "{}", ended.stderr);
-}
-
-#[test]
-fn inside_the_sandbox_a_program_that_joins_is_seen_as_well_by_its_user() {
-    let address = free_address();
-    let daemon = listening(address, "lanes = 2").start();
-    let joined = join(address);
-    let ledger = daemon.stats_when("it is seen", |ledger| !shared_with(ledger).is_empty());
-    assert_eq!(shared_with(&ledger)[0]["takes"], "share");
-    drop(joined);
-    daemon.stats_when("it is gone", |ledger| shared_with(ledger).is_empty());
-    let ended = daemon.terminate();
-    assert_eq!(ended.lines("splits the datagrams").len(), 1, "{}", ended.stderr);
+    for is_outside in [false, true] {
+        let address = free_address();
+        let setup = if is_outside { outside } else { listening };
+        let daemon = setup(address, "lanes = 2").start();
+        assert_eq!(shared_with(&daemon.stats()).len(), 0);
+        let joined = [join(address), join(address)];
+        let sockets = |sharer: &Value| sharer["sockets"].as_u64();
+        let ledger = daemon
+            .stats_when("the two are seen", |ledger| shared_with(ledger).iter().filter_map(sockets).sum::<u64>() == 2);
+        let sharer = &shared_with(&ledger)[0];
+        assert_eq!((&sharer["address"], &sharer["takes"]), (&address.to_string().into(), &"share".into()));
+        if is_outside {
+            assert_eq!((sharer["pid"].as_u64(), sockets(sharer)), (Some(std::process::id().into()), Some(2)));
+            let line = format!("(pid {}): 2 sockets on {address}", std::process::id());
+            daemon.command("stats").succeeds(&[&line]);
+        }
+        drop(joined);
+        daemon.stats_when("they are gone", |ledger| shared_with(ledger).is_empty());
+        let ended = daemon.terminate();
+        assert_eq!(ended.lines("splits the datagrams").len(), 1, "outside: {is_outside}: {}", ended.stderr);
+        assert_eq!(ended.lines("has closed").len(), 1, "outside: {is_outside}: {}", ended.stderr);
+    }
 }
 
 #[test]

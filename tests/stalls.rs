@@ -27,8 +27,7 @@ const CHUNKS_OF_QUEUE: u64 = 8;
 
 /// What `check` says of the only listener and sink.
 fn promised(daemon: &Daemon) -> u64 {
-    let file = daemon.configuration();
-    let plan = udpd(&["check", "--json", "-c", file.to_str().expect("temporary paths are UTF-8")]).json();
+    let plan = daemon.by_file("check", &["--json"]).json();
     let [stall] = list(&plan, "stalls") else { panic!("one listener and one sink are one line: {plan:#}") };
     let datagrams = count(stall, "datagrams");
     let seconds = stall["stall_ms"].as_f64().expect("a time") / 1000.0;

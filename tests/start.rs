@@ -35,7 +35,7 @@ fn a_file_that_cannot_be_opened_is_exit_74_and_the_port_is_free_again() {
 #[test]
 fn sockets_that_are_said_to_be_passed_and_are_not_there_are_exit_78() {
     let script = "LISTEN_FDS=2 LISTEN_PID=$$ exec \"$0\" run --listen \"$1\" --to null:";
-    let arguments = ["-c", script, env!("CARGO_BIN_EXE_udpd"), &free_address().to_string()];
+    let arguments = ["-c", script, UDPD, &free_address().to_string()];
     let refused = Outcome::of(Command::new("sh").args(arguments));
     refused.ends(78, &["passed 2 sockets (LISTEN_FDS)", "not there"]);
 }

@@ -88,23 +88,12 @@ fn what_arrives_on_a_core_outside_of_the_plan_is_counted_exactly_and_said_once()
     let ledger = daemon.until_received(500);
     let lane = &lanes(&ledger)[0];
     assert_eq!(lane["arrived_on"], json!({ other.to_string(): 300, own.to_string(): 200 }), "{lane:#}");
-    assert_eq!((count(lane, "wrong_cpu"), count(&ledger["listeners"][0], "wrong_cpu")), (300, 300));
+    assert_eq!((count(lane, "wrong_cpu"), count(listener(&ledger), "wrong_cpu")), (300, 300));
     daemon.command("stats").succeeds(&["on the wrong core  300  datagrams"]);
     let ended = daemon.end(500);
     assert_eq!(count(ended.listener(), "wrong_cpu"), 300);
     let said = format!(" datagrams arrived on core {other} instead of {own}; ");
     assert_eq!((ended.times(&said), ended.times(" instead of ")), (1, 1), "{}", ended.stderr);
-}
-
-/// The number of the thread of a daemon with this name.
-fn thread_of(daemon: &Daemon, name: &str) -> i32 {
-    let folder = format!("/proc/{}/task", daemon.pid());
-    let threads = std::fs::read_dir(folder).expect("a running daemon").map(|entry| entry.expect("a thread").path());
-    let is_it = |path: &std::path::PathBuf| {
-        std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
-    };
-    let path = threads.into_iter().find(is_it).expect("a thread of this name");
-    path.file_name().and_then(|number| number.to_str()).and_then(|number| number.parse().ok()).expect("a number")
 }
 
 #[test]
@@ -114,7 +103,8 @@ fn a_receiver_that_another_program_moves_is_named_once_and_left_alone_and_the_le
     let daemon = config(address, "lanes = 1", &format!("cpus = '{own}'")).start();
     let cpu = |ledger: &Value| lanes(ledger)[0]["cpu"].clone();
     assert_eq!(cpu(&daemon.stats()), json!(own));
-    let receiver = thread_of(&daemon, "rx0-in");
+    let named = threads(daemon.pid()).into_iter().find(|thread| thread.name() == "rx0-in");
+    let receiver = named.expect("a thread of this name").id();
     steer::confine_thread(receiver, &[other]).expect("the tests may use both cores");
     daemon.stats_when("the ledger has the core", |ledger| cpu(ledger) == json!(other));
     steer::confine_thread(receiver, &[own, other]).expect("as before");

@@ -21,7 +21,7 @@ fn send(socket: &UdpSocket, to: SocketAddr, number: u64, length: usize) {
 }
 
 fn upstream(ledger: &Value) -> &Value {
-    &ledger["listeners"][0]["upstream"]
+    &listener(ledger)["upstream"]
 }
 
 fn sender(from: &str) -> UdpSocket {
@@ -77,7 +77,7 @@ fn what_came_without_a_header_of_its_proxy_is_not_charged_to_the_network() {
     }
     daemon.until_received(100);
     let ended = daemon.end(100);
-    assert_eq!(count(&ended.ledger["listeners"][0]["dropped"], "proxy_missing"), 1);
+    assert_eq!(count(&ended.listener()["dropped"], "proxy_missing"), 1);
     let upstream = upstream(&ended.ledger);
     let bounds = ["missing_at_least", "missing_at_most", "streams"].map(|key| count(upstream, key));
     assert_eq!((bounds, &upstream["missing"]), ([0, 1, 1], &Value::Null), "{upstream:#}");

@@ -31,7 +31,7 @@ fn a_user_that_is_not_root_becomes_no_other_user() {
     let refused = if is_root() {
         // Another user has to reach both.
         let own = directory.path().join("udpd");
-        std::fs::copy(env!("CARGO_BIN_EXE_udpd"), &own).expect("copied");
+        std::fs::copy(UDPD, &own).expect("copied");
         std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("set");
         let script =
             "chmod 755 \"$(dirname \"$3\")\" && exec setpriv --reuid=65534 --regid=65534 --clear-groups $0 \"$@\"";

@@ -24,7 +24,7 @@ fn the_first_datagram_already_has_a_residence_time_and_a_sender() {
         let quantiles = ["p50_seconds", "p99_seconds", "p999_seconds"].map(|key| residence[key].as_f64());
         assert!(quantiles[0] > Some(0.0) && quantiles.iter().all(|other| other == &quantiles[0]), "{residence}");
     }
-    let senders = list(&ledger["listeners"][0]["lanes"][0], "senders");
+    let senders = list(&lanes(&ledger)[0], "senders");
     assert_eq!(senders.len(), 1, "{senders:?}");
     assert_eq!((&senders[0]["address"], count(&senders[0], "datagrams")), (&"127.0.0.1".into(), 1));
     assert_eq!(count(&senders[0], "port"), u64::from(address_of(&sender).port()));
@@ -37,7 +37,7 @@ fn the_first_datagram_already_has_a_residence_time_and_a_sender() {
             busy.send_to(b"more", address).expect("loopback takes it");
         }
         sent.set(sent.get() + 200);
-        list(&ledger["listeners"][0]["lanes"][0], "senders")
+        list(&lanes(ledger)[0], "senders")
             .first()
             .is_some_and(|sender| sender["address"] == "127.0.0.2" && sender["share"].as_f64() > Some(0.5))
     });

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::broker::Broker;
 use crate::pipeline::{Running, to_kafka};
 use crate::util::*;
-use crate::{alone, datagrams, log_lines, past_two_restarts, topic};
+use crate::{datagrams, log_lines, past_two_restarts, running_broker, topic};
 
 /// What waits for a broker that does not let udpd in.
 const FEW: u64 = 300;
@@ -52,9 +52,7 @@ fn with_certificate(broker: &Broker, certificate: &Path) -> String {
 
 #[test]
 fn a_sink_that_can_prove_who_it_is_delivers_everything_once_in_every_compression_and_shows_no_secret() {
-    let _alone = alone();
-    let Some(broker) = Broker::of_the_rig() else { return };
-    broker.start();
+    let Some((broker, _alone)) = running_broker() else { return };
     let (password, token_file) = (broker.file("password"), broker.file("token"));
     let token = write_token(&token_file, "edge-3", 3600);
     let of_token = format!("sasl = \"OAUTHBEARER\"\ntoken_file = \"{}\"", token_file.display());
@@ -98,9 +96,7 @@ fn a_sink_that_can_prove_who_it_is_delivers_everything_once_in_every_compression
 
 #[test]
 fn a_broker_behind_tls_that_is_restarted_twice_gets_everything_once() {
-    let _alone = alone();
-    let Some(broker) = Broker::of_the_rig() else { return };
-    broker.start();
+    let Some((broker, _alone)) = running_broker() else { return };
     let who = with_password("SCRAM-SHA-512", &broker.file("password"));
     let running = Running::start(&tls(&broker, "SECRET", "behind-tls", &who));
     past_two_restarts(&broker, running, "behind-tls", datagrams());
@@ -108,9 +104,7 @@ fn a_broker_behind_tls_that_is_restarted_twice_gets_everything_once() {
 
 #[test]
 fn a_wrong_password_and_an_old_token_are_named_once_and_a_new_token_is_taken_without_a_reload() {
-    let _alone = alone();
-    let Some(broker) = Broker::of_the_rig() else { return };
-    broker.start();
+    let Some((broker, _alone)) = running_broker() else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let (password, token) = (directory.path().join("password"), directory.path().join("token"));
     std::fs::write(&password, "not the right one").expect("written");
@@ -126,7 +120,7 @@ fn a_wrong_password_and_an_old_token_are_named_once_and_a_new_token_is_taken_wit
     late.wait("the second cause", |_| log_lines::count("its token expired at ") == 1);
     write_token(&token, "edge-3", 3600);
     late.wait("the new token", |sink| count(sink, "delivered") == sent_late);
-    stranger.wait("the end of its datagrams", |sink| count(&sink["dropped"], "sink_error") == sent);
+    stranger.wait("the end of its datagrams", |sink| dropped(sink, "sink_error") == sent);
     assert_eq!(log_lines::count("do not let udpd in: sasl_ssl://"), 1, "once, however often it was tried");
     assert_eq!(log_lines::count("invalid credentials"), 2, "and once by the library");
     assert_eq!(log_lines::count("its token expired at "), 1);
@@ -141,9 +135,7 @@ fn a_wrong_password_and_an_old_token_are_named_once_and_a_new_token_is_taken_wit
 
 #[test]
 fn a_brokers_certificate_that_has_expired_is_named_as_such_and_all_goes_through_when_it_is_renewed() {
-    let _alone = alone();
-    let Some(broker) = Broker::of_the_rig() else { return };
-    broker.start();
+    let Some((broker, _alone)) = running_broker() else { return };
     let running = Running::start(&tls(&broker, "RENEWABLE", "renewed", ""));
     let sent = send(running.address(), FEW);
     running.wait("the cause", |_| log_lines::count("is refused: certificate has expired (it is of \"broker\"") == 1);
@@ -160,9 +152,7 @@ fn a_brokers_certificate_that_has_expired_is_named_as_such_and_all_goes_through_
 
 #[test]
 fn a_certificate_of_ours_that_has_expired_is_named_and_a_reload_takes_the_renewed_one() {
-    let _alone = alone();
-    let Some(broker) = Broker::of_the_rig() else { return };
-    broker.start();
+    let Some((broker, _alone)) = running_broker() else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let own = directory.path().join("udpd.pem");
     std::fs::copy(broker.file("udpd-expired.pem"), &own).expect("copied");
@@ -179,7 +169,7 @@ fn a_certificate_of_ours_that_has_expired_is_named_and_a_reload_takes_the_renewe
     let after = send(running.address(), FEW);
     running.wait("what came after", |sink| count(sink, "delivered") == after);
     // What waited for brokers that do not let udpd in is failed by a reload, and counted.
-    running.wait("the end of the others", |sink| count(&sink["dropped"], "sink_error") == waiting);
+    running.wait("the end of the others", |sink| dropped(sink, "sink_error") == waiting);
     assert_eq!(log_lines::count(&format!("no broker acknowledged {waiting} datagrams")), 1);
     assert_closed(&running.stop(), waiting + after);
     topic::read(broker.address(), "own").assert_exactly_once_in_order(after);
@@ -196,9 +186,7 @@ fn a_certificate_of_ours_that_has_expired_is_a_warning_of_check() {
 
 #[test]
 fn a_password_that_is_put_right_is_taken_by_a_reload() {
-    let _alone = alone();
-    let Some(broker) = Broker::of_the_rig() else { return };
-    broker.start();
+    let Some((broker, _alone)) = running_broker() else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let password = directory.path().join("password");
     std::fs::write(&password, "not the right one").expect("written");
@@ -214,7 +202,7 @@ fn a_password_that_is_put_right_is_taken_by_a_reload() {
     std::fs::rename(&right, &password).expect("put right");
     assert_ne!(reload(), same, "another password is another sink");
     let sent = send(address, FEW);
-    daemon.stats_when("delivery", |ledger| count(&ledger["listeners"][0]["sinks"][0], "delivered") == sent);
+    daemon.stats_when("delivery", |ledger| delivered(ledger) == sent);
     let ended = daemon.terminate();
     assert_closed(&ended.ledger, sent);
     assert!(ended.stderr.contains("every user of this host may use"), "who may read it is warned of");
@@ -223,9 +211,7 @@ fn a_password_that_is_put_right_is_taken_by_a_reload() {
 
 #[test]
 fn a_topic_that_udpd_may_not_write_to_takes_what_waited_on_the_disk_when_it_may_once_and_in_order() {
-    let _alone = alone();
-    let Some(broker) = Broker::of_the_rig() else { return };
-    broker.start();
+    let Some((broker, _alone)) = running_broker() else { return };
     let (topic, spill) = ("guarded", tempfile::tempdir().expect("a directory"));
     broker.make_topic(topic, 4);
     let rule = ["--deny-principal", "User:udpd", "--operation", "Write", "--topic", topic, "--force"];

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::broker::Broker;
 use crate::pipeline::{Running, settings};
 use crate::util::*;
-use crate::{alone, datagrams, log_lines, topic};
+use crate::{datagrams, log_lines, running_broker, topic};
 
 /// The limit that is set on a topic, and the length of datagrams that are too long for it. Many small ones exceed it.
 const LIMIT: usize = 20_000;
@@ -43,9 +43,7 @@ fn load(running: &Running, sender: u8, (datagrams, a_second): (u64, u64), payloa
 
 #[test]
 fn through_restarts_an_absent_topic_and_a_lowered_limit_each_is_in_the_topic_once_and_in_order_or_refused_alone() {
-    let _alone = alone();
-    let Some(broker) = Broker::of_the_rig() else { return };
-    broker.start();
+    let Some((broker, _alone)) = running_broker() else { return };
     let is_long = std::env::var_os("LONG").is_some();
     let (total, restarts, absent) = match is_long {
         true => (datagrams() / 10, 5, Duration::from_secs(60)),
@@ -82,7 +80,7 @@ fn through_restarts_an_absent_topic_and_a_lowered_limit_each_is_in_the_topic_onc
     let before = running.look(|sink| count(sink, "delivered"));
     let bulk = load(&running, 5, (share, 0), 107);
     let refused = load(&running, 6, (20, 0), TOO_LONG).join().expect("sent");
-    running.wait("what is refused alone", |sink| count(&sink["dropped"], "too_large") == refused);
+    running.wait("what is refused alone", |sink| dropped(sink, "too_large") == refused);
     let small: Vec<u64> = loads.into_iter().chain([bulk]).map(|load| load.join().expect("sent")).collect();
     let sent = small.iter().sum::<u64>() + taken_too_long + refused;
     running.wait("the last acknowledgement", |sink| {
@@ -90,9 +88,9 @@ fn through_restarts_an_absent_topic_and_a_lowered_limit_each_is_in_the_topic_onc
     });
     let ledger = running.stop();
     assert_closed(&ledger, sent);
-    let sink = &ledger["listeners"][0]["sinks"][0];
+    let sink = sink(&ledger);
     assert_eq!(count(sink, "delivered"), sent - refused, "{sink:#}");
-    assert_eq!((count(&sink["dropped"], "too_large"), count(&sink["dropped"], "sink_error")), (refused, 0), "{sink:#}");
+    assert_eq!((dropped(sink, "too_large"), dropped(sink, "sink_error")), (refused, 0), "{sink:#}");
     assert!(before < sent - refused, "the limit was lowered while something came");
     let read = topic::read(broker.address(), topic);
     read.assert_exactly_once_in_order(sent - refused);
@@ -104,9 +102,7 @@ fn through_restarts_an_absent_topic_and_a_lowered_limit_each_is_in_the_topic_onc
 
 #[test]
 fn a_topic_that_is_deleted_in_mid_run_and_made_again_gets_everything_that_comes_after_once_and_in_order() {
-    let _alone = alone();
-    let Some(broker) = Broker::of_the_rig() else { return };
-    broker.start();
+    let Some((broker, _alone)) = running_broker() else { return };
     let (topic, spill) = ("deleted", tempfile::tempdir().expect("a directory"));
     broker.make_topic(topic, 4);
     let running = Running::start(&keys(&broker, topic, &spill));
@@ -132,9 +128,7 @@ fn a_topic_that_is_deleted_in_mid_run_and_made_again_gets_everything_that_comes_
 
 #[test]
 fn what_a_topic_never_takes_for_what_it_is_is_counted_as_against_its_policy() {
-    let _alone = alone();
-    let Some(broker) = Broker::of_the_rig() else { return };
-    broker.start();
+    let Some((broker, _alone)) = running_broker() else { return };
     let (topic, spill) = ("strict", tempfile::tempdir().expect("a directory"));
     broker.make_topic(topic, 2);
     let running = Running::start(&(keys(&broker, topic, &spill) + "\nkey = \"none\""));
@@ -143,7 +137,7 @@ fn what_a_topic_never_takes_for_what_it_is_is_counted_as_against_its_policy() {
     // A compacted topic takes nothing without a key.
     broker.set(topic, "cleanup.policy", "compact");
     let refused = load(&running, 1, (200, 0), 107).join().expect("sent");
-    running.wait("the refusals", |sink| count(&sink["dropped"], "against_policy") == refused);
+    running.wait("the refusals", |sink| dropped(sink, "against_policy") == refused);
     broker.set(topic, "cleanup.policy", "delete");
     let last = load(&running, 1, (500, 0), 107).join().expect("sent");
     running.wait("delivery", |sink| count(sink, "delivered") == first + last);
@@ -153,9 +147,7 @@ fn what_a_topic_never_takes_for_what_it_is_is_counted_as_against_its_policy() {
 
 #[test]
 fn without_a_spill_too_a_batch_that_is_too_large_is_sent_again_in_parts_and_only_what_is_too_large_alone_is_refused() {
-    let _alone = alone();
-    let Some(broker) = Broker::of_the_rig() else { return };
-    broker.start();
+    let Some((broker, _alone)) = running_broker() else { return };
     let topic = "small-batches";
     broker.make_topic(topic, 4);
     broker.set(topic, "max.message.bytes", &LIMIT.to_string());
@@ -168,8 +160,8 @@ fn without_a_spill_too_a_batch_that_is_too_large_is_sent_again_in_parts_and_only
     assert_eq!(log_lines::count("because it is too large; udpd sends it again in smaller ones"), 1);
     let ledger = running.stop();
     assert_closed(&ledger, sent);
-    let sink = &ledger["listeners"][0]["sinks"][0];
-    assert_eq!((count(sink, "delivered"), count(&sink["dropped"], "too_large")), (sent - refused, refused), "{sink:#}");
+    let sink = sink(&ledger);
+    assert_eq!((count(sink, "delivered"), dropped(sink, "too_large")), (sent - refused, refused), "{sink:#}");
     let read = topic::read(broker.address(), topic);
     read.assert_exactly_once(sent - refused);
     for (sender, sent) in (1..=3).zip(small) {

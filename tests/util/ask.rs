@@ -88,6 +88,11 @@ pub(crate) trait Ask {
         udpd(&[name, "--socket", self.control_socket().to_str().expect("temporary paths are UTF-8")])
     }
 
+    /// Runs `udpd NAME -c FILE` with its file and these arguments.
+    fn by_file(&self, name: &str, arguments: &[&str]) -> Outcome {
+        udpd(&[&[name, "-c", self.configuration().to_str().expect("temporary paths are UTF-8")], arguments].concat())
+    }
+
     /// Writes another configuration in the place of the file.
     fn write(&self, text: &str) {
         std::fs::write(self.configuration(), complete(text, self.directory())).expect("cannot write the configuration");

@@ -1,38 +1,32 @@
-//! The built binary as a child of the test: started, known to be ready, asked, ended, and never left behind.
+//! The built binary as a child of the test: started, known to be ready, asked and ended.
 //!
-//! Readiness is the daemon's own word (`READY=1` on the notify socket), so no test sleeps or polls a port. Whatever
-//! happens, only this child is signalled, by its own id.
+//! Readiness is the daemon's own word (`READY=1` on the notify socket), so no test sleeps or polls a port.
 
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use super::ask::Ask;
-use super::ended::{Ended, last_ledger};
+use super::ended::Ended;
 use super::load::{Amount, Load};
+use super::process::{Process, UDPD};
 use super::setup::{complete, in_directory};
 use super::wait::PATIENCE;
 
 /// A debug build receives at a tenth of the speed and is asked for a tenth of it.
 pub(crate) const SCALE: u64 = if cfg!(debug_assertions) { 10 } else { 1 };
 
-const UDPD: &str = env!("CARGO_BIN_EXE_udpd");
-
 /// A running daemon.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    child: Child,
+    process: Process,
     directory: tempfile::TempDir,
-    stderr: Option<JoinHandle<String>>,
     /// Where tests send to.
     address: Option<SocketAddr>,
 }
@@ -48,106 +42,73 @@ impl Daemon {
     /// of `[daemon]` that a test needs are added unless the text has them.
     #[track_caller]
     pub(crate) fn with_config(text: &str) -> Self {
-        Self::with_config_by(&[], text)
+        Self::with_config_of(UDPD, text)
     }
 
     /// The same with another udpd than the one just built.
     #[track_caller]
     pub(crate) fn with_config_of(program: &str, text: &str) -> Self {
-        let (directory, arguments) = written(text);
-        Self::start(Command::new(program), directory, &arguments, None).0
-    }
-
-    /// The same by a program that is given the daemon's command line behind these arguments.
-    #[track_caller]
-    pub(crate) fn with_config_by(command: &[&str], text: &str) -> Self {
-        let (directory, arguments) = written(text);
-        let mut whole = command.iter().chain(&[UDPD]);
-        let mut command = Command::new(whole.next().expect("udpd at least"));
-        command.args(whole);
-        Self::start(command, directory, &arguments, None).0
+        Self::start(&[program, "run", "-c", "@DIR@/udpd.toml"], text, |command| command).0
     }
 
     /// The same with its standard output in the hands of the test, which decides when, and whether, it is read.
     #[track_caller]
     pub(crate) fn with_config_and_stdout(text: &str, stdout: Stdio) -> Self {
-        let (directory, arguments) = written(text);
-        Self::start(Command::new(UDPD), directory, &arguments, Some(stdout)).0
-    }
-
-    /// The same below a service manager that wants a sign of life within `limit`; its end of the notify socket.
-    #[track_caller]
-    pub(crate) fn with_config_and_watchdog(text: &str, limit: Duration) -> (Self, UnixDatagram) {
-        let (directory, arguments) = written(text);
-        let mut command = Command::new(UDPD);
-        command.env("WATCHDOG_USEC", limit.as_micros().to_string());
-        Self::start(command, directory, &arguments, None)
+        Self::start(&[UDPD, "run", "-c", "@DIR@/udpd.toml"], text, |command| command.stdout(stdout)).0
     }
 
     /// Starts `udpd run --listen ADDRESS` at a free address with these arguments behind, and waits until it is ready.
     #[track_caller]
     pub(crate) fn listening(arguments: &[&str]) -> Self {
-        Self::listening_with_stdout(arguments, None)
+        Self::listening_by(arguments, |command| command)
     }
 
     /// The same with its standard output in the hands of the test.
     #[track_caller]
-    pub(crate) fn listening_with_stdout(arguments: &[&str], stdout: Option<Stdio>) -> Self {
+    pub(crate) fn listening_with_stdout(arguments: &[&str], stdout: impl Into<Stdio>) -> Self {
+        Self::listening_by(arguments, |command| command.stdout(stdout))
+    }
+
+    #[track_caller]
+    fn listening_by(arguments: &[&str], change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         let address = free_address();
-        let all = ["run", "--listen", &address.to_string(), "--stats-on-exit", "@DIR@/ledger.json"];
-        Self::of_command_with_stdout(&[&all, arguments].concat(), stdout).at(address)
+        let all = [UDPD, "run", "--listen", &address.to_string(), "--stats-on-exit", "@DIR@/ledger.json"];
+        Self::start(&[&all, arguments].concat(), "", change).0.at(address)
     }
 
-    /// Starts another command of udpd that says when it is ready, and waits until it does.
+    /// Starts another command of udpd that says when it is ready, and waits until it does. `text` is in the file
+    /// `@DIR@/udpd.toml`.
     #[track_caller]
-    pub(crate) fn of_command(arguments: &[&str]) -> Self {
-        Self::of_command_with_stdout(arguments, None)
+    pub(crate) fn of_command(arguments: &[&str], text: &str) -> Self {
+        Self::start(&[&[UDPD], arguments].concat(), text, |command| command).0
     }
 
-    fn of_command_with_stdout(arguments: &[&str], stdout: Option<Stdio>) -> Self {
-        let directory = tempfile::tempdir().expect("cannot make a directory for the daemon");
-        let all: Vec<String> = arguments.iter().map(|argument| in_directory(argument, directory.path())).collect();
-        Self::start(Command::new(UDPD), directory, &all, stdout).0
-    }
-
-    /// The same with a configuration of its own.
+    /// Starts this command with what the test changes of it, and waits until the daemon is ready; the socket on which
+    /// that says how far it is.
     #[track_caller]
-    pub(crate) fn of_command_with(arguments: &[&str], text: &str) -> Self {
-        let (directory, run) = written(text);
-        let mut all: Vec<String> = arguments.iter().map(|argument| in_directory(argument, directory.path())).collect();
-        all.extend_from_slice(&run[1..]);
-        Self::start(Command::new(UDPD), directory, &all, None).0
-    }
-
-    /// Starts `command` with the arguments of udpd behind its own; the socket on which the daemon says how far it is.
-    fn start(
-        mut command: Command,
-        directory: tempfile::TempDir,
-        arguments: &[String],
-        stdout: Option<Stdio>,
+    pub(crate) fn start(
+        whole: &[&str],
+        text: &str,
+        change: impl FnOnce(&mut Command) -> &mut Command,
     ) -> (Self, UnixDatagram) {
-        let to_file = || File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
-        let notify_path = directory.path().join("notify.sock");
-        let notify = UnixDatagram::bind(&notify_path).expect("cannot bind the notify socket");
-        let mut child = command
-            .args(arguments)
-            .current_dir(directory.path())
-            .env("NOTIFY_SOCKET", &notify_path)
-            .env("XDG_RUNTIME_DIR", directory.path())
-            .stdin(Stdio::null())
-            .stdout(stdout.unwrap_or_else(|| to_file().into()))
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("cannot start udpd");
-        let pipe = child.stderr.take().expect("stderr is piped");
-        // Read all along: a full pipe would make the daemon lose log lines.
-        let stderr = std::thread::spawn(move || std::io::read_to_string(pipe).expect("udpd's stderr is UTF-8"));
-        let mut daemon = Self { child, directory, stderr: Some(stderr), address: None };
+        let directory = tempfile::tempdir().expect("cannot make a directory for the daemon");
+        let path = directory.path();
+        std::fs::write(path.join("udpd.toml"), complete(text, path)).expect("cannot write the configuration");
+        let notify = UnixDatagram::bind(path.join("notify.sock")).expect("cannot bind the notify socket");
+        let mut command = Command::new(whole[0]);
+        command.args(whole[1..].iter().map(|argument| in_directory(argument, path)));
+        command.current_dir(path).env("NOTIFY_SOCKET", path.join("notify.sock")).env("XDG_RUNTIME_DIR", path);
+        command.stdout(File::create(path.join("stdout")).expect("cannot create a file for stdout"));
+        change(&mut command);
+        let mut daemon = Self { process: Process::start(&mut command), directory, address: None };
+        // Gone before the wait, so that the other end of a pipe that the command has is the daemon's alone.
+        drop(command);
         daemon.wait_until_ready(&notify);
         (daemon, notify)
     }
 
     /// Blocks on the notify socket; the time limit of each read is there only to notice a child that has died.
+    #[track_caller]
     fn wait_until_ready(&mut self, notify: &UnixDatagram) {
         notify.set_read_timeout(Some(Duration::from_millis(100))).expect("a time limit above zero");
         let started = Instant::now();
@@ -158,12 +119,13 @@ impl Daemon {
             {
                 return;
             }
-            if let Some(status) = self.child.try_wait().expect("cannot ask for the state of udpd") {
-                panic!("udpd ended ({status}) before it was ready; stderr:\n{}", self.collected_stderr());
+            let is_late = started.elapsed() > PATIENCE;
+            if is_late {
+                self.process.signal(Signal::SIGKILL);
             }
-            if started.elapsed() > PATIENCE {
-                self.child.kill().expect("cannot kill udpd");
-                panic!("udpd was not ready after {PATIENCE:?}; stderr:\n{}", self.collected_stderr());
+            if is_late || self.process.status().is_some() {
+                // Panics with all that it has logged.
+                self.process.await_line("READY=1");
             }
         }
     }
@@ -191,7 +153,7 @@ impl Daemon {
 
     /// The process id, for /proc.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// What it has open, by the names that those have now.
@@ -208,10 +170,9 @@ impl Daemon {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
-    /// Sends a signal to this child only.
     #[track_caller]
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.pid().cast_signed()), signal).expect("cannot signal udpd: it has already ended");
+        self.process.signal(signal);
     }
 
     /// SIGTERM, and how it ended.
@@ -240,57 +201,11 @@ impl Daemon {
         self.wait_for_end()
     }
 
-    /// Waits until it ends by itself, and how it ended.
+    /// Waits until it ends by itself, and how it ended. Its directory goes on to the caller.
     #[track_caller]
-    pub(crate) fn wait_for_end(mut self) -> Ended {
-        let started = Instant::now();
-        let status = self.wait();
-        let elapsed = started.elapsed();
-        let stderr = self.collected_stderr();
-        // What Drop would clean up is done: the child has ended. The directory goes on to the caller.
-        let placeholder = tempfile::tempdir().expect("cannot make a directory");
-        let owner = std::mem::replace(&mut self.directory, placeholder);
-        let directory = owner.path().to_owned();
-        let stdout = std::fs::read(directory.join("stdout")).unwrap_or_default();
-        let ledger = last_ledger(&directory.join("ledger.json"));
-        Ended { status, stderr, stdout, elapsed, ledger, directory, owner: Some(owner) }
-    }
-
-    /// Waits for the exit; a daemon that does not end is killed, and its status then says so.
-    fn wait(&mut self) -> ExitStatus {
-        let (ended, watch) = channel::<()>();
-        let pid = Pid::from_raw(self.pid().cast_signed());
-        let watchdog = std::thread::spawn(move || {
-            if watch.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                let _ = kill(pid, Signal::SIGKILL);
-            }
-        });
-        let status = self.child.wait().expect("cannot wait for udpd");
-        drop(ended);
-        watchdog.join().expect("the watchdog does not panic");
-        status
-    }
-
-    /// Everything on stderr; waits for its end, so only for a child that has ended.
-    fn collected_stderr(&mut self) -> String {
-        self.stderr.take().map_or_else(String::new, |reader| reader.join().expect("the stderr reader panicked"))
-    }
-}
-
-/// A directory with the configuration in it, and the arguments that name it.
-fn written(text: &str) -> (tempfile::TempDir, Vec<String>) {
-    let directory = tempfile::tempdir().expect("cannot make a directory for the daemon");
-    let file = directory.path().join("udpd.toml");
-    std::fs::write(&file, complete(text, directory.path())).expect("cannot write the configuration");
-    let file = file.to_str().expect("temporary paths are UTF-8").to_owned();
-    (directory, vec!["run".into(), "-c".into(), file])
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // Both do nothing to a child that has been waited for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub(crate) fn wait_for_end(self) -> Ended {
+        let ended = self.process.wait(self.directory.path(), "ledger.json");
+        Ended { owner: Some(self.directory), ..ended }
     }
 }
 

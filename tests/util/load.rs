@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{IoSlice, Write};
+use std::io::{IoSlice, Write as _};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -29,11 +29,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const WAITING_BYTES_MAX: u64 = 1 << 20;
 /// A receiver that took nothing for as long is not slow but stopped, and that is then what is tested.
 const STOPPED_AFTER: Duration = Duration::from_secs(10);
-/// Length of "f03 s0000001234 ".
-const TEXT_HEADER_BYTES: usize = 16;
-/// A u32 and a u64.
-const BINARY_HEADER_BYTES: usize = 12;
-
 /// When to stop.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Amount {
@@ -41,15 +36,6 @@ pub(crate) enum Amount {
     Count(u64),
     /// After this long; with a rate that means exactly rate x seconds datagrams.
     Seconds(f64),
-}
-
-/// How a payload carries its flow and number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Payload {
-    /// "f03 s0000001234 " and then 'x': survives the `lines` format unescaped.
-    Text,
-    /// Flow as u32 and number as u64, both big-endian, and then 0x0A: what a line format has to escape.
-    Binary,
 }
 
 /// What to send.
@@ -65,11 +51,9 @@ pub(crate) struct Load {
     pub(crate) overruns: bool,
     /// When to stop.
     pub(crate) amount: Amount,
-    /// Length of each datagram; at least 17 for text, 12 for binary.
+    /// Length of each datagram: room for its header and one more byte at least.
     pub(crate) payload_bytes: usize,
-    /// How the payload is written.
-    pub(crate) payload: Payload,
-    /// Sockets, hence source ports; 1 to 100 with text.
+    /// Sockets, hence source ports.
     pub(crate) flows: usize,
     /// Datagrams in one `sendmmsg`, rounded up to whole trains; the flows take turns burst by burst.
     pub(crate) burst: usize,
@@ -101,7 +85,6 @@ impl Load {
             overruns: false,
             amount,
             payload_bytes: 32,
-            payload: Payload::Text,
             flows: 16,
             burst: 32,
             segment: None,
@@ -176,12 +159,8 @@ impl Load {
             !self.to.is_empty() && self.flows > 0 && self.burst > 0,
             "a load needs a destination, a flow and a burst"
         );
-        let (least, flows_max) = match self.payload {
-            Payload::Text => (TEXT_HEADER_BYTES + 1, 100),
-            Payload::Binary => (BINARY_HEADER_BYTES, u32::MAX as usize),
-        };
-        assert!(self.payload_bytes >= least, "payload_bytes is {}, needs {least}", self.payload_bytes);
-        assert!(self.flows <= flows_max, "flows is {}, {flows_max} at most", self.flows);
+        let header = format!("f{:02} s{:010} ", self.flows, 0).len();
+        assert!(self.payload_bytes > header, "payload_bytes is {}, and a header takes {header}", self.payload_bytes);
         let train = self.train();
         assert!((1..=128).contains(&train), "a train has 1 to 128 datagrams, not {train}");
         let train_bytes = train * self.payload_bytes;
@@ -319,7 +298,6 @@ impl Receiver {
 
 /// One thread's buffers, filled anew for each burst.
 struct Sender {
-    payload: Payload,
     payload_bytes: usize,
     train: usize,
     arena: Vec<u8>,
@@ -331,14 +309,12 @@ impl Sender {
     fn new(load: &Load) -> Self {
         let train = load.train();
         let messages = load.burst.div_ceil(train);
-        let filling = if load.payload == Payload::Text { b'x' } else { b'\n' };
         let segment_bytes = load.segment.map(|_| u16::try_from(load.payload_bytes).expect("checked: fits a send"));
         let control = segment_bytes.map(|_| nix::cmsg_space!(u16));
         Self {
-            payload: load.payload,
             payload_bytes: load.payload_bytes,
             train,
-            arena: vec![filling; messages * train * load.payload_bytes],
+            arena: vec![b'x'; messages * train * load.payload_bytes],
             headers: MultiHeaders::preallocate(messages, control),
             segment_bytes,
         }
@@ -348,7 +324,7 @@ impl Sender {
     fn send(&mut self, socket: &UdpSocket, flow: usize, first: u64, wanted: usize) {
         let used = wanted * self.payload_bytes;
         for (datagram, number) in self.arena[..used].chunks_exact_mut(self.payload_bytes).zip(first..) {
-            write_header(datagram, self.payload, flow, number);
+            write_header(datagram, flow, number);
         }
         let control: Vec<ControlMessage<'_>> = self.segment_bytes.iter().map(ControlMessage::UdpGsoSegments).collect();
         let train_bytes = self.train * self.payload_bytes;
@@ -378,16 +354,9 @@ fn connected(to: SocketAddr, from: Option<IpAddr>) -> UdpSocket {
     socket
 }
 
-/// Writes flow and number at the head of a datagram; the rest keeps its filling.
-fn write_header(mut datagram: &mut [u8], payload: Payload, flow: usize, number: u64) {
-    match payload {
-        Payload::Text => write!(datagram, "f{flow:02} s{number:010} "),
-        Payload::Binary => {
-            let flow = u32::try_from(flow).expect("checked: fits");
-            datagram.write_all(&flow.to_be_bytes()).and_then(|()| datagram.write_all(&number.to_be_bytes()))
-        }
-    }
-    .expect("checked: the header fits the payload");
+/// Writes flow and number at the head of a datagram; the rest keeps its filling, which no format has to escape.
+fn write_header(mut datagram: &mut [u8], flow: usize, number: u64) {
+    write!(datagram, "f{flow:02} s{number:010} ").expect("checked: the header fits the payload");
 }
 
 /// The flow and number of a text payload, for the receiving end of a test; `None` when it is not one.

@@ -6,18 +6,17 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::JoinHandle;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt as _, FdMapping};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::ask::Ask;
-use super::ended::{Ended, last_ledger};
+use super::ended::Ended;
 use super::ledger::received;
+use super::process::{Process, UDPD};
 use super::wait::PATIENCE;
 
 /// What udpd keeps beside its sockets.
@@ -31,7 +30,7 @@ pub(crate) struct Manager {
     store: Vec<(String, OwnedFd)>,
     /// How many descriptors it keeps.
     limit: usize,
-    running: Option<(Child, JoinHandle<String>)>,
+    running: Option<Process>,
 }
 
 impl Ask for Manager {
@@ -48,9 +47,12 @@ impl Manager {
         Self { directory, notify, store: Vec::new(), limit: 64, running: None }
     }
 
-    /// The names of the sockets that it keeps.
+    /// The names of the sockets that it keeps, sorted.
     pub(crate) fn names(&self) -> Vec<&str> {
-        self.all_names().into_iter().filter(|name| *name != RECORD).collect()
+        let mut names = self.all_names();
+        names.retain(|name| *name != RECORD);
+        names.sort_unstable();
+        names
     }
 
     /// The same with what udpd keeps beside them.
@@ -62,6 +64,13 @@ impl Manager {
     pub(crate) fn copy_of(&self, name: &str) -> OwnedFd {
         let (_, kept) = self.store.iter().find(|(own, _)| own == name).expect("it is kept");
         kept.try_clone().expect("a copy")
+    }
+
+    /// What the kernel has dropped at the sockets that it keeps, asked without udpd.
+    pub(crate) fn dropped(&self) -> u64 {
+        let socket = |name: &str| mmsg::Socket::try_from(self.copy_of(name)).expect("a socket");
+        let dropped = |name| u64::from(socket(name).memory_info().expect("the kernel tells").drops);
+        self.names().into_iter().map(dropped).sum()
     }
 
     /// Replaces what it keeps under a name.
@@ -84,8 +93,7 @@ impl Manager {
         self.launch(text.into());
         let started = Instant::now();
         while !self.hear().is_some_and(|message| message.lines().any(|line| line == "READY=1")) {
-            let (child, _) = self.running.as_mut().expect("just started");
-            if let Some(status) = child.try_wait().expect("a child") {
+            if let Some(status) = self.running.as_mut().expect("just started").status() {
                 panic!("udpd ended ({status}) before it was ready:\n{}", self.finished().stderr);
             }
             assert!(started.elapsed() < PATIENCE, "udpd is not ready after {PATIENCE:?}");
@@ -109,8 +117,7 @@ impl Manager {
     pub(crate) fn reload_by_signal(&mut self, text: impl Into<String>) -> Vec<String> {
         self.hear_what_waits();
         self.write(&text.into());
-        let own = Pid::from_raw(self.pid().cast_signed());
-        kill(own, Signal::SIGHUP).expect("it runs");
+        self.process().signal(Signal::SIGHUP);
         let (mut told, begun) = (Vec::new(), Instant::now());
         while !told.iter().any(|message: &String| message.contains("READY=1\n")) {
             assert!(begun.elapsed() < PATIENCE, "{told:?}");
@@ -126,10 +133,10 @@ impl Manager {
         let _ = std::fs::remove_file(self.directory().join("ledger.json"));
         // The number of the process is known to the process alone before it begins.
         let mut command = Command::new("sh");
-        command.args(["-c", "LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_udpd")]);
+        command.args(["-c", "LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"", "sh", UDPD]);
         command.args(["run", "-c"]).arg(file).env("XDG_RUNTIME_DIR", self.directory());
         command.env("NOTIFY_SOCKET", self.directory().join("notify.sock")).env("FDSTORE", self.limit.to_string());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdout(Stdio::null());
         if !self.store.is_empty() {
             let names: Vec<&str> = self.all_names();
             command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
@@ -137,20 +144,23 @@ impl Manager {
         let copies = self.store.iter().map(|(_, descriptor)| descriptor.try_clone().expect("a copy"));
         let mappings = copies.zip(3..).map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd }).collect();
         command.fd_mappings(mappings).expect("no number twice");
-        let mut child = command.spawn().expect("cannot start udpd");
-        let pipe = child.stderr.take().expect("stderr is piped");
-        let stderr = std::thread::spawn(move || std::io::read_to_string(pipe).expect("udpd's stderr is UTF-8"));
-        self.running = Some((child, stderr));
+        self.running = Some(Process::start(&mut command));
     }
 
-    /// The process that runs now.
-    pub(crate) fn pid(&self) -> u32 {
-        self.running.as_ref().expect("a daemon runs").0.id()
+    /// Waits until the daemon logs these words.
+    #[track_caller]
+    pub(crate) fn await_line(&mut self, words: &str) {
+        self.running.as_mut().expect("a daemon runs").await_line(words);
+    }
+
+    /// The daemon that runs now.
+    pub(crate) fn process(&self) -> &Process {
+        self.running.as_ref().expect("a daemon runs")
     }
 
     /// Ends the daemon by a signal, and keeps what it has been given.
     pub(crate) fn end_by(&mut self, signal: Signal) -> Ended {
-        kill(Pid::from_raw(self.pid().cast_signed()), signal).expect("it runs");
+        self.process().signal(signal);
         self.finished()
     }
 
@@ -168,19 +178,9 @@ impl Manager {
     }
 
     fn finished(&mut self) -> Ended {
-        let (mut child, stderr) = self.running.take().expect("a daemon runs");
-        let begun = Instant::now();
-        let status = child.wait().expect("a child");
+        let ended = self.running.take().expect("a daemon runs").wait(self.directory(), "ledger.json");
         self.hear_what_waits();
-        Ended {
-            status,
-            stderr: stderr.join().expect("the reader of stderr does not panic"),
-            stdout: Vec::new(),
-            elapsed: begun.elapsed(),
-            ledger: last_ledger(&self.directory().join("ledger.json")),
-            directory: self.directory().to_owned(),
-            owner: None,
-        }
+        ended
     }
 
     /// Hears all that was said so far, as of a daemon that has ended.
@@ -225,14 +225,5 @@ impl Manager {
             }
         }
         Some(message)
-    }
-}
-
-impl Drop for Manager {
-    fn drop(&mut self) {
-        if let Some((child, _)) = &mut self.running {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }

@@ -5,6 +5,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use super::process::UDPD;
+
 /// How a command ended, and what it printed.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -16,7 +18,7 @@ pub(crate) struct Outcome {
 
 /// Runs udpd to its end with these arguments, without a daemon around it.
 pub(crate) fn udpd(arguments: &[&str]) -> Outcome {
-    Outcome::of(Command::new(env!("CARGO_BIN_EXE_udpd")).args(arguments))
+    Outcome::of(Command::new(UDPD).args(arguments))
 }
 
 /// Says what this machine cannot check, past the test harness, which would keep it for itself.

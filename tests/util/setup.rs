@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::daemon::{Daemon, free_address};
 use super::outcome::Outcome;
+use super::process::UDPD;
 
 /// A configuration in the making.
 #[derive(Debug, Clone)]
@@ -159,7 +160,8 @@ impl Setup {
     /// The same by a program that is given the daemon's command line behind these arguments.
     #[track_caller]
     pub(crate) fn start_by(&self, command: &[&str]) -> Daemon {
-        Daemon::with_config_by(command, &self.text()).at(self.address)
+        let whole = [command, &[UDPD, "run", "-c", "@DIR@/udpd.toml"]].concat();
+        Daemon::start(&whole, &self.text(), |command| command).0.at(self.address)
     }
 
     /// The same without the rights to load a BPF program. A user that does not have them anyway starts it as ever.
@@ -181,14 +183,15 @@ impl Setup {
     /// The same below a service manager that wants a sign of life within `limit`; its end of the notify socket.
     #[track_caller]
     pub(crate) fn start_watched(&self, limit: Duration) -> (Daemon, std::os::unix::net::UnixDatagram) {
-        let (daemon, notify) = Daemon::with_config_and_watchdog(&self.text(), limit);
+        let (whole, limit) = ([UDPD, "run", "-c", "@DIR@/udpd.toml"], limit.as_micros().to_string());
+        let (daemon, notify) = Daemon::start(&whole, &self.text(), |command| command.env("WATCHDOG_USEC", limit));
         (daemon.at(self.address), notify)
     }
 
     /// Runs `udpd check` or `udpd run` with it, and with these arguments, to its end.
     #[track_caller]
     pub(crate) fn udpd(&self, command: &str, arguments: &[&str]) -> Outcome {
-        self.udpd_by(&[env!("CARGO_BIN_EXE_udpd")], command, arguments)
+        self.udpd_by(&[UDPD], command, arguments)
     }
 
     /// The same by another program, whose last argument is the path of udpd.

@@ -1,7 +1,7 @@
-//! Reading Rust source the way the style test needs it: code only, and where each function begins and ends.
+//! Reading Rust source the way the style test needs it: code only, and the names of its functions.
 //!
 //! Not a parser. Comments, strings and character literals are blanked out, line by line in place, and what is left is
-//! looked at word by word and brace by brace. rustfmt has already made the rest regular.
+//! looked at word by word. rustfmt has already made the rest regular.
 
 use std::path::{Path, PathBuf};
 
@@ -14,17 +14,6 @@ pub(crate) struct Source {
     pub(crate) text: String,
     /// The same with everything that is not code turned into spaces; lines stay where they are.
     pub(crate) code: String,
-}
-
-/// A function and its length.
-#[derive(Debug)]
-pub(crate) struct Function {
-    /// Its name.
-    pub(crate) name: String,
-    /// The line of its `fn`, from 1.
-    pub(crate) line: usize,
-    /// From the line of `fn` to that of its closing brace.
-    pub(crate) lines: usize,
 }
 
 /// Every `.rs` file of the repository, sorted by path.
@@ -179,44 +168,10 @@ pub(crate) fn line_of(code: &str, place: usize) -> usize {
     1 + code.as_bytes()[..place].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Every function that has a body and a name, nested ones too.
-pub(crate) fn functions(code: &str) -> Vec<Function> {
-    let mut found = Vec::new();
-    let mut all = words(code).peekable();
-    while let Some((place, word)) = all.next() {
-        if word != "fn" {
-            continue;
-        }
-        // `fn(u8)` is a type: the next word does not follow directly.
-        let Some((name_place, name)) = all.peek().copied() else { break };
-        if !code[place + 2..name_place].trim().is_empty() {
-            continue;
-        }
-        if let Some(end) = body_end(code, name_place) {
-            let line = line_of(code, place);
-            found.push(Function { name: name.to_owned(), line, lines: line_of(code, end) - line + 1 });
-        }
-    }
-    found
-}
-
-/// Where the body that follows closes; `None` for a declaration, which ends with a semicolon outside all brackets.
-fn body_end(code: &str, from: usize) -> Option<usize> {
-    let (mut braces, mut brackets) = (0, 0);
-    for (at, byte) in code.bytes().enumerate().skip(from) {
-        match byte {
-            b'(' | b'[' => brackets += 1,
-            b')' | b']' => brackets -= 1,
-            b';' if braces == 0 && brackets == 0 => return None,
-            b'{' => braces += 1,
-            b'}' => {
-                braces -= 1;
-                if braces == 0 {
-                    return Some(at);
-                }
-            }
-            _ => {}
-        }
-    }
-    None
+/// The names of all functions.
+pub(crate) fn functions(code: &str) -> Vec<&str> {
+    let all: Vec<(usize, &str)> = words(code).collect();
+    // `fn(u8)` is a type: the next word does not follow directly.
+    let is_named = |pair: &&[(usize, &str)]| pair[0].1 == "fn" && code[pair[0].0 + 2..pair[1].0].trim().is_empty();
+    all.windows(2).filter(is_named).map(|pair| pair[1].1).collect()
 }
