@@ -8,7 +8,7 @@ with a buffer of 32 MiB, and the sender sits on core 1. Contenders take turns, a
 what it differs from itself is the noise of the machine. udpd runs as it comes, with the sink `inline`, and with
 datagrams that gather for a millisecond into batches of 256.
 
-Nobody reads at the destinations, so that no reader takes a core. What came is what waits there and what the kernel
+No program reads at the destinations, so that no reader takes a core. What came is what waits there and what the kernel
 dropped there for want of room, which it counts for each socket: so every datagram is accounted for. The ledger of udpd
 is held against these counts and does not take part in them.
 
@@ -83,7 +83,7 @@ def socket_of(process):
 
 
 class Destination:
-    """A socket that nobody reads, with next to no buffer."""
+    """A socket without a reader, with next to no buffer."""
 
     def __init__(self):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -121,7 +121,7 @@ def settled(destinations, sent):
 
 
 class Relay:
-    """Whoever relays: started, pinned and ended."""
+    """A relay under test: started, pinned and ended."""
 
     def __init__(self, command, log, ready):
         with open(log, "w") as file:
@@ -239,7 +239,7 @@ class Bench:
         for kind in kinds:
             figures = []
             for what in (0, 1):
-                # For each datagram that went to both: nobody is to gain by what it loses.
+                # For each datagram that went to both: a relay must not gain by what it loses.
                 each = [[2 * row[what] / max(1, sum(row[3])) for row in rows[name]] for name in (kind, SAMPLICATOR)]
                 ratio = statistics.median(one / base for one, base in zip(*each))
                 figures.append(f"{statistics.median(each[0]):.0f} | {ratio:.3f}")

@@ -35,7 +35,7 @@ fn c_send(program: &Path, port: u16, seconds: f64, bytes: usize) -> f64 {
     String::from_utf8_lossy(&output.stdout).trim().parse().expect("the C loop prints one number")
 }
 
-/// Speed of the sender, to a socket that nobody reads: both pay the same for what is dropped there.
+/// Speed of the sender, to a socket without a reader: both pay the same for what is dropped there.
 fn speed(options: &Options, program: &Path, summary: &mut String) -> std::fmt::Result {
     let unread = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     let port = unread.local_addr().expect("bound").port();
@@ -91,7 +91,7 @@ fn pacing(options: &Options, summary: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// From the kernel's arrival time to whoever handles the datagram.
+/// From the kernel's arrival time to the handler of the datagram.
 fn latency(options: &Options, program: &Path, summary: &mut String) -> std::fmt::Result {
     let count = (options.seconds * CALM as f64) as u64;
     let mut runs: [(&str, Vec<[f64; 2]>); 4] =

@@ -1,4 +1,4 @@
-//! What sinks cost each other, and what rotation and syncing cost: nothing may be lost, and nobody's rate may fall.
+//! What sinks cost each other, and what rotation and syncing cost: nothing may be lost, and no sink's rate may fall.
 //!
 //! ```text
 //! cargo bench --bench delivery [-- --pairs 5 --seconds 5 --quick --only PART --record DIRECTORY]
@@ -172,7 +172,7 @@ fn beside_a_stalled_one(options: &Options) -> String {
             ),
             writer.into(),
         );
-        // Nobody reads the pipe until the daemon has ended; the ledger then counts what waited as failed.
+        // The pipe is not read until the daemon has ended; the ledger then counts what waited as failed.
         let (ended, _, seconds) = offered(daemon, load(address, options.seconds, 0, 200));
         drop(reader);
         count(sink(&ended.ledger, "file"), "delivered") as f64 / seconds

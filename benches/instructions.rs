@@ -186,7 +186,7 @@ fn wait_until_ready(child: &mut Child) {
         line.clear();
         assert!(stderr.read_line(&mut line).expect("readable") > 0, "udpd ended before it was ready");
     }
-    // What is said later is nobody's business, but somebody has to take it.
+    // Later output is not used, but it has to be read.
     std::thread::spawn(move || io::copy(&mut stderr, &mut io::sink()));
 }
 

@@ -4,11 +4,11 @@
 //! cargo bench --bench many_listeners [-- --pairs 5 --seconds 3 --quick --program PATH --record DIR]
 //! ```
 //!
-//! The first table is of daemons to which nobody sends: memory, the time until they are ready, CPU, and what one scrape
-//! and one `udpd stats` take. The second is the CPU of the process for each datagram where all come to one of a
-//! thousand listeners, beside a daemon that has only that one. The two take turns, and the lone one runs twice in each
-//! pair: its ratio to itself is the error of the others. The same load spread over all thousand, and scrapes beside a
-//! load, are shown below.
+//! The first table is of daemons without traffic: memory, the time until they are ready, CPU, and what one scrape and
+//! one `udpd stats` take. The second is the CPU of the process for each datagram where all come to one of a thousand
+//! listeners, beside a daemon that has only that one. The two take turns, and the lone one runs twice in each pair: its
+//! ratio to itself is the error of the others. The same load spread over all thousand, and scrapes beside a load, are
+//! shown below.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -168,7 +168,8 @@ fn to_all(program: &'static str, listeners: usize, seconds: f64) -> Run {
     subject.run(load)
 }
 
-/// All come to one, and somebody scrapes and reads all along. Returns also how often, and the longest of either.
+/// All datagrams come to one listener, while a client scrapes and reads. Returns also how often, and the longest of
+/// either.
 fn beside_scrapes(program: &'static str, seconds: f64) -> (Run, usize, Duration) {
     let subject = Subject::start(program, MANY);
     let load = load(subject.chosen(), seconds);

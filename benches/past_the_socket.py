@@ -90,7 +90,7 @@ class Cable:
         for command in (("address", "add", "10.8.0.2/24", "dev", THEIRS), ("link", "set", THEIRS, "up")):
             run(*self.there, "ip", *command)
         switch_gro_on(OURS)
-        # The generator asks the kernel for the hardware address, which knows it once somebody has sent there.
+        # The generator asks the kernel for the hardware address, which knows it after the first packet there.
         send_one = f"import socket as s; s.socket(s.AF_INET, s.SOCK_DGRAM).sendto(b'x', ('{TO}', 9))"
         run(*self.there, sys.executable, "-c", send_one)
         time.sleep(0.2)
@@ -175,7 +175,7 @@ class Bench:
         self.lines.append(line)
 
     def contender(self, name, rate, sink="null"):
-        # Whoever listens to no rate in particular is made for a high one.
+        # A listener without a rate is made for a high one.
         rate = min(rate, 3_000_000)
         if name == "recvmmsg loop":
             return Loop(f"{self.loops}/recvmmsg_loop", str(PORT), "60", str(32 << 20), "0", "64", TO)

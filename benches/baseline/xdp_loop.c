@@ -175,7 +175,7 @@ static int open_socket(unsigned char *chunks, int interface, struct ring *fill, 
         ((uint64_t *)fill->entries)[fill->next++] = chunk * CHUNK_BYTES;
     __atomic_store_n(fill->producer, fill->next, __ATOMIC_RELEASE);
     struct sockaddr_xdp address = {.sxdp_family = AF_XDP, .sxdp_flags = XDP_COPY, .sxdp_ifindex = (uint32_t)interface};
-    /* The kernel lets go of a queue a moment after whoever had it before has ended. */
+    /* The kernel lets go of a queue a moment after the process that had it has ended. */
     for (int tries = 0; bind(fd, (struct sockaddr *)&address, sizeof address); tries++) {
         if (errno != EBUSY || tries == 2000)
             die("bind");

@@ -25,7 +25,7 @@ pub(crate) const RECEIVER_CPU: usize = 1;
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 /// Far longer than the receiver needs for what is left in its socket when the sender has ended.
 const SETTLE: Duration = Duration::from_millis(30);
-/// The C loop ends by itself after this long, should nobody end it.
+/// The C loop ends by itself after this long, if nothing ends it before.
 const C_LOOP_SECONDS_MAX: &str = "600";
 
 /// Who takes the datagrams.

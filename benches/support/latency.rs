@@ -1,4 +1,4 @@
-//! How long a datagram takes from the kernel to whoever handles it: in a C loop that does nothing else, and in udpd.
+//! How long a datagram takes from the kernel to its handler: in a C loop that does nothing else, and in udpd.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -94,6 +94,6 @@ fn wait_until_ready(child: &mut Child) {
         line.clear();
         assert!(stderr.read_line(&mut line).expect("readable") > 0, "udpd ended before it was ready");
     }
-    // What is said later is nobody's business, but somebody has to take it.
+    // Later output is not used, but it has to be read.
     std::thread::spawn(move || io::copy(&mut stderr, &mut io::sink()));
 }

@@ -1,4 +1,4 @@
-//! How a comparison is written down: a table for the eye, every run as CSV for whoever wants to check it.
+//! How a comparison is written down: a table for the eye, every run as CSV, to check it.
 //!
 //! Ratios are taken pair by pair and the median is shown: a machine that slows down for a minute slows both halves of a
 //! pair. The ratio of the C loop to itself says how far any ratio of this machine can be trusted.
@@ -18,7 +18,7 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Everybody who took part, the C loop first and its repetition last.
+    /// All contenders, the C loop first and its repetition last.
     fn contenders(&self) -> Vec<Contender> {
         let mut all: Vec<Contender> = self.pairs[0].iter().map(|(contender, _)| *contender).collect();
         all.sort_by_key(|contender| match contender {

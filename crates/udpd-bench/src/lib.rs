@@ -1,9 +1,9 @@
 //! `udpd bench`: a generator and a receiver whose counts can be believed, and the parts they share.
 //!
-//! `send` numbers, times and paces datagrams; `recv` takes them through the real pipeline and says what became of each;
-//! `ladder` measures one way of receiving after the other, and `max` looks for the rate at which a whole pipeline
-//! begins to lose. Both are library calls with a stop flag first and commands second, so that other measurements can be
-//! built on them.
+//! `send` numbers, times and paces datagrams; `recv` receives them with the real pipeline and classifies each; `ladder`
+//! measures one way of receiving after the other, and `max` looks for the rate at which a whole pipeline begins to
+//! lose. Both are library calls with a stop flag first and commands second, so that other measurements can be built on
+//! them.
 #![forbid(unsafe_code)]
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]

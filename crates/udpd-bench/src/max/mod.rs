@@ -1,8 +1,7 @@
 //! `udpd bench max`: the highest rate that a whole pipeline takes without loss, with the user's own sinks and disk.
 //!
-//! Each trial starts a pipeline of its own and closes its books, so a trial owes nothing to the one before. The sender
-//! runs in the same process, on cores that no lane has; where it cannot offer more, the answer is what it did send, and
-//! not a limit.
+//! The sender runs in the same process, on cores that no lane has; where it cannot offer more, the answer is what it
+//! did send, and not a limit.
 
 #[cfg(feature = "kafka")]
 mod cluster;

@@ -212,7 +212,7 @@ fn close(
         sink_error: worst.counts.dropped.by_destination() + worst.in_flight,
     };
     let counted = worst.counts.delivered + lost.total();
-    // With GRO the kernel counts a dropped train as one: what it hides is laid at the same door.
+    // With GRO the kernel counts a dropped train as one: the datagrams that this hides count as its drops too.
     match listener.kernel_dropped_unit.as_str() {
         "buffers" if lost.kernel > 0 => lost.kernel += report.sent.saturating_sub(counted),
         _ => lost.before_the_socket = report.sent.saturating_sub(counted),

@@ -1,9 +1,8 @@
 //! Which datagrams of which flow have come: exact, in memory that is fixed at start.
 //!
 //! Each flow has a bitmap over the last sequences up to the highest one seen: 65,536 of them, and fewer where so many
-//! flows are followed that all bitmaps together would take more than 128 MiB. Within it every datagram is told: new,
-//! out of order, or a repeat. What is older cannot be told from a repeat any more; it is counted as late and stays
-//! lost.
+//! flows are followed that all bitmaps together would take more than 128 MiB. Within it every datagram is new, out of
+//! order, or a repeat. An older one cannot be told from a repeat; it is counted as late and stays lost.
 //!
 //! A flow begins at sequence 0, so what is missing before the first one seen is lost. Only when the first is beyond the
 //! window has the receiver come into the middle of a run, and then counting begins there.

@@ -1,5 +1,4 @@
-//! `udpd bench recv`: takes what `udpd bench send` sends through the real pipeline, and says what became of each
-//! datagram.
+//! `udpd bench recv`: receives what `udpd bench send` sends with the real pipeline, and classifies each datagram.
 
 mod command;
 mod flows;

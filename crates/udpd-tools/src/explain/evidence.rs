@@ -1,5 +1,5 @@
-//! What was seen while `udpd explain` watched, as plain data: the cases decide from this alone, without any I/O, so a
-//! test can describe a host that is not at hand.
+//! What `udpd explain` has seen, as plain data: the cases decide from this alone, without any I/O, so a test can
+//! describe any host.
 //!
 //! Counts are what was added between the first and the last reading. What could not be read is `None`, never 0.
 

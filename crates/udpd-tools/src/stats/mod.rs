@@ -323,7 +323,7 @@ fn render_host(host: &HostReading) -> String {
         let _ = writeln!(text, "  lost  {sum:>width$}");
         for (loss, count) in lost.iter().zip(counts) {
             let Loss { layer, counter, place, unit, .. } = loss;
-            let why = declared(layer.name(), counter).map_or("", |counter| counter.help).replace('`', "");
+            let why = counter_of(loss).map_or("", |counter| counter.help).replace('`', "");
             let _ = writeln!(
                 text,
                 "        {count:>width$}  {} {counter} of {place} ({}). {why}",
@@ -338,16 +338,11 @@ fn render_host(host: &HostReading) -> String {
     text
 }
 
-/// The declaration of a counter that can be in the sum.
-fn declared(layer: &str, name: &str) -> Option<&'static hostloss::KernelCounter> {
-    let tables = [
-        tables::LinkCounters::COUNTERS,
-        tables::Conntrack::COUNTERS,
-        tables::Ip::COUNTERS,
-        tables::Udp::COUNTERS,
-        tables::SocketCounts::COUNTERS,
-    ];
-    tables.into_iter().flatten().find(|counter| counter.layer.name() == layer && counter.name == name)
+/// The declaration of the counter that a loss was counted by.
+pub(crate) fn counter_of(loss: &Loss) -> Option<&'static hostloss::KernelCounter> {
+    use tables::{Conntrack, Ip, LinkCounters, SocketCounts, Udp};
+    let all = [LinkCounters::COUNTERS, Conntrack::COUNTERS, Ip::COUNTERS, Udp::COUNTERS, SocketCounts::COUNTERS];
+    all.into_iter().flatten().find(|counter| counter.layer == loss.layer && counter.name == loss.counter)
 }
 
 #[cfg(test)]

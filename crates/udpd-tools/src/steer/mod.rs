@@ -1,5 +1,5 @@
-//! `udpd steer`: from the NIC's queue to the socket, looked at, planned, applied and taken back. The work is the crate
-//! `steer`'s; here it is given the configuration, the running kernel, and a way to say what it did.
+//! `udpd steer`: shows, plans, applies and restores the settings between a NIC's queue and a socket. The crate `steer`
+//! does the work; here it gets the configuration and the running kernel, and its results are printed.
 
 mod apply;
 mod keeper;

@@ -1,5 +1,5 @@
-//! The seats that running daemons have, for the commands: `status` compares the host with them, and `apply` puts
-//! interrupts to suit. Where no daemon runs the plan is made as the next one will make it.
+//! The seats of running daemons: `status` compares the host with them, and `apply` places interrupts beside them. Where
+//! no daemon runs, the plan is the one that the next daemon will make.
 //!
 //! A daemon that runs and does not answer counts as running: a plan without its seats could move interrupts away from
 //! its receivers. So `apply` changes nothing then, a watch goes on with the last answer, and `status` says that it does

@@ -1,5 +1,5 @@
-//! What `udpd steer` was asked for, and how what comes in between ends it: each failure with its exit code, and with
-//! the key or the command that is the cure.
+//! What `udpd steer` is asked to do, and its failures: each with its exit code, and with the key or the command that
+//! cures it.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;

@@ -39,25 +39,25 @@ pub type Ask = Box<dyn FnMut() -> Answer + Send>;
 
 /// Shows the daemon until the operator quits.
 pub(super) fn run(ask: Ask, interval: Duration, has_colour: bool) -> Result<(), Failure> {
-    let ears = EventSources::open(ask, interval)?;
-    let mut eyes = LiveState { view: View { has_colour, ..View::default() }, ..LiveState::default() };
+    let sources = EventSources::open(ask, interval)?;
+    let mut state = LiveState { view: View { has_colour, ..View::default() }, ..LiveState::default() };
     let screen = Screen::take();
     let mut has_keys = io::stdin().is_terminal();
-    while !eyes.view.is_over {
+    while !state.view.is_over {
         let (width, height) = Screen::size();
-        let lines = draw::screen(eyes.model(), &eyes.view, &eyes.notice(), (width, height));
+        let lines = draw::screen(state.model(), &state.view, &state.notice(), (width, height));
         show(&paint(&lines, width, height, has_colour)).map_err(|error| lost("write to", error))?;
-        let heard = ears.wait(has_keys)?;
-        heard.answers.into_iter().for_each(|(asked, answer)| eyes.see(answer, asked));
-        let mut suspend = heard.signals.contains(&(Signal::SIGTSTP as u32));
-        if heard.has_keys {
+        let wakeup = sources.wait(has_keys)?;
+        wakeup.answers.into_iter().for_each(|(asked, answer)| state.take(answer, asked));
+        let mut suspend = wakeup.signals.contains(&(Signal::SIGTSTP as u32));
+        if wakeup.has_keys {
             let mut bytes = [0; 256];
             let count = unistd::read(io::stdin(), &mut bytes).unwrap_or(0);
             // A terminal that is gone has no keys and never will.
             has_keys = count > 0;
             suspend |= bytes[..count].contains(&SUSPEND);
             for key in parse_keys(&bytes[..count]) {
-                eyes.press(key, (width, height));
+                state.press(key, (width, height));
             }
         }
         if suspend {
@@ -65,11 +65,11 @@ pub(super) fn run(ask: Ask, interval: Duration, has_colour: bool) -> Result<(), 
             // Returns after SIGCONT.
             raise(Signal::SIGSTOP).map_err(|error| lost("give back", error.into()))?;
         }
-        if suspend || heard.signals.contains(&(Signal::SIGCONT as u32)) {
+        if suspend || wakeup.signals.contains(&(Signal::SIGCONT as u32)) {
             // Another program had the terminal meanwhile and left it in another state.
             screen.enter();
         }
-        eyes.view.is_over |= heard.signals.iter().any(|&signal| is_end(signal));
+        state.view.is_over |= wakeup.signals.iter().any(|&signal| is_end(signal));
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ impl LiveState {
         self.frozen.as_ref().unwrap_or(&self.live)
     }
 
-    fn see(&mut self, answer: Answer, asked: Instant) {
+    fn take(&mut self, answer: Answer, asked: Instant) {
         match answer {
             Ok(snapshot) => {
                 self.silent = None;
@@ -167,7 +167,7 @@ impl EventSources {
             let message = format!("cannot wait for keys and signals: {error}; raise the limits on threads and files");
             Failure::new(ExitCode::Failure, message)
         };
-        let mut heard = SigSet::empty();
+        let mut handled = SigSet::empty();
         for signal in [
             Signal::SIGTERM,
             Signal::SIGINT,
@@ -177,11 +177,11 @@ impl EventSources {
             Signal::SIGCONT,
             Signal::SIGWINCH,
         ] {
-            heard.add(signal);
+            handled.add(signal);
         }
-        heard.thread_block().map_err(|error| fail(error.into()))?;
+        handled.thread_block().map_err(|error| fail(error.into()))?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        let signals = SignalFd::with_flags(&heard, flags).map_err(|error| fail(error.into()))?;
+        let signals = SignalFd::with_flags(&handled, flags).map_err(|error| fail(error.into()))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let answered = Arc::new(EventFd::from_flags(flags).map_err(|error| fail(error.into()))?);
         let (sender, answers) = unbounded();
@@ -219,10 +219,10 @@ impl EventSources {
         let has_keys = places.get(2).and_then(PollFd::any).unwrap_or(false);
         // Read first: an answer that comes in between rings again.
         let _ = self.answered.read();
-        let mut heard = Wakeup { has_keys, ..Wakeup::default() };
+        let mut wakeup = Wakeup { has_keys, ..Wakeup::default() };
         loop {
             match self.answers.try_recv() {
-                Ok(answer) => heard.answers.push(answer),
+                Ok(answer) => wakeup.answers.push(answer),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     let message = "the thread that asks the daemon has ended; this is a bug of udpd: please report it";
@@ -231,8 +231,8 @@ impl EventSources {
             }
         }
         while let Ok(Some(signal)) = self.signals.read_signal() {
-            heard.signals.push(signal.ssi_signo);
+            wakeup.signals.push(signal.ssi_signo);
         }
-        Ok(heard)
+        Ok(wakeup)
     }
 }

@@ -1,4 +1,4 @@
-//! From readings of the ledger to the rows of the picture: what happened between two of them, by lane and by sink.
+//! Turns readings of the ledger into the rows of the picture: what happened between two of them, by lane and by sink.
 //! Nothing here knows a terminal.
 //!
 //! A rate is known only between two readings of the same daemon. After a restart the counters begin anew, so the first

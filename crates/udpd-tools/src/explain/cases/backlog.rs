@@ -1,7 +1,7 @@
 //! The backlog of a core was full: packets that another core (RPS) or a virtual interface handed to it.
 //!
-//! The kernel counts it by core and for all network namespaces together, and once more in the interface's dropped
-//! packets, which are those of this namespace. The smaller of the two is what was lost here.
+//! The kernel counts them by core, for all network namespaces together, and again among the dropped packets of the
+//! interface, for this namespace. The smaller of the two was lost here.
 
 use crate::explain::evidence::Evidence;
 use crate::explain::finding::{Cure, Finding, LossLayer};

@@ -1,11 +1,11 @@
-//! What the host ledger says was lost and no case knows a cause of: told by the counter, so that "nothing was lost" is
-//! said only where nothing was.
+//! Losses of the host ledger that no case explains: reported by their counter, so that "nothing was lost" is said only
+//! where nothing was.
 
-use hostloss::tables::{Ip, LinkCounters, SocketCounts, Udp};
-use hostloss::{KernelCounter, KernelTable as _, Loss};
+use hostloss::Loss;
 
 use crate::explain::evidence::Evidence;
 use crate::explain::finding::{Cure, Finding, LossLayer, quote};
+use crate::stats::counter_of;
 
 /// Counters whose losses other cases report in full.
 const TOLD: &[&str] = &["rx_missed_errors", "drop", "reverse_path_filter", "reasm_fails", "no_ports", "drops"];
@@ -48,8 +48,7 @@ fn finding(loss: &Loss, lost: u64) -> Finding {
         hostloss::KernelLayer::Socket => LossLayer::Socket,
     };
     let unit = if loss.layer < hostloss::KernelLayer::Udp { "packets of any protocol" } else { "datagrams" };
-    let counter = counter(loss);
-    let (name, help) = counter.map_or((loss.counter.as_str(), ""), |counter| (counter.source, counter.help));
+    let (name, help) = counter_of(loss).map_or((loss.counter.as_str(), ""), |counter| (counter.source, counter.help));
     let cause =
         format!("the kernel counts them as {name} ({}), and udpd explain knows no case of it. {help}", loss.place);
     let cause = cause.trim_end().trim_end_matches('.').replace('`', "");
@@ -62,11 +61,6 @@ fn finding(loss: &Loss, lost: u64) -> Finding {
 }
 
 const NIC: &str = "shows what kind of error it was; ethtool -S has the driver's own counters";
-
-fn counter(loss: &Loss) -> Option<&'static KernelCounter> {
-    let all = [LinkCounters::COUNTERS, Ip::COUNTERS, Udp::COUNTERS, SocketCounts::COUNTERS];
-    all.into_iter().flatten().find(|counter| counter.layer == loss.layer && counter.name == loss.counter)
-}
 
 #[cfg(test)]
 mod tests {

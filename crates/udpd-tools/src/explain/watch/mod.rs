@@ -1,5 +1,5 @@
-//! Takes readings for some seconds and makes evidence of them. Everything that is read is read here and in the files
-//! beside it; what cannot be read is said and never guessed.
+//! Takes readings for some seconds and makes evidence of them. All of explain's I/O is here and in the files beside it;
+//! what cannot be read is reported and never guessed.
 
 mod daemon;
 mod host;
