@@ -1,7 +1,7 @@
 //! What a receiver looks at in each datagram before it hands it on.
 //!
-//! `policy` decides which sources may send and how much, and finds the true sender. `upstream` finds in sequence numbers
-//! what was lost before it reached this host.
+//! `policy` decides which sources may send and how much, and finds the true sender. `upstream` finds in sequence
+//! numbers what was lost before it reached this host.
 #![forbid(unsafe_code)]
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]

@@ -32,7 +32,7 @@ settings! {
         stats_on_exit: Option<PathBuf> = "" like "/var/lib/udpd/ledger.json", Optional(paths::check_replaced);
         /// What udpd gives up once it runs: capabilities, system calls and paths. With "require" it does not start
         /// where the kernel lacks a part.
-        sandbox: SandboxMode = "auto", OneOf(&[("auto", SandboxMode::Auto), ("require", SandboxMode::Require), ("off", SandboxMode::Off)]);
+        sandbox: SandboxMode = "auto", OneOf(SANDBOX_MODES);
         /// The user that udpd becomes before it opens or binds anything, where root starts it. "auto" = the user udpd,
         /// if there is one; "root" = udpd stays root.
         user: WantedUser = "auto" like "root", QuotedText(check_user);
@@ -43,6 +43,9 @@ settings! {
 
 /// Less would not hold the batches of one lane. How much all lanes need is for the plan to say.
 const POOL: std::ops::RangeInclusive<u64> = 1 << 20..=1024 << 30;
+
+const SANDBOX_MODES: &[(&str, SandboxMode)] =
+    &[("auto", SandboxMode::Auto), ("require", SandboxMode::Require), ("off", SandboxMode::Off)];
 
 const LOG_LEVELS: &[(&str, log::LevelFilter)] = &[
     ("error", log::LevelFilter::Error),

@@ -2,8 +2,8 @@
 //!
 //! Each key is declared beside the type that it fills (see `udpd_base::settings`). `file` reads a file by these
 //! declarations and keeps the place of every value in the text. `check` holds the values against each other and against
-//! the host, and ends with a [`Config`] or with errors that name file, line, column, key and cure. Nothing here binds or
-//! creates anything, or opens more than the file itself and the lists of networks that it names.
+//! the host, and ends with a [`Config`] or with errors that name file, line, column, key and cure. Nothing here binds
+//! or creates anything, or opens more than the file itself and the lists of networks that it names.
 
 mod arguments;
 mod check;

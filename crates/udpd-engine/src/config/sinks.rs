@@ -45,7 +45,8 @@ settings! {
     pub struct CommonKeys {
         /// How many consumer threads: so many, or one for each lane that feeds the sink.
         consumers: ConsumerCount = 1,
-            Or(&[("per_lane", ConsumerCount::PerLane)], WholeNumber(1..=1024), ConsumerCount::of), elsewhere "threads workers";
+            Or(&[("per_lane", ConsumerCount::PerLane)], WholeNumber(1..=1024), ConsumerCount::of),
+            elsewhere "threads workers";
         /// Run the sink on the threads of its receivers, without a queue, a consumer and a second wake-up. For sinks
         /// that never wait: null, udp, and unix with datagrams; what is not taken at once counts as sink_error.
         inline: bool = false, Flag, elsewhere "run_to_completion";

@@ -4,8 +4,8 @@
 use steer::plan::{Plan, RequestField};
 use steer::{ApplyError, ApplyFailure, Drift, Rival};
 
-/// The keys of `[steer]` for some fields, as an addition to a sentence. With `named` the interfaces come from the command
-/// line, and no key is named for them.
+/// The keys of `[steer]` for some fields, as an addition to a sentence. With `named` the interfaces come from the
+/// command line, and no key is named for them.
 fn keys(fields: &[RequestField], named: bool) -> String {
     let key = |field: &RequestField| match field {
         RequestField::Interfaces => (!named).then_some("interfaces"),

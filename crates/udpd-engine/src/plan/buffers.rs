@@ -1,5 +1,5 @@
-//! What the receive buffers of a plan need, what the kernel grants of it, and whether `net.ipv4.udp_mem` covers the sum.
-//! Where it does not, even a socket with room drops datagrams.
+//! What the receive buffers of a plan need, what the kernel grants of it, and whether `net.ipv4.udp_mem` covers the
+//! sum. Where it does not, even a socket with room drops datagrams.
 
 use std::fs;
 use std::path::Path;

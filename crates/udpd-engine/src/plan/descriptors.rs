@@ -1,6 +1,7 @@
-//! Whether the process may open as many sockets and files as the plan needs. The usual soft limit is 1,024, for programs
-//! that use `select`; the hard limit is far higher, and a process may raise the soft one to it. udpd does so when a plan
-//! needs it. What does not fit even then is refused with the sum, before the first listener has opened anything.
+//! Whether the process may open as many sockets and files as the plan needs. The usual soft limit is 1,024, for
+//! programs that use `select`; the hard limit is far higher, and a process may raise the soft one to it. udpd does so
+//! when a plan needs it. What does not fit even then is refused with the sum, before the first listener has opened
+//! anything.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -50,20 +51,16 @@ impl Descriptors {
         Self { lanes: lanes.sum(), files: files as u64, connections: connections as u64 }
     }
 
-    fn needed(&self) -> u64 {
-        self.lanes + self.files + self.connections + OTHERS
-    }
-
     /// The soft limit to be set, if one has to be.
     fn judge(&self, soft: u64, hard: u64) -> Result<Option<u64>, Failure> {
-        let needed = self.needed();
+        let Self { lanes, files, connections } = self;
+        let needed = lanes + files + connections + OTHERS;
         if needed <= soft {
             return Ok(None);
         }
         if needed <= hard {
             return Ok(Some(hard));
         }
-        let Self { lanes, files, connections } = self;
         let message = format!(
             "the plan opens up to {needed} sockets and files ({lanes} for lanes, {files} for files, {connections} for \
              connections of sinks, {OTHERS} for udpd itself), and this process may open {hard}; raise that \

@@ -1,8 +1,8 @@
 //! Which engine the lanes of a listener receive with, and why: decided once at the start, and logged.
 //!
 //! `engine = "auto"` takes what measured better, which is recvmmsg: see docs/tuning.md. What is written in the
-//! configuration is used or refused, never replaced. To learn whether the kernel permits a ring, udpd makes one and drops
-//! it again.
+//! configuration is used or refused, never replaced. To learn whether the kernel permits a ring, udpd makes one and
+//! drops it again.
 
 use std::io;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use mmsg::{Engine, RecvBatch, Refusal, Socket, Uring};
 use crate::config::{EngineKind, ListenerConfig};
 use udpd_base::exit::{ExitCode, Failure};
 
-/// Payloads of up to so many bytes are copied out of the ring instead of handing over its block, so that the ring reuses a
-/// few blocks that stay in the cache. `cargo run --release -p mmsg --example drain` measures both; longer payloads cost
-/// more when they are copied from cold memory.
+/// Payloads of up to so many bytes are copied out of the ring instead of handing over its block, so that the ring
+/// reuses a few blocks that stay in the cache. `cargo run --release -p mmsg --example drain` measures both; longer
+/// payloads cost more when they are copied from cold memory.
 pub const COPY_UP_TO: usize = 256;
 
 /// A decision and its reason.

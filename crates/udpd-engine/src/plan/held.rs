@@ -1,7 +1,8 @@
-//! The most datagrams that a process of this plan can hold: received, and not yet at the destination of a sink. A process
-//! that is killed loses no more than that, and the next one can say so.
+//! The most datagrams that a process of this plan can hold: received, and not yet at the destination of a sink. A
+//! process that is killed loses no more than that, and the next one can say so.
 //!
-//! The capacity is counted, not its use, because nothing can be counted at the moment of a kill. So it is an upper bound.
+//! The capacity is counted, not its use, because nothing can be counted at the moment of a kill. So it is an upper
+//! bound.
 
 use serde::{Deserialize, Serialize};
 

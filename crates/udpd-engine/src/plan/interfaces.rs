@@ -246,9 +246,9 @@ impl InterfacePlans {
     }
 }
 
-/// The plan of `udpd steer`. The interfaces of `[steer]` come first in their order, so an interface that is named on the
-/// command line has the same part of the plan as without; then those that only the command line names, which take the
-/// cores that are left.
+/// The plan of `udpd steer`. The interfaces of `[steer]` come first in their order, so an interface that is named on
+/// the command line has the same part of the plan as without; then those that only the command line names, which take
+/// the cores that are left.
 pub fn of_command(steering: &Steering<'_>, wish: &SteerConfig, named: &[String]) -> InterfacePlans {
     let mut names: Vec<String> = Vec::new();
     for name in wish.interfaces.iter().chain(named) {

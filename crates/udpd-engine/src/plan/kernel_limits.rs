@@ -5,9 +5,9 @@
 //! there is, and then a lane finds too little.
 //!
 //! As locked memory the kernel charges of udpd only the batches of AF_XDP and rings. The memory of other engines is
-//! neither locked nor registered, and huge pages count as locked only in shared memory of System V. Rings have been free
-//! of it since Linux 5.12 and are charged again from 6.14 on (measured on 6.18), to all processes of the user together,
-//! unless they have CAP_IPC_LOCK.
+//! neither locked nor registered, and huge pages count as locked only in shared memory of System V. Rings have been
+//! free of it since Linux 5.12 and are charged again from 6.14 on (measured on 6.18), to all processes of the user
+//! together, unless they have CAP_IPC_LOCK.
 //!
 //! Everything is read below a root, which is `/` on a live machine. What cannot be read limits nothing.
 
@@ -84,8 +84,8 @@ impl LockableMemory {
     }
 }
 
-/// What glibc's malloc reserves for a thread (an arena), and how many arenas there are: so many for each core, unless the
-/// environment says how many in all. The first one belongs to the main thread.
+/// What glibc's malloc reserves for a thread (an arena), and how many arenas there are: so many for each core, unless
+/// the environment says how many in all. The first one belongs to the main thread.
 const ARENA_BYTES: u64 = 64 << 20;
 const ARENAS_PER_CORE: usize = 8;
 const ARENAS_WRITTEN: &str = "MALLOC_ARENA_MAX=";

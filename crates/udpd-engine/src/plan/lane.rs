@@ -16,8 +16,8 @@ const RECEIVE_BUFFER_MAX: u64 = 1 << 30;
 /// The most slots of a batch with GRO, where each slot holds a whole train.
 const GRO_SLOTS_MAX: usize = 16;
 
-/// What the kernel charges a receive buffer for one datagram: payload, headers and bookkeeping, rounded as its allocator
-/// rounds. Measured on loopback with Linux 6.18; drivers that pass whole pages charge more.
+/// What the kernel charges a receive buffer for one datagram: payload, headers and bookkeeping, rounded as its
+/// allocator rounds. Measured on loopback with Linux 6.18; drivers that pass whole pages charge more.
 pub fn charge_bytes(payload: usize) -> u64 {
     match payload {
         0..=64 => 832,

@@ -1,7 +1,7 @@
 //! Whether there is as much memory as the plan takes. All of it is touched at the start, so too much is not an error of
 //! some later call: the kernel kills this process or another without a message. So the plan is first compared with what
-//! the control groups allow, with what the machine has, and with what this process may map and lock. What does not fit is
-//! refused with the sum and the keys that lower it.
+//! the control groups allow, with what the machine has, and with what this process may map and lock. What does not fit
+//! is refused with the sum and the keys that lower it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -137,8 +137,8 @@ impl MemoryLimits {
         let slack = plan.pool.mapping_slack_bytes(&plan.lanes) as u64;
         let needed = needed(plan).saturating_add(space.mapped_bytes).saturating_add(stacks).saturating_add(slack);
         let from = format!(
-            "the address space of this process is limited to {} (RLIMIT_AS, ulimit -v), of which the program has {} and \
-             the stacks of further threads take {}",
+            "the address space of this process is limited to {} (RLIMIT_AS, ulimit -v), of which the program has {} \
+             and the stacks of further threads take {}",
             text(space.limit_bytes),
             text(space.mapped_bytes),
             text(stacks)

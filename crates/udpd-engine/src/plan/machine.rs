@@ -28,28 +28,22 @@ impl MachineCores {
             true => Err(io::Error::other("no core is listed as online")),
             false => Ok(topology),
         });
-        let unread = |error: &io::Error, cores: &[usize]| {
-            format!(
-                "cannot read the cores of this machine below {}: {error}; udpd uses the cores {} that it may run on, \
-                 as one memory node; mount sysfs there to place lanes near their memory",
-                sys_root.display(),
-                steer::format_core_list(cores)
-            )
-        };
-        let forbidden = |error: &io::Error| {
-            format!(
-                "cannot ask which cores udpd may run on: {error}; udpd uses all that are online; let \
-                 sched_getaffinity pass, or write [steer] cpus"
-            )
-        };
         let (topology, allowed) = match (topology, allowed) {
             (Ok(topology), Ok(allowed)) => (topology, allowed),
             (Err(error), Ok(allowed)) => {
-                assumed.push(unread(&error, &allowed));
+                assumed.push(format!(
+                    "cannot read the cores of this machine below {}: {error}; udpd uses the cores {} that it may run \
+                     on, as one memory node; mount sysfs there to place lanes near their memory",
+                    sys_root.display(),
+                    steer::format_core_list(&allowed)
+                ));
                 (Topology::flat(&allowed), allowed)
             }
             (Ok(topology), Err(error)) => {
-                assumed.push(forbidden(&error));
+                assumed.push(format!(
+                    "cannot ask which cores udpd may run on: {error}; udpd uses all that are online; let \
+                     sched_getaffinity pass, or write [steer] cpus"
+                ));
                 let online = topology.online.clone();
                 (topology, online)
             }

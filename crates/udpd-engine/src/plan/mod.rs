@@ -1,6 +1,6 @@
 //! What a configuration means on this machine, worked out before anything is opened: lanes, consumers, cores, memory
-//! and buffers. `udpd check` prints it, `udpd run` and the bench build it. All of them ask [`make`], so they see the same
-//! numbers.
+//! and buffers. `udpd check` prints it, `udpd run` and the bench build it. All of them ask [`make`], so they see the
+//! same numbers.
 
 pub mod advice;
 pub mod buffers;

@@ -97,8 +97,8 @@ pub fn seated(
     names.iter().filter_map(seats).collect()
 }
 
-/// For the interfaces that neighbours steer too: the seats of our plan with the interrupts where the neighbours put them.
-/// The receivers are our own, but an interrupt cannot be in two places.
+/// For the interfaces that neighbours steer too: the seats of our plan with the interrupts where the neighbours put
+/// them. The receivers are our own, but an interrupt cannot be in two places.
 pub(super) fn merge(host: &Host, plan: &Plan, neighbours: &Neighbours) -> BTreeMap<String, Vec<QueueSeat>> {
     let names: Vec<String> = plan.interfaces.iter().map(|part| part.name.clone()).collect();
     let found = |name: &str| host.interfaces.iter().find(|interface| interface.name == name);

@@ -33,8 +33,8 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 const LANES_MANY: usize = 16;
 const LANE_BATCHES_OF_MANY: usize = 2;
 
-/// The length of a block, and that of a block for long datagrams. A long block wastes memory where little waits; a short
-/// one wastes its end where datagrams are long.
+/// The length of a block, and that of a block for long datagrams. A long block wastes memory where little waits; a
+/// short one wastes its end where datagrams are long.
 const BLOCK_BYTES: usize = 32 << 10;
 const LONG_BLOCK_BYTES: usize = 64 << 10;
 
@@ -63,7 +63,7 @@ pub struct NodePool {
 }
 
 /// What may wait for one consumer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueuePlan {
     /// The blocks that only this queue can use, by node.
     pub own_blocks: Vec<usize>,
@@ -99,8 +99,8 @@ pub struct Stall {
     pub payload_bytes: usize,
     /// How many of them may wait, when nothing else waits on the node.
     pub datagrams: u64,
-    /// How many may wait in the sink's own blocks, whatever waits elsewhere, while every other listener of the sink sends
-    /// at the rate of its `absorb`.
+    /// How many may wait in the sink's own blocks, whatever waits elsewhere, while every other listener of the sink
+    /// sends at the rate of its `absorb`.
     pub own_datagrams: u64,
 }
 
@@ -112,12 +112,6 @@ impl Stall {
 }
 
 impl QueuePlan {
-    /// The queue of an inline sink.
-    fn of_none(places: usize) -> Self {
-        let own_blocks = vec![0; places];
-        Self { own_blocks, asked_blocks: 0, borrowed_max: 0, lent_bytes: 0, lent_batches_min: 0 }
-    }
-
     /// How many batches of a lane may wait as they were received.
     pub fn lent_max(&self, lane: &LanePlan) -> usize {
         (self.lent_bytes / lane.shape.bytes()).max(self.lent_batches_min)
@@ -206,7 +200,7 @@ fn own_blocks(
         plan.feeders.iter().filter(|feeder| feeder.consumer == consumer).map(|feeder| &lanes[feeder.lane]).collect();
     let count = feeding.len().max(1);
     if plan.is_inline {
-        return QueuePlan::of_none(places);
+        return QueuePlan { own_blocks: vec![0; places], ..QueuePlan::default() };
     }
     let lent_bytes = sink.queue_bytes.map_or(0, |bytes| bytes / LENT_PART / count);
     let mut asked_blocks = 0;
@@ -226,7 +220,7 @@ fn own_blocks(
         OWN_BLOCKS_MIN + asked
     };
     let own_blocks = (0..places).map(&mut blocks_on).collect();
-    QueuePlan { own_blocks, asked_blocks, borrowed_max: 0, lent_bytes, lent_batches_min: 0 }
+    QueuePlan { own_blocks, asked_blocks, lent_bytes, ..QueuePlan::default() }
 }
 
 /// Sets what the queue may have beyond that. A sink with a written `queue_bytes` has no more.
@@ -280,8 +274,8 @@ impl PoolPlan {
         (large + self.nodes.len()) * 2 * HUGE_PAGE_BYTES
     }
 
-    /// The memory of the queues themselves and of the administration of blocks. It is much where a thousand lanes may all
-    /// fill a large pool.
+    /// The memory of the queues themselves and of the administration of blocks. It is much where a thousand lanes may
+    /// all fill a large pool.
     pub(super) fn places_bytes(&self, sinks: &[SinkPlan], lanes: &[LanePlan]) -> usize {
         let blocks: usize = (0..self.nodes.len()).map(|place| self.blocks_on(place)).sum();
         let places_of = |sink: usize| {

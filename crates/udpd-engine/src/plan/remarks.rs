@@ -49,9 +49,9 @@ pub(super) fn lanes_of_cores(config: &Config, input: &PlacementInput<'_>) -> Vec
         let engines = feeders.lanes_past_the_stack(index);
         if engines > cores {
             lines.push(format!(
-                "listener {}: {name} has {engines} receive queues, each of which has a lane past the kernel's stack, and \
-                 udpd may use {cores} cores, so lanes take turns; give {name} {cores} queues (ethtool -L, or rx_queues \
-                 of [steer]), or widen [steer] cpus",
+                "listener {}: {name} has {engines} receive queues, each of which has a lane past the kernel's stack, \
+                 and udpd may use {cores} cores, so lanes take turns; give {name} {cores} queues (ethtool -L, or \
+                 rx_queues of [steer]), or widen [steer] cpus",
                 listener.name
             ));
         }

@@ -1,7 +1,7 @@
 //! Which core each lane sits on, and where its datagrams should arrive.
 //!
-//! A listener with dedicated receive queues takes their seats, and no other listener does. The other listeners follow in
-//! this order. Where the interface of a listener is steered, its lanes take the seats of that plan. Where it is not,
+//! A listener with dedicated receive queues takes their seats, and no other listener does. The other listeners follow
+//! in this order. Where the interface of a listener is steered, its lanes take the seats of that plan. Where it is not,
 //! they sit near the memory of the interface and not where its interrupts fire now. Listeners without an interface get
 //! what is left. A core of a receiver, of an interrupt or of another daemon is taken only when no other is free.
 
@@ -151,8 +151,8 @@ fn on_queues(part: &InterfacePlan, count: usize) -> Vec<LanePlacement> {
     (0..count).map(of_queue).collect()
 }
 
-/// `count` lanes of one address on the receive queues that are dedicated to their listener, in turn. Empty where no card
-/// keeps any.
+/// `count` lanes of one address on the receive queues that are dedicated to their listener, in turn. Empty where no
+/// card keeps any.
 fn on_dedicated_queues(
     listener: &ListenerConfig,
     interfaces: &Interfaces,
@@ -273,8 +273,8 @@ impl<'a> Seater<'a> {
         }
     }
 
-    /// Seats for `count` receivers near an interface that is not steered, or of none: free cores first, and those of the
-    /// interface's memory node before others.
+    /// Seats for `count` receivers near an interface that is not steered, or of none: free cores first, and those of
+    /// the interface's memory node before others.
     fn near(&mut self, count: usize, around: Option<&Surroundings>) -> Vec<Option<Seat>> {
         let topology = self.input.topology;
         let is_taken = |core: &usize| self.input.interfaces.taken.contains(core);

@@ -2,8 +2,8 @@
 //!
 //! A core or a queue feeds one lane, and every core that udpd may use is in the table of `spread = "cpu"`, so that the
 //! kernel's hash decides for none of them. A lane's own cores come first: those where a plan for the interface puts the
-//! interrupts of its queues, or, without such a plan, the core of its receiver. Each other core goes to the nearest lane:
-//! one on the same memory node first, then the one with the fewest cores.
+//! interrupts of its queues, or, without such a plan, the core of its receiver. Each other core goes to the nearest
+//! lane: one on the same memory node first, then the one with the fewest cores.
 //!
 //! Where datagrams should arrive is known only of a steered interface. Of another one nothing is expected, because udpd
 //! did not place its interrupts.
@@ -100,10 +100,9 @@ pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Ve
     match spread {
         Spread::Flow | Spread::Random => return lanes,
         Spread::Cpu => {
-            let own = |seat: &Option<Seat>| seat.iter().map(|seat| seat.core).collect::<Vec<_>>();
             let wanted = members.seats.iter().enumerate().map(|(number, seat)| match members.arrivals {
                 ArrivalPlan::Planned { of_members, .. } if !of_members[number].is_empty() => of_members[number].clone(),
-                _ => own(seat),
+                _ => seat.iter().map(|seat| seat.core).collect(),
             });
             let wanted: Vec<Vec<usize>> = wanted.collect();
             for (lane, cores) in lanes.iter_mut().zip(deal(&wanted, members.cores, topology)) {
@@ -142,8 +141,8 @@ fn expect(lanes: &mut [Intake], spread: Spread, arrivals: ArrivalPlan<'_>) {
 }
 
 /// Deals `cores` out: to each lane the cores that it wants, one in turn; to a lane that then has none the nearest one
-/// left; and every other core to the nearest lane. A core that several lanes want goes to the first. With more lanes than
-/// cores the last lanes get none, which the caller has to refuse.
+/// left; and every other core to the nearest lane. A core that several lanes want goes to the first. With more lanes
+/// than cores the last lanes get none, which the caller has to refuse.
 fn deal(wanted: &[Vec<usize>], cores: &[usize], topology: &Topology) -> Vec<Vec<usize>> {
     let mut dealt = vec![Vec::new(); wanted.len()];
     let mut taken = BTreeSet::new();

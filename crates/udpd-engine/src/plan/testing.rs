@@ -7,7 +7,8 @@ use super::{Interfaces, PipelinePlan, PlacementInput};
 use crate::config::{Config, EngineKind, HostView};
 use udpd_base::exit::Failure;
 
-/// The plan of a configuration whose listeners all have this engine, with 48 MiB for datagrams unless it says otherwise.
+/// The plan of a configuration whose listeners all have this engine, with 48 MiB for datagrams unless it says
+/// otherwise.
 pub(super) fn plan_on(
     text: &str,
     kind: EngineKind,

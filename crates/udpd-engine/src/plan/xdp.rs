@@ -1,8 +1,8 @@
 //! Lanes that take a receive queue with AF_XDP: how many frames may wait for each, and what a refusal means.
 //!
-//! Frames that have arrived and are not received yet lie in the engine's own batches and nowhere else. `absorb` says how
-//! many there may be. Where it is not written, the memory for them is limited by that for datagrams, and by half of what
-//! this process may lock: a reload makes new engines beside the old ones.
+//! Frames that have arrived and are not received yet lie in the engine's own batches and nowhere else. `absorb` says
+//! how many there may be. Where it is not written, the memory for them is limited by that for datagrams, and by half of
+//! what this process may lock: a reload makes new engines beside the old ones.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -58,8 +58,8 @@ pub(super) fn of_queue(plan: LanePlan, queue: usize, rate: u64, absorb: &Absorb,
     }
 }
 
-/// Reduces memory that `absorb` does not ask for, until all queues fit twice into what may be locked. A process that the
-/// limit does not bind at its start has at least `FRAMES`: then a reload is refused, of which there is a warning.
+/// Reduces memory that `absorb` does not ask for, until all queues fit twice into what may be locked. A process that
+/// the limit does not bind at its start has at least `FRAMES`: then a reload is refused, of which there is a warning.
 pub(super) fn fit(lanes: &mut [LanePlan], pinned: &LockableMemory) {
     let Some(limit) = pinned.bytes else { return };
     let least = |lane: &LanePlan| match pinned.is_exempt {
@@ -108,8 +108,8 @@ pub(super) fn address_shown(listener: &ListenerConfig) -> SocketAddr {
     *v6.unwrap_or(&listener.addresses[0])
 }
 
-/// The addresses that other listeners name at the port of this one. A program at the interface must leave them to those,
-/// as the kernel does for a socket on a wildcard address.
+/// The addresses that other listeners name at the port of this one. A program at the interface must leave them to
+/// those, as the kernel does for a socket on a wildcard address.
 pub fn named_by_others(config: &Config, listener: &ListenerConfig) -> Vec<IpAddr> {
     let competes = |other: &&ListenerConfig| {
         // Two of one interface with one port are refused.

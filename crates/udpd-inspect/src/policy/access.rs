@@ -118,8 +118,8 @@ impl AccessList {
     }
 }
 
-/// Sorts outer networks before inner ones, and of equal ones the accepted last. `report` gets those that are both refused
-/// and accepted, each once.
+/// Sorts outer networks before inner ones, and of equal ones the accepted last. `report` gets those that are both
+/// refused and accepted, each once.
 fn sort<T: Number>(entries: &mut [ListedNetwork<T>], mut report: impl FnMut(&ListedNetwork<T>, &ListedNetwork<T>)) {
     entries.sort_unstable_by_key(|entry| (entry.first, entry.bits, entry.accept, entry.text, entry.line));
     for pair in entries.windows(2) {

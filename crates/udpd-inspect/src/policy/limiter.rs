@@ -5,9 +5,9 @@
 //!
 //! A full bucket equals a new one, so its place may be given to another source. No other place is given away: a source
 //! that finds none is admitted, and counted. Hence two things hold whatever arrives. A source within its limit never
-//! loses a datagram to it, because only datagrams from that very address count against it. And a source that has a place
-//! is held to its limit exactly. A million forged sources can at most fill the table; then new sources go unlimited
-//! until buckets are full again.
+//! loses a datagram to it, because only datagrams from that very address count against it. And a source that has a
+//! place is held to its limit exactly. A million forged sources can at most fill the table; then new sources go
+//! unlimited until buckets are full again.
 //!
 //! A keyed hash with a random key decides the place of a source, so no sender can aim at a place.
 
@@ -50,9 +50,9 @@ impl Bucket {
 
 /// The buckets of one lane.
 #[derive(Debug)]
-pub struct RateLimiter<S = RandomState> {
+pub struct RateLimiter {
     entries: Box<[Bucket]>,
-    hasher: S,
+    hasher: RandomState,
     /// What one datagram adds to `full_at`.
     token_ticks: u64,
     /// How far ahead of now `full_at` may be while datagrams are admitted.
@@ -64,17 +64,15 @@ pub struct RateLimiter<S = RandomState> {
 impl RateLimiter {
     /// An empty table. All of its memory is touched by the calling thread.
     pub fn new(limit: SourceLimit, offences: Arc<Offences>) -> Self {
-        Self::with_hasher(limit, offences, ENTRIES, RandomState::new())
+        Self::with_entries(limit, offences, ENTRIES)
     }
-}
 
-impl<S: BuildHasher> RateLimiter<S> {
-    fn with_hasher(limit: SourceLimit, offences: Arc<Offences>, entries: usize, hasher: S) -> Self {
+    fn with_entries(limit: SourceLimit, offences: Arc<Offences>, entries: usize) -> Self {
         // Rounded down, which is in favour of the source.
         let token_ticks = TICKS_PER_SECOND / limit.per_source;
         Self {
             entries: vec![Bucket::FREE; entries].into_boxed_slice(),
-            hasher,
+            hasher: RandomState::new(),
             token_ticks,
             depth_ticks: token_ticks.saturating_mul(limit.burst - 1),
             now_ticks: 0,

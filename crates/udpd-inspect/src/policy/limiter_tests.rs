@@ -143,7 +143,7 @@ fn while_there_is_room_every_answer_is_that_of_a_table_without_a_bound() {
 fn a_full_table_admits_and_counts_a_new_source_and_forgets_none() {
     let offences = Arc::new(Offences::default());
     let limit = SourceLimit { per_source: 1, burst: 1 };
-    let mut limiter = RateLimiter::with_hasher(limit, Arc::clone(&offences), WAYS, RandomState::new());
+    let mut limiter = RateLimiter::with_entries(limit, Arc::clone(&offences), WAYS);
     for number in 0..WAYS as u32 {
         assert!(limiter.admits(forged(number)));
     }

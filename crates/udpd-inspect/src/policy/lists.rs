@@ -1,7 +1,7 @@
 //! `allow_files` and `deny_files`: a file of networks, one by line.
 //!
-//! Such files come from elsewhere: feeds of bad senders, exports of an inventory. So a bare address is that one host, and
-//! what follows `#` or `;` is a comment. Bits behind the length are refused as in the configuration, because their
+//! Such files come from elsewhere: feeds of bad senders, exports of an inventory. So a bare address is that one host,
+//! and what follows `#` or `;` is a comment. Bits behind the length are refused as in the configuration, because their
 //! meaning is a guess. The file is read line by line and never held as a whole.
 
 use std::fs::File;

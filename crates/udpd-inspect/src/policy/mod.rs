@@ -1,5 +1,5 @@
-//! Which datagrams a listener drops although they arrived: those of refused sources, those beyond the rate limit of their
-//! source, and those with wrong headers of proxies.
+//! Which datagrams a listener drops although they arrived: those of refused sources, those beyond the rate limit of
+//! their source, and those with wrong headers of proxies.
 //!
 //! A policy checks a batch once, between receiving and handing over, on the receiver's thread and in its own memory:
 //! nothing is locked, allocated or logged there. What it drops is counted by reason. Sources that exceed the limit are
@@ -38,8 +38,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The policy of a lane, or `None` when there is nothing to check. The memory of the limiter is allocated and touched
-    /// here: call it on the thread of the lane.
+    /// The policy of a lane, or `None` when there is nothing to check. The memory of the limiter is allocated and
+    /// touched here: call it on the thread of the lane.
     pub fn new(access: Option<Arc<AccessList>>, limit: Option<(SourceLimit, Arc<Offences>)>) -> Option<Self> {
         if access.is_none() && limit.is_none() {
             return None;

@@ -2,13 +2,14 @@
 //!
 //! Prefixes nest and never cross, so together they cut the addresses into ranges that are accepted and refused in turn.
 //! Only the addresses where the answer changes (turns) are kept. The number of turns up to an address gives the answer:
-//! with an even number it is that of the lowest address, with an odd one the opposite. A million prefixes are at most two
-//! million turns.
+//! with an even number it is that of the lowest address, with an odd one the opposite. A million prefixes are at most
+//! two million turns.
 //!
-//! A binary search through all turns would miss the cache at every step. So an index cuts a window of the addresses into
-//! equal slots and holds how many turns come before each slot: one look at it leaves a few adjacent turns to search. The
-//! window is the smallest prefix that holds three quarters of all turns, because lists are dense in some part of the
-//! space (all routed IPv6 begins with the same three bits). With any list a search takes no more steps than without it.
+//! A binary search through all turns would miss the cache at every step. So an index cuts a window of the addresses
+//! into equal slots and holds how many turns come before each slot: one look at it leaves a few adjacent turns to
+//! search. The window is the smallest prefix that holds three quarters of all turns, because lists are dense in some
+//! part of the space (all routed IPv6 begins with the same three bits). With any list a search takes no more steps than
+//! without it.
 
 use std::fmt::Debug;
 
@@ -26,7 +27,8 @@ pub(super) trait Number: Copy + Ord + Debug {
     /// The same with the bit at this place from the left set.
     fn with_bit(self, place: u8) -> Self;
 
-    /// The slot that holds it, where slots begin at `base` and have 2^`shift` addresses each. For addresses from `base` on.
+    /// The slot that holds it, where slots begin at `base` and have 2^`shift` addresses each. For addresses from `base`
+    /// on.
     fn slot(self, base: Self, shift: u32) -> usize;
 
     /// Where slot `slot` begins.

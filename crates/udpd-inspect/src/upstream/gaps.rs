@@ -2,8 +2,8 @@
 //!
 //! They are gaps and not a bit for each number, because a datagram of NetFlow 5 or IPFIX covers many numbers. Every
 //! number below the next one and in no gap has come. A gap is *open* first. It is *settled* once enough datagrams or
-//! enough time have passed, and from then on its numbers count as missing. What fills an open gap was out of order. What
-//! fills a settled gap is late, and no longer counts as missing. A gap that makes room for another is settled and
+//! enough time have passed, and from then on its numbers count as missing. What fills an open gap was out of order.
+//! What fills a settled gap is late, and no longer counts as missing. A gap that makes room for another is settled and
 //! forgotten.
 
 /// How many datagrams of its stream may overtake one before its numbers count as missing.

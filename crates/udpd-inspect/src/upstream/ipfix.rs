@@ -3,10 +3,10 @@
 //! Of a message only the headers of its sets and its templates are read, no field of a record. So the records of a
 //! template with fields of variable length have a least and a greatest number.
 //!
-//! RFC 7011 says that the number counts the records before the message, options among them. Exporters differ: some count
-//! the message's own records too, some leave options out. So the convention is learnt for each stream. Between two
-//! consecutive messages the numbers differ by the records of the first or of the second, with or without options; each
-//! such pair is evidence for the conventions that it fits. Until one convention is ahead, messages wait in a short
+//! RFC 7011 says that the number counts the records before the message, options among them. Exporters differ: some
+//! count the message's own records too, some leave options out. So the convention is learnt for each stream. Between
+//! two consecutive messages the numbers differ by the records of the first or of the second, with or without options;
+//! each such pair is evidence for the conventions that it fits. Until one convention is ahead, messages wait in a short
 //! queue, so that what is learnt from later messages is applied to earlier ones. While two conventions fit equally well
 //! they also give the same answer.
 

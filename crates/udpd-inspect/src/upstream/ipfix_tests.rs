@@ -1,5 +1,5 @@
-//! What messages of IPFIX say of their records, and how exporters count: in each of the four ways, through networks that
-//! lose, repeat and reorder, what is missing is exact, however late the way of counting shows.
+//! What messages of IPFIX say of their records, and how exporters count: in each of the four ways, through networks
+//! that lose, repeat and reorder, what is missing is exact, however late the way of counting shows.
 
 use super::*;
 use crate::upstream::testing::{Network, Random, SentDatagram, truth};

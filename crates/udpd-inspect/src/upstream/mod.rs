@@ -8,8 +8,9 @@
 //!
 //! A receiver reads the header of each datagram after trains are split and before anything is dropped. For each run of
 //! consecutive numbers in a batch it writes a note into its `ring` (`observer`, `header`). One thread for the listener
-//! takes the notes of all lanes (`tracker`) and keeps a bounded `table` of streams. `gaps` are the numbers that a stream
-//! lacks, `stream` decides what is a loss and what a new start, and `ipfix` learns how an exporter of IPFIX counts.
+//! takes the notes of all lanes (`tracker`) and keeps a bounded `table` of streams. `gaps` are the numbers that a
+//! stream lacks, `stream` decides what is a loss and what a new start, and `ipfix` learns how an exporter of IPFIX
+//! counts.
 
 mod gaps;
 mod header;

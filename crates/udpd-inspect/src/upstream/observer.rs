@@ -1,9 +1,10 @@
 //! The receiver's side: reads the sequence number of each datagram of a batch and writes notes, before anything of the
 //! batch is dropped.
 //!
-//! Consecutive datagrams of a stream share a note: a run. A few runs of a batch may be open at a time, each in the place
-//! that the key of its stream selects or in the place next to it, so many streams that alternate cost one note each and
-//! not one a datagram. A stream that finds both places in use closes a run: that costs a note, and nothing is lost.
+//! Consecutive datagrams of a stream share a note: a run. A few runs of a batch may be open at a time, each in the
+//! place that the key of its stream selects or in the place next to it, so many streams that alternate cost one note
+//! each and not one a datagram. A stream that finds both places in use closes a run: that costs a note, and nothing is
+//! lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,7 +96,8 @@ impl Observer {
         }
     }
 
-    /// Begins a run with this datagram. Not inlined, so that a datagram that continues a run never builds a note in memory.
+    /// Begins a run with this datagram. Not inlined, so that a datagram that continues a run never builds a note in
+    /// memory.
     #[inline(never)]
     fn begin(&mut self, key: StreamKey, header: SequenceHeader, drops: u32) {
         let SequenceHeader { number, units, clock, .. } = header;

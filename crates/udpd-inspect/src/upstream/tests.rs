@@ -218,7 +218,7 @@ fn drops_that_no_datagram_tells_of_widen_the_bounds_and_without_any_the_number_i
 fn a_lane_that_has_more_than_a_turn_keeps_the_thread_from_resting() {
     let mut listener = Listener::new(FIXED, 1, 64);
     (0..10).for_each(|number| listener.arrive(0, 1, number));
-    let mut turn = || (listener.tracker.take_notes(8), listener.tracker.is_behind());
+    let mut turn = || (listener.tracker.take_notes(8), listener.tracker.is_behind);
     assert_eq!((turn(), turn(), turn()), ((8, true), (2, false), (0, false)));
 }
 

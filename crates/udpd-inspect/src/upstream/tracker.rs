@@ -22,8 +22,8 @@ use udpd_base::os::threads;
 /// and should be less than the window.
 const REST: Duration = Duration::from_millis(4);
 
-/// The same with one lane whose ring had few notes. Not for IPFIX: a message may be many notes, so a burst could fill the
-/// ring meanwhile.
+/// The same with one lane whose ring had few notes. Not for IPFIX: a message may be many notes, so a burst could fill
+/// the ring meanwhile.
 const LONG_REST: Duration = Duration::from_millis(20);
 
 /// How many notes are few.
@@ -77,7 +77,7 @@ pub(super) struct StreamTracker {
     counts: StreamCounts,
     forgotten: u64,
     /// Whether a lane had as many notes as are taken in a turn, and may have more.
-    is_behind: bool,
+    pub(super) is_behind: bool,
 }
 
 impl StreamTracker {
@@ -130,7 +130,7 @@ impl StreamTracker {
             }
             if taken > 0 {
                 self.publish();
-                if !self.is_behind() {
+                if !self.is_behind {
                     let is_calm = self.lanes.len() == 1 && taken <= FEW && self.templates.is_none();
                     let rest = if is_calm { LONG_REST } else { REST };
                     threads::blocking(|| std::thread::sleep(rest));
@@ -139,11 +139,6 @@ impl StreamTracker {
                 self.sleep(is_unsettled);
             }
         }
-    }
-
-    /// Whether notes wait that the last turn had no room for.
-    pub(super) fn is_behind(&self) -> bool {
-        self.is_behind
     }
 
     /// Sleeps until a note comes, or until it is time to sweep.

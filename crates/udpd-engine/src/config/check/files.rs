@@ -1,5 +1,5 @@
-//! Which files a configuration writes: no file has two writers, and none is the configuration itself, a list of networks
-//! or a file of the daemon.
+//! Which files a configuration writes: no file has two writers, and none is the configuration itself, a list of
+//! networks or a file of the daemon.
 //!
 //! Two writers of one file tear each other's records. A sink that appends datagrams to the configuration has the next
 //! start refused, and a ledger written over a log replaces it. Who writes is known from the listeners: each lane feeds

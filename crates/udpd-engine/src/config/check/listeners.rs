@@ -81,7 +81,8 @@ fn check_proxies(section: &Section<'_, ListenerConfig>, findings: &mut Findings<
     }
 }
 
-/// The filter in the kernel sees the address of the proxy, not of the sender behind it, and only what comes to a socket.
+/// The filter in the kernel sees the address of the proxy, not of the sender behind it, and only what comes to a
+/// socket.
 fn check_kernel_filter(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let Some(place) = written.place("kernel_filter").filter(|_| !written.is_wrong("kernel_filter")) else { return };
@@ -188,9 +189,9 @@ fn check_address_count(section: &Section<'_, ListenerConfig>, findings: &mut Fin
     }
 }
 
-/// Refuses two addresses that match the same datagram. The kernel divides what comes to two equal addresses by a hash of
-/// the sender, and of a wildcard and a specific address it prefers the specific one. Neither is what two listeners are
-/// written for.
+/// Refuses two addresses that match the same datagram. The kernel divides what comes to two equal addresses by a hash
+/// of the sender, and of a wildcard and a specific address it prefers the specific one. Neither is what two listeners
+/// are written for.
 pub(super) fn check_overlaps(sections: &[Section<'_, ListenerConfig>], findings: &mut Findings<'_>) {
     let written: Vec<_> = sections
         .iter()

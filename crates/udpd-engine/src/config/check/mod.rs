@@ -104,7 +104,8 @@ fn check_steer(section: &Section<'_, SteerConfig>, host: &HostView, findings: &m
     section.settings.clone()
 }
 
-/// Adds to the steering request the addresses of the listeners that `dedicated_queues` names, in the order of the names.
+/// Adds to the steering request the addresses of the listeners that `dedicated_queues` names, in the order of the
+/// names.
 fn resolve_dedicated_queues(
     section: &Section<'_, SteerConfig>,
     steer: &mut SteerConfig,
