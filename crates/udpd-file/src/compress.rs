@@ -488,7 +488,7 @@ fn pack(job: &CompressJob, is_wanted: &dyn Fn() -> bool) -> Result<CompressedFil
             keep_reserve(&temporary.file)?;
             if done > 0 {
                 temporary.file.sync_data()?;
-                account_taken(&plain, &temporary.file);
+                drop_cache(&plain, &temporary.file);
             }
         }
         let count = match plain.read(&mut chunk) {
@@ -511,7 +511,7 @@ fn pack(job: &CompressJob, is_wanted: &dyn Fn() -> bool) -> Result<CompressedFil
     // Tools that go by the age of files find the same age.
     temporary.file.set_times(FileTimes::new().set_modified(before.changed).set_accessed(before.changed))?;
     temporary.file.sync_all()?;
-    account_taken(&plain, &temporary.file);
+    drop_cache(&plain, &temporary.file);
     if FileStamp::of(&plain)? != before {
         return Err(CompressError::Changed);
     }
@@ -556,7 +556,7 @@ fn keep_reserve(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-fn account_taken(plain: &File, packed: &File) {
+fn drop_cache(plain: &File, packed: &File) {
     for file in [plain, packed] {
         // ValueAdvice: where it is not taken nothing is wrong.
         let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);

@@ -46,8 +46,8 @@ pub(super) enum KeeperRequest {
     /// The consumer of files by source has closed the moved ones, as [`FileUpdate::reopen`] asked.
     Reopened {
         number: u64,
-        left: usize,
-        stayed: usize,
+        closed: usize,
+        unmoved: usize,
     },
     /// The consumer writes no more. The last request.
     Close(WritePosition),
@@ -146,9 +146,9 @@ pub struct Reopened {
     pub begun: usize,
     /// How many files by source were closed because they had been moved or removed; the next datagram of each source
     /// begins another one.
-    pub left: usize,
+    pub closed: usize,
     /// How many stay in use because they are still in their place.
-    pub stayed: usize,
+    pub unmoved: usize,
     /// Why the others could not be begun.
     pub refused: Vec<String>,
 }

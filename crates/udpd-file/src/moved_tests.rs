@@ -193,7 +193,7 @@ fn a_file_that_was_not_moved_stays_when_files_are_reopened() {
     let mut subject = Subject::open("log", PLAIN);
     assert!(subject.write("before"));
     let answer = subject.reopen();
-    assert_eq!(answer, Reopened { stayed: 1, ..Reopened::default() });
+    assert_eq!(answer, Reopened { unmoved: 1, ..Reopened::default() });
     assert!(subject.write("after"));
     subject.close();
     assert_eq!(subject.files(), [("log".to_owned(), "before\nafter\n".to_owned())]);

@@ -51,7 +51,7 @@ struct OpenFile {
 enum ClosingReason {
     Finished,
     /// Another process has moved or removed it.
-    Taken,
+    Moved,
     SyncFailed,
 }
 
@@ -242,7 +242,7 @@ impl RotatingFile {
             let Some((file, reason)) = self.closing.pop_front() else { return };
             match reason {
                 ClosingReason::Finished => self.finish_closed(&file, written),
-                ClosingReason::Taken => self.account_taken(&file, written),
+                ClosingReason::Moved => self.account_moved(&file, written),
                 ClosingReason::SyncFailed => self.ledger.note_doubtful(written),
             }
         }
@@ -356,7 +356,7 @@ impl RotatingFile {
     fn close(&mut self, written: u64) {
         self.note_closed(u64::MAX, written);
         if let Some(file) = self.current.take_if(|file| file.handle.names().is_ok_and(|names| names == 0)) {
-            self.account_taken(&file, written);
+            self.account_moved(&file, written);
         }
     }
 }
@@ -425,7 +425,7 @@ impl RotatingFile {
 
     /// A moved file keeps all its records. What was written to a removed file after its removal is lost although it
     /// counts as delivered, so it is counted as doubtful.
-    fn account_taken(&mut self, file: &OpenFile, written: u64) {
+    fn account_moved(&mut self, file: &OpenFile, written: u64) {
         if file.handle.names().is_ok_and(|names| names > 0) {
             return self.force_if_asked(file, written);
         }
@@ -538,7 +538,7 @@ impl KeptFiles for RotatingFile {
         match (&self.last_error, self.is_failing()) {
             (Some((_, why)), true) => outcome.refused.push(why.clone()),
             _ if std::mem::take(&mut self.has_reopened) => outcome.begun += 1,
-            _ => outcome.stayed += 1,
+            _ => outcome.unmoved += 1,
         }
         self.generation
     }
@@ -574,13 +574,13 @@ impl KeptFiles for RotatingFile {
             Ok(()) => {
                 let what = if is_removed { "removed" } else { "moved" };
                 log::info!("another process has {what} {}; udpd begins a new file", file.path.display());
-                self.closing.push_back((file, ClosingReason::Taken));
+                self.closing.push_back((file, ClosingReason::Moved));
                 self.has_reopened = true;
             }
             Err(error) if is_removed => {
                 // No process could ever read what is written to it.
                 self.current = None;
-                self.closing.push_back((file, ClosingReason::Taken));
+                self.closing.push_back((file, ClosingReason::Moved));
                 self.stop();
                 self.log_error_once(&error, "its datagrams count as sink_error until udpd can");
             }

@@ -80,8 +80,8 @@ impl SinkFiles {
             match answer.map_or(ended, |answer| threads::blocking(|| answer.recv_deadline(deadline))) {
                 Ok(reopened) => {
                     sum.begun += reopened.begun;
-                    sum.left += reopened.left;
-                    sum.stayed += reopened.stayed;
+                    sum.closed += reopened.closed;
+                    sum.unmoved += reopened.unmoved;
                     sum.refused.extend(reopened.refused.into_iter().map(|why| format!("sink {sink}: {why}")));
                 }
                 Err(RecvTimeoutError::Timeout) => sum.refused.push(format!(
@@ -99,11 +99,11 @@ impl SinkFiles {
     }
 }
 
-fn what_was_done(&Reopened { begun, left, stayed, .. }: &Reopened) -> String {
+fn what_was_done(&Reopened { begun, closed, unmoved, .. }: &Reopened) -> String {
     let parts = [
         (begun > 0, format!("new files begun: {begun}")),
-        (left > 0, format!("moved files left: {left}, and the next datagram of each source begins its new one")),
-        (stayed > 0, format!("not moved, so still written: {stayed}")),
+        (closed > 0, format!("moved files left: {closed}, and the next datagram of each source begins its new one")),
+        (unmoved > 0, format!("not moved, so still written: {unmoved}")),
     ];
     let said: Vec<String> = parts.into_iter().filter_map(|(is_so, text)| is_so.then_some(text)).collect();
     if said.is_empty() { "no sink has begun a file yet".to_owned() } else { said.join("; ") }

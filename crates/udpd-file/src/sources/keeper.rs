@@ -141,7 +141,7 @@ impl KeptSourceFiles {
         };
         let failures: Vec<_> = file_systems.into_iter().filter_map(sync).collect();
         if !failures.is_empty() {
-            self.log_unsynced(&failures);
+            self.log_sync_error(&failures);
             self.ledger.note_sync_failure();
             self.ledger.note_doubtful(written);
         } else if are_all {
@@ -150,7 +150,7 @@ impl KeptSourceFiles {
     }
 
     /// A failing disk fails at every sync, which may be each second, so the lines are limited.
-    fn log_unsynced(&self, failures: &[(FileSystem, io::Error)]) {
+    fn log_sync_error(&self, failures: &[(FileSystem, io::Error)]) {
         let Some(silent) = self.sync_errors.pass(Instant::now()) else { return };
         for (file_system, error) in failures {
             log::error!(
@@ -168,9 +168,9 @@ impl KeptFiles for KeptSourceFiles {
     fn handle(&mut self, request: KeeperRequest) {
         match request {
             KeeperRequest::Sync(at) => self.sync(at.written),
-            KeeperRequest::Reopened { number, left, stayed } => {
+            KeeperRequest::Reopened { number, closed, unmoved } => {
                 self.reopen_done = number;
-                self.reopened = (self.reopened.0 + left, self.reopened.1 + stayed);
+                self.reopened = (self.reopened.0 + closed, self.reopened.1 + unmoved);
             }
             KeeperRequest::Close(_) => self.work(),
             _ => {}
@@ -200,9 +200,9 @@ impl KeptFiles for KeptSourceFiles {
     fn finish_reopening(&mut self, number: u64, outcome: &mut Reopened) -> bool {
         let is_done = self.reopen_done >= number;
         if is_done {
-            let (left, stayed) = std::mem::take(&mut self.reopened);
-            outcome.left += left;
-            outcome.stayed += stayed;
+            let (closed, unmoved) = std::mem::take(&mut self.reopened);
+            outcome.closed += closed;
+            outcome.unmoved += unmoved;
         }
         is_done
     }

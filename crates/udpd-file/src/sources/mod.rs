@@ -197,7 +197,7 @@ impl SourcesSink {
                 }
             }
             Ok(false) => {}
-            Err(error) => self.log_unfinished(place, &error),
+            Err(error) => self.log_finish_error(place, &error),
         }
     }
 
@@ -229,10 +229,10 @@ impl SourcesSink {
         let Some(number) = update.and_then(|update| update.reopen) else { return };
         self.write_out(tallies);
         let begun: Vec<usize> = (0..self.table.len()).filter(|&place| self.table.at(place).begun.is_some()).collect();
-        let is_taken = |&&place: &&usize| self.files.leave_at_once_if_taken(&mut self.table, place, &self.ledger);
-        let left = threads::blocking(|| begun.iter().filter(is_taken).count());
+        let is_moved = |&&place: &&usize| self.files.close_at_once_if_moved(&mut self.table, place, &self.ledger);
+        let closed = threads::blocking(|| begun.iter().filter(is_moved).count());
         if let Some(keeper) = &self.keeper {
-            keeper.request(KeeperRequest::Reopened { number, left, stayed: begun.len() - left });
+            keeper.request(KeeperRequest::Reopened { number, closed, unmoved: begun.len() - closed });
         }
     }
 }
@@ -350,7 +350,7 @@ impl SourcesSink {
             Ok(None) => {}
             Ok(Some(lacking)) => self.log_descriptor_shortage(&lacking),
             Err((path, error)) => {
-                self.log_unwritten(place, &path, &error);
+                self.log_write_error(place, &path, &error);
                 self.settle(first, NONE, 0, tallies);
                 return 0;
             }
@@ -377,7 +377,7 @@ impl SourcesSink {
             written += whole as u64;
             if let Err(error) = outcome {
                 let path = self.files.path(&source.key, begun.at);
-                self.log_unwritten(place, &path, &error);
+                self.log_write_error(place, &path, &error);
                 self.table.close(place);
                 self.settle(next, NONE, 0, tallies);
                 return written;
@@ -433,7 +433,7 @@ fn settle_whole(
 
 impl SourcesSink {
     /// The file of a source cannot be written.
-    fn log_unwritten(&mut self, place: usize, path: &Path, error: &io::Error) {
+    fn log_write_error(&mut self, place: usize, path: &Path, error: &io::Error) {
         let failing = &mut self.table.at(place).failing;
         let Some(suppressed) = self.error_log.fail(SourceError::Writing, failing, Instant::now()) else { return };
         log::error!(
@@ -446,7 +446,7 @@ impl SourcesSink {
     }
 
     /// The file of a source cannot be finished and stays in use.
-    fn log_unfinished(&mut self, place: usize, error: &io::Error) {
+    fn log_finish_error(&mut self, place: usize, error: &io::Error) {
         let source = self.table.at(place);
         let Some(suppressed) = self.error_log.fail(SourceError::Finishing, &mut source.failing, Instant::now()) else {
             return;

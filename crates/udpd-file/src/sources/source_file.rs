@@ -94,7 +94,7 @@ impl SourceFiles {
         now: u64,
         ledger: &FileLedger,
     ) -> Result<Option<io::Error>, (PathBuf, io::Error)> {
-        self.leave_if_taken(table, place, ledger);
+        self.close_if_moved(table, place, ledger);
         if table.is_open(place) {
             return Ok(None);
         }
@@ -155,7 +155,7 @@ impl SourceFiles {
     /// Closes a file that another process has moved or removed. A file that was moved just now is written once more
     /// while nothing is in its place: the process may be about to create another there, as logrotate does with
     /// `create`.
-    fn leave_if_taken(&self, table: &mut KnownSources, place: usize, ledger: &FileLedger) {
+    fn close_if_moved(&self, table: &mut KnownSources, place: usize, ledger: &FileLedger) {
         let source = table.at(place);
         let (Some(handle), Some(begun)) = (&source.handle, &mut source.begun) else { return };
         let path = self.path(&source.key, begun.at);
@@ -177,13 +177,13 @@ impl SourceFiles {
     }
 
     /// Closes the file, open or not, if another process has moved or removed it; returns whether it has.
-    pub(super) fn leave_at_once_if_taken(&self, table: &mut KnownSources, place: usize, ledger: &FileLedger) -> bool {
+    pub(super) fn close_at_once_if_moved(&self, table: &mut KnownSources, place: usize, ledger: &FileLedger) -> bool {
         let source = table.at(place);
         let Some(begun) = &mut source.begun else { return false };
         if source.handle.is_some() {
             // The process that asks for this has created the next file, or never will.
             begun.is_displaced = true;
-            self.leave_if_taken(table, place, ledger);
+            self.close_if_moved(table, place, ledger);
         } else if !is_as_begun(&self.path(&source.key, begun.at), begun) {
             source.begun = None;
         }

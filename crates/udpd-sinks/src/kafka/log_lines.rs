@@ -106,17 +106,13 @@ impl KafkaLog {
 
     /// The client can go on no longer and is replaced by a new one.
     pub(super) fn fatal(&mut self, reason: &str, has_spill: bool, now: Instant) -> Lines {
-        let mut lines = self.remind(now);
         let what = if has_spill { "is sent again" } else { "counts as failed" };
-        if self.library.pass(now).is_some() {
-            let text = format!(
-                "{}: the producer of topic {} has failed for good; udpd replaces it, and what it had not delivered \
-                 {what}: {reason}",
-                self.subject, self.topic
-            );
-            lines.push((Level::Error, text));
-        }
-        lines
+        let text = format!(
+            "the producer of topic {} has failed for good; udpd replaces it, and what it had not delivered {what}: \
+             {reason}",
+            self.topic
+        );
+        self.limited(&self.library, Level::Error, &text, now)
     }
 
     /// An error of a connection, for which the library has a log line of its own.
@@ -130,53 +126,50 @@ impl KafkaLog {
             return Vec::new();
         }
         self.trouble(reason);
-        let mut lines = self.remind(now);
-        if self.library.pass(now).is_some() {
-            lines.push((Level::Warn, format!("{}: {reason}", self.subject)));
-        }
-        lines
+        self.limited(&self.library, Level::Warn, reason, now)
     }
 
     /// A datagram will not be in the topic, or this is unknown.
-    pub(super) fn failed(&mut self, reason: &str, now: Instant) -> Lines {
-        let mut lines = self.remind(now);
-        if self.failures.pass(now).is_some() {
-            let text = format!("{}: could not deliver a datagram to topic {}: {reason}", self.subject, self.topic);
-            lines.push((Level::Warn, text));
-        }
-        lines
+    pub(super) fn failed(&self, reason: &str, now: Instant) -> Lines {
+        let text = format!("could not deliver a datagram to topic {}: {reason}", self.topic);
+        self.limited(&self.failures, Level::Warn, &text, now)
     }
 
     /// A line of the library's own log.
-    pub(super) fn library(&mut self, level: Level, facility: &str, line: &str, now: Instant) -> Lines {
+    pub(super) fn library(&self, level: Level, facility: &str, line: &str, now: Instant) -> Lines {
         let level = match facility {
             // One connection of several, or one that is tried again and again.
             "FAIL" if self.gone || self.locked_out => Level::Debug,
             "FAIL" => Level::Info,
             _ => level,
         };
-        let mut lines = self.remind(now);
-        if level >= Level::Debug || self.library.pass(now).is_some() {
-            lines.push((level, format!("{}: librdkafka: {facility}: {line}", self.subject)));
+        let text = format!("librdkafka: {facility}: {line}");
+        if level < Level::Debug {
+            return self.limited(&self.library, level, &text, now);
         }
+        let mut lines = self.remind(now);
+        lines.push((level, format!("{}: {text}", self.subject)));
+        lines
+    }
+
+    /// The lines that are due, and this one unless there were too many of its kind within a minute.
+    fn limited(&self, limiter: &LogLimiter, level: Level, text: &str, now: Instant) -> Lines {
+        let mut lines = self.remind(now);
+        lines.extend(limiter.pass(now).map(|_| (level, format!("{}: {text}", self.subject))));
         lines
     }
 
     /// Tells how many lines were left out in a minute that is over.
-    pub(super) fn remind(&mut self, now: Instant) -> Lines {
-        let mut lines = Vec::new();
-        match self.library.take_suppressed(now) {
-            0 => {}
-            count => lines.push((Level::Warn, format!("{}: librdkafka logged {count} more lines", self.subject))),
-        }
-        match self.failures.take_suppressed(now) {
-            0 => {}
-            count => lines.push((
-                Level::Warn,
-                format!("{}: could not deliver {count} more datagrams to topic {}", self.subject, self.topic),
-            )),
-        }
-        lines
+    pub(super) fn remind(&self, now: Instant) -> Lines {
+        let told = |limiter: &LogLimiter, text: &dyn Fn(u64) -> String| {
+            let count = Some(limiter.take_suppressed(now)).filter(|count| *count > 0)?;
+            Some((Level::Warn, format!("{}: {}", self.subject, text(count))))
+        };
+        let library = told(&self.library, &|count| format!("librdkafka logged {count} more lines"));
+        let topic = &self.topic;
+        let failures =
+            told(&self.failures, &|count| format!("could not deliver {count} more datagrams to topic {topic}"));
+        library.into_iter().chain(failures).collect()
     }
 }
 
@@ -240,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_failures_is_a_few_lines_and_then_their_count() {
-        let mut log_lines = log_lines();
+        let log_lines = log_lines();
         let start = Instant::now();
         let said: usize = (0..100_000).map(|_| log_lines.failed("timed out", start).len()).sum();
         assert_eq!(said, LINES_MAX as usize);
@@ -254,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_library_that_says_too_much_does_not_hide_why_datagrams_are_lost() {
-        let mut log_lines = log_lines();
+        let log_lines = log_lines();
         let now = Instant::now();
         let said: usize = (0..100).map(|_| log_lines.library(Level::Warn, "METADATA", "odd", now).len()).sum();
         assert_eq!(said, LINES_MAX as usize);
@@ -272,7 +265,7 @@ mod tests {
 
     #[test]
     fn debug_lines_of_the_library_are_not_limited() {
-        let mut log_lines = log_lines();
+        let log_lines = log_lines();
         let now = Instant::now();
         assert!((0..100).all(|_| log_lines.library(Level::Debug, "MSG", "sent", now).len() == 1));
         assert_eq!(log_lines.library(Level::Warn, "REQTMOUT", "timed out", now).len(), 1);

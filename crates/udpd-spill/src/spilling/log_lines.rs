@@ -15,7 +15,7 @@ pub(super) struct SpillLog {
     sink: String,
     is_in_use: bool,
     /// The log has a line that the spill is needed, and gets one when it is empty.
-    is_said_in_use: bool,
+    is_logged_in_use: bool,
     uses: LogLimiter,
     is_full: bool,
     fills: LogLimiter,
@@ -33,7 +33,7 @@ impl SpillLog {
         Self {
             sink: sink.to_owned(),
             is_in_use: false,
-            is_said_in_use: false,
+            is_logged_in_use: false,
             uses: LogLimiter::default(),
             is_full: false,
             fills: LogLimiter::default(),
@@ -51,7 +51,7 @@ impl SpillLog {
             return;
         }
         if let Some(silent) = self.uses.pass(Instant::now()) {
-            self.is_said_in_use = true;
+            self.is_logged_in_use = true;
             let (sink, directory, times) = (&self.sink, store.directory().display(), repeats(silent));
             log::warn!("sink {sink}: what its destination does not take now waits in {directory}{times}");
         }
@@ -63,7 +63,7 @@ impl SpillLog {
         let left: u64 = found.left.iter().map(|(_, datagrams)| datagrams).sum();
         let torn: u64 = found.torn.iter().map(|(_, datagrams)| datagrams).sum();
         if left > 0 {
-            (self.is_in_use, self.is_said_in_use) = (true, true);
+            (self.is_in_use, self.is_logged_in_use) = (true, true);
             let twice: u64 = found.twice_at_most.iter().map(|(_, datagrams)| datagrams).sum();
             log::info!(
                 "sink {sink}: sends {left} datagrams first that waited in {directory}; at most {twice} of them were \
@@ -103,7 +103,7 @@ impl SpillLog {
     pub(super) fn is_empty(&mut self) {
         (self.is_full, self.is_unsynced, self.is_stuck) = (false, false, false);
         self.is_in_use = false;
-        if std::mem::take(&mut self.is_said_in_use) {
+        if std::mem::take(&mut self.is_logged_in_use) {
             let unread = match self.damaged {
                 0 => String::new(),
                 datagrams => format!(", and {datagrams} could not be read"),
