@@ -207,9 +207,7 @@ fn drops_between(before: u32, total: u32) -> u64 {
     u64::from(if drops > u32::MAX / 2 { total } else { drops })
 }
 
-// A datagram with all that is known of it, as the formats that keep more than the payload write it.
-
-/// One datagram.
+/// One datagram with all that is known of it, for the formats that keep more than the payload.
 #[derive(Debug, Clone, Copy)]
 pub struct DatagramRecord<'a> {
     /// The name of the listener that received it.

@@ -166,8 +166,6 @@ pub(super) fn packed(parcel: &mut Parcel) -> &mut PackedBatch {
     }
 }
 
-// When datagrams arrived, for the few batches of which that is measured.
-
 /// What a sampled batch carries to every consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatencyStamp {

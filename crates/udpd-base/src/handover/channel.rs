@@ -55,7 +55,7 @@ pub struct ConsumerInbox {
     closed: usize,
     bell: Arc<ConsumerWaker>,
     /// It waits for the consumer of another one, and has its bell.
-    is_heir: bool,
+    is_replacement: bool,
 }
 
 /// What one lane leaves for the consumer.
@@ -145,7 +145,7 @@ impl SourceQueue {
 
 impl Drop for ConsumerInbox {
     fn drop(&mut self) {
-        if !self.is_heir {
+        if !self.is_replacement {
             self.bell.gone.store(true, Ordering::Relaxed);
         }
     }
@@ -154,17 +154,17 @@ impl Drop for ConsumerInbox {
 impl ConsumerInbox {
     /// One for the same consumer, which takes nothing from it before [`ConsumerInbox::go_on_with`]. A call of that
     /// consumer is heard as before.
-    pub fn heir(consumer: &Caller) -> Self {
-        let mut heir = Self::default();
-        (heir.bell, heir.is_heir) = (Arc::clone(&consumer.0), true);
-        heir
+    pub fn replacement(consumer: &Caller) -> Self {
+        let mut inbox = Self::default();
+        (inbox.bell, inbox.is_replacement) = (Arc::clone(&consumer.0), true);
+        inbox
     }
 
-    /// Takes from the lanes of `heir` from now on. Those of before have ended, and nothing of theirs is left.
-    pub fn go_on_with(&mut self, mut heir: Self) {
-        debug_assert!(heir.is_heir && Arc::ptr_eq(&self.bell, &heir.bell), "an inbox of another consumer");
-        self.sources = std::mem::take(&mut heir.sources);
-        self.marks = std::mem::take(&mut heir.marks);
+    /// Takes from the lanes of `next` from now on. The lanes before have ended, and nothing of theirs is left.
+    pub fn go_on_with(&mut self, mut next: Self) {
+        debug_assert!(next.is_replacement && Arc::ptr_eq(&self.bell, &next.bell), "an inbox of another consumer");
+        self.sources = std::mem::take(&mut next.sources);
+        self.marks = std::mem::take(&mut next.marks);
         (self.next, self.closed) = (0, 0);
     }
 
@@ -346,7 +346,7 @@ impl Feed {
 pub(super) struct ConsumerWaker {
     /// The consumer sleeps until it is woken, or is about to sleep.
     pub(super) asleep: AtomicBool,
-    /// The consumer sleeps for a fixed time and would not hear.
+    /// The consumer sleeps for a fixed time, from which no call wakes it.
     pub(super) napping: AtomicBool,
     /// The consumer is to look at something else than its queues.
     pub(super) called: AtomicBool,

@@ -37,7 +37,7 @@
 //! signs of life, the watchdog, each once a second.
 //!
 //! A sink that never waits can do without the second wake-up: `inline`, it runs on the receiver. The loop is the same,
-//! and what differs is the outlet: a channel, or the sink and its books. Such a sink keeps nothing beyond a batch, so
+//! and what differs is the outlet: a channel, or the sink and its ledger. Such a sink keeps nothing beyond a batch, so
 //! nothing of it is due while its receiver sleeps in the kernel.
 
 pub mod batch;

@@ -1,5 +1,5 @@
-//! What a counter is: a plain number where it is counted, a cell where it is published, and the facts that everybody
-//! who shows it needs. `counters!` makes all three from one line, so no other file repeats a name or a position.
+//! What a counter is: a plain number where it is counted, a cell where it is published, and the facts that all
+//! code that shows it needs. `counters!` makes all three from one line, so no other file repeats a name or a position.
 
 use std::fmt::{self, Debug};
 use std::sync::atomic::{AtomicU64, Ordering, fence};

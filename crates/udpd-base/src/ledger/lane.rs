@@ -296,7 +296,7 @@ impl LaneLedger {
         if let (LaneSource::Socket(own), LaneSource::Socket(other)) = (&*self.source(), &mut *to.source()) {
             own.hand_on(other);
         }
-        // These books may be open for longer than the socket is to be.
+        // This ledger may be open for longer than the socket is to be.
         self.close();
     }
 
@@ -376,7 +376,7 @@ pub(super) struct KernelSide {
 }
 
 impl KernelSide {
-    /// What was counted before is in the books of those who read the socket then.
+    /// What was counted before is in the ledger of the process that read the socket then.
     pub(super) fn new(socket: Arc<Socket>) -> (Self, Option<u32>) {
         let before = socket.memory_info().ok().map(|memory| memory.drops);
         let drops = KernelDrops { last: before.unwrap_or(0), total: 0 };
@@ -487,10 +487,7 @@ impl KernelDrops {
     }
 }
 
-// What is counted for a lane that has no socket: what the kernel has lost of a receive queue past its stack, and how
-// much of it waits.
-
-/// Of a lane past the kernel's stack.
+/// The receive queue of a lane past the kernel's stack: what the kernel has lost of it, and how much of it waits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XdpSnapshot {
     pub interface: String,
@@ -622,7 +619,7 @@ mod tests {
             (0..drops).for_each(|_| assert_eq!(sender.send_to(b"x", to).expect("loopback takes it"), 1));
         };
         let (first, second) = (socket(), socket());
-        // An earlier process has these in its books.
+        // An earlier process has these in its ledger.
         drop_at(&first, 7);
         let lane = LaneLedger::new(Arc::clone(&first), 0);
         drop_at(&first, 3);

@@ -109,7 +109,7 @@ pub struct ListenerSnapshot {
     pub sinks: Vec<SinkSnapshot>,
     /// In the order of their numbers.
     pub lanes: Vec<LaneSnapshot>,
-    /// It is no longer in the configuration: what it has counted stays in the books.
+    /// It is no longer in the configuration: its counts stay in the ledger.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
 }
@@ -187,7 +187,7 @@ pub struct SinkSnapshot {
     /// What it has sent where, for a sink of type `udp`: of all its listeners together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destinations: Vec<DestinationSnapshot>,
-    /// It is no longer in the configuration: what it has counted stays in the books.
+    /// It is no longer in the configuration: its counts stay in the ledger.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
 }
@@ -259,14 +259,14 @@ pub struct LaneSnapshot {
     /// Who sends most to it of late, the busiest first. The metrics never have an address.
     #[serde(default)]
     pub senders: Vec<SenderSnapshot>,
-    /// It is no longer in the configuration: what it has counted stays in the books.
+    /// It is no longer in the configuration: its counts stay in the ledger.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
 }
 
 // Adding one reading of the ledger to another: what was counted before the pipeline was made anew, and what after.
 //
-// Listeners, lanes and sinks go on by their names. What is only in the books of before stays in the sum and is marked
+// Listeners, lanes and sinks go on by their names. What only the earlier ledger has stays in the sum and is marked
 // as removed, so nothing that was ever delivered or lost leaves the ledger.
 
 impl Snapshot {
@@ -351,7 +351,7 @@ impl LaneSnapshot {
 impl SinkSnapshot {
     fn add_earlier(&mut self, before: Self) {
         self.offered += before.offered;
-        // What was found in a spill of this process is the same that is in the books of before.
+        // What was found in a spill of this process is the same that is in the earlier ledger.
         let same = self.counts.spilled_again.min(before.counts.spilled);
         self.counts.add(&before.counts);
         self.counts.spilled -= same;

@@ -101,7 +101,7 @@ counters! {
         /// Datagrams taken and not yet decided.
         #[serde(skip)]
         pending: u64,
-        /// Datagrams that were found in the spill and that other books of this process have.
+        /// Datagrams that were found in the spill and that another ledger of this process has.
         #[serde(skip)]
         spilled_again: u64,
     }

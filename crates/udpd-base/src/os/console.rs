@@ -1,4 +1,4 @@
-//! Standard output of the commands that print something and end.
+//! The terminal of the commands that print something and end: their output, and Ctrl-C.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -22,13 +22,11 @@ pub fn print(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
     }
 }
 
-// Ctrl-C for the commands that end by themselves: the first signal that would end the process asks them to stop and
-// report, the second ends it at once. Which signals these are, the table of the daemon says.
-
 /// What a shell shows for a process that Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
-/// A flag that the first signal raises; with the second the process ends, after `clean_up`. One that was ignored when
+/// A flag that the first signal that would end the process raises, so that the command stops and reports; with the
+/// second the process ends at once, after `clean_up`. `signals` says which signals these are. One that was ignored when
 /// the process was started, as by nohup, is still ignored. To be called before there is another thread, because
 /// threads inherit what is blocked.
 pub fn stop_on_signal(clean_up: impl Fn() + Send + 'static) -> Result<Arc<AtomicBool>, Failure> {

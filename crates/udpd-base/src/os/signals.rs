@@ -1,6 +1,6 @@
 //! Signals: what each of them does to the daemon. None that can be sent by mistake ends it without its ledger.
 //!
-//! One table says it for all 64. Some are requests, which the main thread hears of. Some mean nothing here and would
+//! One table says it for all 64. Some are requests, which the main thread receives. Some mean nothing here and would
 //! kill a process that did not think of them: they are heard and said. Some tell of something that a system call
 //! reports as well: they are blocked in every thread, so that the call returns its error. The rest does by default what
 //! it should.
@@ -20,7 +20,7 @@ use crate::exit::{ExitCode, Failure};
 /// What a signal does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Deliver what is there, close the books, end with 0. A second one does not wait for sinks.
+    /// Deliver what is there, close the ledger, end with 0. A second one does not wait for sinks.
     End,
     /// The same, and the exit code is that of a failure: a limit has been reached that will kill the process.
     EndForced,
@@ -61,12 +61,12 @@ pub const EFFECTS: &[(i32, Effect)] = &[
     (number_of(Signal::SIGTTIN), Effect::Block),
     // It wakes a receiver, which lets it through; it means nothing to any other thread.
     (number_of(Signal::SIGURG), Effect::Block),
-    // Ctrl-Z stops the process and `fg` lets it go on; the books stay whole.
+    // Ctrl-Z stops the process and `fg` lets it go on; the ledger stays whole.
     (number_of(Signal::SIGTSTP), Effect::Default),
     (number_of(Signal::SIGCONT), Effect::Default),
     (number_of(Signal::SIGCHLD), Effect::Default),
     (number_of(Signal::SIGWINCH), Effect::Default),
-    // Faults of the program: the memory image is worth more than books that may be wrong.
+    // Faults of the program: the memory image is worth more than a ledger that may be wrong.
     (number_of(Signal::SIGSEGV), Effect::Default),
     (number_of(Signal::SIGBUS), Effect::Default),
     (number_of(Signal::SIGFPE), Effect::Default),
@@ -79,7 +79,7 @@ pub const EFFECTS: &[(i32, Effect)] = &[
     (number_of(Signal::SIGSTOP), Effect::Default),
 ];
 
-/// How long the thread rests when it can hear nothing at all.
+/// How long the thread sleeps when it can read no signal at all.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The signals that programs may give a meaning of their own. udpd gives them none.

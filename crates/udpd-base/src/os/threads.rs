@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -184,7 +184,7 @@ impl ThreadRegistry {
     /// on are born inside.
     pub fn close_sandbox(&self) {
         let Some(confinement) = &self.confinement else { return };
-        let outside = confinement.outside.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let outside = lock(&confinement.outside).take();
         if let Some(outside) = outside {
             blocking(|| outside.wait());
         }
@@ -250,7 +250,7 @@ impl ThreadRegistry {
         if let [ThreadRole::Unconfined | ThreadRole::ShortLived] = roles[..] {
             return None;
         }
-        let outside = confinement.outside.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let outside = lock(&confinement.outside).clone();
         Some(Candidate { sandbox: Arc::clone(&confinement.sandbox), roles, _outside: outside })
     }
 
@@ -265,7 +265,7 @@ impl ThreadRegistry {
     }
 
     fn add(&self, member: &Arc<Member>) {
-        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut members = lock(&self.members);
         // Only when the list would grow, or a thousand threads would look at each other a million times.
         if members.len() == members.capacity() {
             members.retain(|member| member.strong_count() > 0);
@@ -279,7 +279,7 @@ impl ThreadRegistry {
     }
 
     pub fn statuses(&self) -> Vec<ThreadStatus> {
-        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let members = lock(&self.members);
         let status = |member: Arc<Member>| ThreadStatus {
             name: Arc::clone(&member.name),
             thread_id: member.thread_id.load(Ordering::Relaxed),
@@ -310,6 +310,13 @@ pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
         }
         _ => wait(),
     })
+}
+
+/// Locks a mutex also when a thread has panicked with it. The daemon ends then, and its other threads still need what
+/// the mutex guards for the last ledger.
+#[inline]
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends also when the wait panics.

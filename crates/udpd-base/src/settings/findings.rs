@@ -1,6 +1,6 @@
 //! What reading a text has found: its problems, each at a place, and the warnings.
 //!
-//! Reading goes on after a problem, so that the operator hears of all of them at once.
+//! Reading goes on after a problem, so that the operator is told all of them at once.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! How a setting is declared and read: one line for each key, and a reader of TOML that knows where every value stands.
 //!
-//! This room knows no key of the daemon. A room that has settings declares them beside the code that uses them; the
+//! This module knows no key of the daemon. Code that has settings declares them beside it; the
 //! configuration puts them together, and checks one against another.
 
 use toml::de::DeTable;
@@ -20,8 +20,6 @@ pub use findings::{Findings, Located, Problem, Problems, ValuePlace};
 pub use keys::{KeyDeclaration, Keys};
 pub use kinds::{Chosen, ValueKind};
 pub use table::{Field, TomlTable, WrittenKeys};
-
-// What a declaration says of a key, and what comes from all of them: a value that is read from the keys of a table.
 
 /// What a declaration says of a key beside its type.
 #[derive(Debug)]

@@ -1,13 +1,13 @@
 //! Sinks: where datagrams go. A sink is owned by one consumer and called with batches, never with single datagrams, so
 //! it can pay once per batch for what is dear: a system call, a lock, a look at the clock.
 //!
-//! The contract of the books: the consumer adds a batch to `taken` and `pending` before [`Sink::accept`]; the sink
+//! The contract of the ledger: the consumer adds a batch to `taken` and `pending` before [`Sink::accept`]; the sink
 //! moves each datagram exactly once from `pending` to `delivered` or `failed`, at the latest in [`Sink::flush`]. The
 //! consumer flushes whenever its channel is empty, so nothing waits in a buffer while there is nothing else to do. A
 //! sink whose destination acknowledges may hold them until the answer comes, and is then due until all have come.
 //!
-//! A type of sink is one folder (or file) below and one line of the table in `types`. Its folder says what an operator
-//! may write of it (`written`), what that asks of the machine, and how it is opened (`settings`).
+//! A type of sink is one folder (or file) of `udpd-sinks` and one line of the table in its `types`. It implements the
+//! traits of [`settings`]: what an operator may write, what that asks of the machine, and how the sink is opened.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,8 +27,6 @@ pub mod settings;
 pub mod testing;
 
 pub use settings::{AnySettings, Differs, SinkSettings};
-
-// What every sink does: it takes batches, and moves each datagram once in the books.
 
 /// One destination, as its consumer uses it.
 pub trait Sink: Send + fmt::Debug {
@@ -54,7 +52,7 @@ pub trait Sink: Send + fmt::Debug {
         None
     }
 
-    /// Goes on for other lanes, as [`SinkSettings::goes_on`](SinkSettings::goes_on) allows. What is pending was
+    /// Goes on for other lanes, as [`SinkSettings::goes_on`] allows. What is pending was
     /// decided before, or its listener has the same index as before.
     fn go_on_for(&mut self, _feeders: &ConsumerFeeders) {}
 
@@ -63,7 +61,7 @@ pub trait Sink: Send + fmt::Debug {
     fn finish(&mut self, _tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {}
 }
 
-/// Who feeds a consumer.
+/// The lanes that feed a consumer.
 #[derive(Debug, Clone)]
 pub struct ConsumerFeeders {
     pub sink: String,
@@ -86,9 +84,7 @@ pub fn fail(tally: &mut SinkTally, datagrams: u64) {
     tally.dropped.sink_error += datagrams;
 }
 
-// What lies before a sink that is opened: it may never be used, and it may have to wait for another.
-
-/// What a sink that is opened has before it.
+/// The situation in which a sink is opened: it may never be used, and it may have to wait for another.
 #[derive(Debug, Clone)]
 pub struct OpenContext {
     /// Set when its pipeline receives. What was made for one that never does is removed again.

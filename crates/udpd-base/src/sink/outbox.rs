@@ -1,9 +1,9 @@
-//! Records on their way to a file descriptor, and the books of whose they are.
+//! Records on their way to a file descriptor, and which listener each belongs to.
 //!
 //! Records of many batches are gathered into one buffer of fixed size, so that one write carries thousands of
 //! datagrams. The buffer remembers, in runs, which listener each stretch belongs to. Every format says where its
 //! records end, so after a write that took only a part the number of datagrams that arrived can be counted in that
-//! part: the books are exact also when a disk fills up in the middle of a record.
+//! part: the ledger is exact also when a disk fills up in the middle of a record.
 
 use std::io;
 use std::sync::Arc;

@@ -23,8 +23,6 @@ impl fmt::Display for ValueAdvice {
     }
 }
 
-// What was probably meant: the known word that differs from the written one by a slip of the finger.
-
 /// The candidate that differs from `written` by so few letters that it was probably meant.
 pub fn nearest<'c>(written: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     // Nothing that is far longer than any word here can be a slip for one, and comparing it would take long.

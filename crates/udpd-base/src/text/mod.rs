@@ -1,4 +1,4 @@
-//! Text from values and values from text: what every room that speaks to people shares.
+//! Text from values and values from text: what every crate that writes or reads text for people shares.
 
 pub mod address;
 pub mod advice;

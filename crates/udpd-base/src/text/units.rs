@@ -139,9 +139,7 @@ pub fn parse_cpus(text: &str) -> Result<Vec<usize>, ValueAdvice> {
     }
 }
 
-// Dates, in UTC: the only time that files and log lines of several hosts can be compared by.
-
-/// A second, as people write it.
+/// A second as a date in UTC, the only time by which files and log lines of several hosts can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CalendarTime {
     /// From 1970 on.

@@ -204,7 +204,7 @@ impl SinkWiring<'_> {
     /// The channels of this sink, with a way in for each lane that feeds it.
     fn inboxes(&self, count: usize, outlets: &mut [Vec<Outlet>]) -> Vec<ConsumerInbox> {
         let inbox = |number: usize| match &self.retained {
-            Some(retained) => ConsumerInbox::heir(&retained.consumers[number].caller),
+            Some(retained) => ConsumerInbox::replacement(&retained.consumers[number].caller),
             None => ConsumerInbox::default(),
         };
         let mut inboxes: Vec<ConsumerInbox> = (0..count).map(inbox).collect();
