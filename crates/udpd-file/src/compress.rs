@@ -21,7 +21,7 @@ use std::fs::{File, FileTimes, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fmt, fs, io};
 
@@ -401,7 +401,7 @@ impl CompressJobs {
 impl Compressor {
     /// For a sink that wants it. The thread stays on these cores, if there are any, where no receiver is.
     pub fn engage(&self, registry: &ThreadRegistry, cores: &[usize]) -> io::Result<Arc<CompressJobs>> {
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = threads::lock(&self.0);
         if let Some(jobs) = running.as_ref().and_then(|running| running.jobs.upgrade()) {
             return Ok(jobs);
         }
@@ -420,7 +420,7 @@ impl Compressor {
     /// Waits until the thread has ended, whose sinks have, and until whatever it had begun is removed again. A disk
     /// that takes longer leaves that to the next start.
     pub fn await_end(&self, limit: Duration) {
-        let ended = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|running| running.ended.clone());
+        let ended = threads::lock(&self.0).as_ref().map(|running| running.ended.clone());
         if let Some(ended) = ended {
             // Nothing is ever sent.
             let _ = ended.recv_timeout(limit);
@@ -532,8 +532,7 @@ fn mend(plain: &File, job: &CompressJob) -> Result<(), CompressError> {
         return Ok(());
     }
     // By a descriptor of its own, because the lock lasts as long as that. The mutex keeps the consumer from the file.
-    let _files_lock =
-        job.files_lock.as_ref().map(|files_lock| files_lock.lock().unwrap_or_else(PoisonError::into_inner));
+    let _files_lock = job.files_lock.as_ref().map(|files_lock| threads::lock(files_lock));
     let own = open_there(&job.file.path)?;
     lock::claim(&own, &job.file.path).map_err(|_| CompressError::InUse)?;
     let metadata = own.metadata()?;

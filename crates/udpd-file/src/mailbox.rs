@@ -9,7 +9,7 @@
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -19,6 +19,7 @@ use super::handle::LogHandle;
 use super::inotify_watch::KeeperWaker;
 use udpd_base::handover::Caller;
 use udpd_base::os::threads;
+use udpd_base::os::threads::lock;
 
 /// The most requests of one consumer that can be pending: each kind once, and once more for the file in its mailbox.
 pub(super) const REQUESTS_MAX: usize = 10;
@@ -103,7 +104,7 @@ impl Mailbox {
         if !self.is_ready.load(Ordering::Acquire) {
             return None;
         }
-        let mut update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut update = lock(&self.update);
         self.is_ready.store(false, Ordering::Relaxed);
         update.take()
     }
@@ -131,7 +132,7 @@ impl Mailbox {
     }
 
     fn add(&self, change: impl FnOnce(&mut FileUpdate)) {
-        let mut update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut update = lock(&self.update);
         change(update.get_or_insert_default());
         self.is_ready.store(true, Ordering::Release);
         drop(update);

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
 use mmsg::{GrantedBuffer, Loader, Socket, SourceShape, xdp};
@@ -31,6 +31,7 @@ use rustix::net::{
 };
 
 use udpd_base::os::threads;
+use udpd_base::os::threads::lock;
 use udpd_base::os::user::Account;
 
 /// The command that is the helper.
@@ -225,7 +226,7 @@ pub fn start(options: HelperOptions, account: Option<&Account>) -> io::Result<()
         .stdin(Stdio::from(its))
         .stdout(Stdio::null())
         .spawn()?;
-    let mut helper = HELPER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut helper = lock(&HELPER);
     // A helper that was started before ends when its connection closes.
     helper.connection = None;
     if let Some(mut before) = helper.process.take() {
@@ -321,7 +322,7 @@ impl Loader for HelperLoader {
 }
 
 fn ask(descriptors: &[BorrowedFd<'_>], request: &str) -> Option<Answer> {
-    ask_over(&mut HELPER.lock().unwrap_or_else(PoisonError::into_inner).connection, descriptors, request)
+    ask_over(&mut lock(&HELPER).connection, descriptors, request)
 }
 
 /// Asks over a connection, which is given up when no answer comes.

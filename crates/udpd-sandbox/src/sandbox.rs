@@ -1,11 +1,12 @@
 //! The sandbox of one daemon: which parts of it this host has, and how a thread enters it.
 
 use std::io;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use super::paths::{self, AllowedPaths, Connects};
 use super::{capabilities, system_calls};
 use udpd_base::os::role::ThreadRole;
+use udpd_base::os::threads::lock;
 use udpd_base::os::threads::{ThreadRegistry, ThreadSandbox};
 
 /// Restricts the threads of a daemon.
@@ -74,7 +75,7 @@ impl Sandbox {
 
     /// What threads could not give up, and why.
     pub fn refused(&self) -> Vec<String> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.refused).clone()
     }
 
     /// What these roles may open together; nothing before [`open_only`](Self::open_only).
@@ -121,7 +122,7 @@ impl ThreadSandbox for Sandbox {
     fn enter(&self, roles: &[ThreadRole]) {
         let who = || roles.iter().map(ThreadRole::to_string).collect::<Vec<_>>().join(" and ");
         for why in self.give_up(roles) {
-            let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut refused = lock(&self.refused);
             refused.push(format!("{}: {why}", who()));
         }
     }

@@ -2,7 +2,7 @@
 //! socket, whose count wraps and goes with the socket, or for its receive queue.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use mmsg::xdp::{Counter, Tally};
@@ -15,6 +15,7 @@ use super::senders::{Echoes, EchoesSeen};
 use super::senders::{SenderSnapshot, Senders};
 use super::tables::{LaneTally, SinkDropped};
 use super::trains::{Trains, TrainsSeen};
+use crate::os::threads::lock;
 
 /// The published side of one lane.
 #[derive(Debug)]
@@ -175,7 +176,7 @@ impl LaneLedger {
     }
 
     fn source(&self) -> MutexGuard<'_, LaneSource> {
-        self.source.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.source)
     }
 
     /// Arrivals are refused from now on, which the kernel counts as drops as well.
@@ -257,7 +258,7 @@ impl LaneLedger {
 
     /// What has come before; `None` where that is not sought.
     pub fn echoes(&self) -> Option<Echoes> {
-        self.echoes.get().map(|echoes| echoes.lock().unwrap_or_else(PoisonError::into_inner).read())
+        self.echoes.get().map(|echoes| lock(echoes).read())
     }
 
     /// Counts the trains of a batch that the kernel has cut into datagrams.
@@ -273,7 +274,7 @@ impl LaneLedger {
 
     /// Who sends most to this lane, the busiest first.
     pub fn senders(&self) -> Vec<SenderSnapshot> {
-        let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner).busiest(Instant::now());
+        let mut senders = lock(&self.senders).busiest(Instant::now());
         // What a sample stands for can be more than there was at all.
         let received = self.read().received;
         senders.iter_mut().for_each(|sender| sender.datagrams = sender.datagrams.min(received));

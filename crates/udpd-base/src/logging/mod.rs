@@ -6,8 +6,8 @@
 //! writing works again the log says how many are missing. So the log is either complete or says that it is not.
 
 use std::io::{ErrorKind, Write};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::os::role::ThreadRole;
 use crate::os::threads;
 use crate::os::threads::ThreadRegistry;
+use crate::os::threads::lock;
 
 /// How many lines may wait for the writer. At the length of a usual line that is less than a megabyte.
 const QUEUE_LINES: usize = 4096;
@@ -155,13 +156,13 @@ impl LogLimiter {
 
     /// Whether a line would be left out now.
     pub fn suppresses(&self, now: Instant) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.state);
         state.logged >= self.lines_max && !state.is_over(now)
     }
 
     /// How many lines were left out before this one, which is to be logged; `None` when this one is left out too.
     pub fn pass(&self, now: Instant) -> Option<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if state.is_over(now) {
             (state.begun, state.logged) = (Some(now), 0);
         }
@@ -175,7 +176,7 @@ impl LogLimiter {
 
     /// How many lines were left out in an interval that is over, for a line that tells so. Each is counted once.
     pub fn take_suppressed(&self, now: Instant) -> u64 {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if state.is_over(now) { std::mem::take(&mut state.suppressed) } else { 0 }
     }
 }

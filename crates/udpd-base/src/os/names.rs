@@ -8,7 +8,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -99,7 +99,7 @@ impl FollowedName {
 
 impl Board {
     fn lock(&self) -> std::sync::MutexGuard<'_, LookupResult> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        threads::lock(&self.known)
     }
 }
 

@@ -10,11 +10,12 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use nix::libc::{O_DIRECTORY, O_NOFOLLOW};
+use udpd_base::os::threads::lock;
 
 /// How many names to try; one should do.
 const NAMES_MAX: usize = 8;
@@ -99,18 +100,18 @@ impl ScratchDirs {
     pub(super) fn make(&self, inside: &Path) -> io::Result<PathBuf> {
         let scratch = ScratchDir::make(inside)?;
         let path = scratch.path.clone();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        lock(&self.0).push(scratch);
         Ok(path)
     }
 
     /// Removes what is in one of them.
     pub(super) fn empty(&self, path: &Path) -> io::Result<()> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.0);
         all.iter().find(|scratch| scratch.path == path).map_or(Ok(()), ScratchDir::empty)
     }
 
     pub(super) fn remove(&self) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.drain(..).for_each(|scratch| scratch.remove());
     }
 }

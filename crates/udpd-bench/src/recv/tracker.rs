@@ -12,7 +12,7 @@
 //! Arrivals are counted per millisecond, because bursts fill a buffer and averages hide them. All counters are
 //! allocated at the start; pages of milliseconds that never come are never touched.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -23,6 +23,7 @@ use crate::clock;
 use crate::payload::{self, PayloadHeader, PayloadReading};
 use udpd_base::handover::batch::{LaneBatch, LaneLoad};
 use udpd_base::ledger::Tallies;
+use udpd_base::os::threads;
 use udpd_base::sink::{Sink, deliver};
 
 /// Clocks that are nearer than this are those of one host.
@@ -208,7 +209,7 @@ impl SharedTracker {
     /// For a moment: the consumer waits meanwhile.
     pub(super) fn lock(&self) -> MutexGuard<'_, DatagramTracker> {
         // Counts that a panic has left behind are still counts; the panic itself ends the run.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        threads::lock(&self.0)
     }
 }
 

@@ -4,7 +4,7 @@
 //! receives already, and goes on without an endpoint rather than not at all.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use super::handoff::HandoffServer;
 use super::reload::Reloader;
 use udpd_base::exit::Failure;
 use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::os::threads::lock;
 use udpd_base::settings::Chosen;
 use udpd_endpoint::control::{BoundControlSocket, ControlServer, Seats};
 use udpd_endpoint::metrics::{MetricsHandle, MetricsServer, TokenFile};
@@ -65,7 +66,7 @@ impl BoundEndpoints {
         let [for_control, for_metrics, for_seats] = [(); 3].map(|()| pipeline.ledger());
         let (files, seats) = (pipeline.files(), Arc::clone(seats));
         let seats = move || {
-            let planned = seats.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let planned = lock(&seats).clone();
             neighbours::with_current_cores(planned, |listener, lane| for_seats.core_of(listener, lane))
         };
         let reopen = move || files.reopen();

@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, at, select};
@@ -28,6 +28,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::os::notify::Notifier;
 use udpd_base::os::signals::{self, Effect};
+use udpd_base::os::threads::lock;
 use udpd_base::os::threads::{self, DaemonEvent, ThreadRegistry};
 use udpd_endpoint::control::Seats;
 use udpd_engine::config::Config;
@@ -364,7 +365,7 @@ impl<'a> MainLoop<'a> {
                 self.listeners.end();
                 self.listeners = self.listeners.after(&self.config, &config, &self.pipeline);
                 self.plan_watches = PlanWatches::new(&config, &plan, &self.pipeline);
-                *self.seats.lock().unwrap_or_else(PoisonError::into_inner) = neighbours::own_seats(&config, &plan);
+                *lock(&self.seats) = neighbours::own_seats(&config, &plan);
                 self.store.keep(&self.pipeline);
                 remarks::log(&config, &plan);
                 let (listeners, lanes) = (config.listeners.len(), self.pipeline.lanes().len());

@@ -5,7 +5,7 @@
 //! under way may have moved a file only a moment ago, so it needs a round of its own; all that ask meanwhile share the
 //! next one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::seats::Seats;
 use super::socket::BoundControlSocket;
@@ -197,5 +197,5 @@ fn run(rounds: &Mutex<Rounds>, work: &Work) {
 }
 
 fn lock(rounds: &Mutex<Rounds>) -> MutexGuard<'_, Rounds> {
-    rounds.lock().unwrap_or_else(PoisonError::into_inner)
+    threads::lock(rounds)
 }

@@ -6,12 +6,13 @@
 //! acknowledged it yet, moves into the new ledger in one step.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::latency_sampling::ResidenceTracker;
 use udpd_base::handover::channel::ConsumerInbox;
 use udpd_base::handover::pool::Homes;
 use udpd_base::ledger::{ConsumerLedger, Tallies};
+use udpd_base::os::threads::lock;
 use udpd_base::sink::ConsumerFeeders;
 
 /// Where a consumer finds what it goes on with.
@@ -42,11 +43,11 @@ impl ConsumerHandoff {
     /// To be called before the last lane has ended that feeds the consumer now.
     pub(super) fn offer(&self, state: HandoffState) {
         self.is_pending.store(true, Ordering::Release);
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
+        *lock(&self.state) = Some(state);
     }
 
     pub(super) fn take(&self) -> Option<HandoffState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.state).take()
     }
 
     /// The consumer counts in the ledger that was offered.
@@ -66,7 +67,7 @@ impl HandoffState {
     }
 
     pub(super) fn carry_over(&mut self, before: &mut Tallies, ledger: &ConsumerLedger) {
-        let _transfer = self.transfer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _transfer = lock(&self.transfer);
         let held: Vec<(usize, u64, u64)> = before.held().collect();
         for (listener, pending, spilled) in held {
             before[listener].pending -= pending;

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::pipeline_ledger::{Drops, LedgerPosition, PipelineLedger, Progress};
 use udpd_base::ledger::snapshot::{BeforeSnapshot, ListenerSnapshot, ReloadSnapshot};
 use udpd_base::ledger::{CounterTable as _, Snapshot};
+use udpd_base::os::threads::lock;
 
 /// The ledger that clients read.
 #[derive(Debug)]
@@ -123,7 +124,7 @@ impl CumulativeLedger {
 
     fn sum_with(&self, read: impl FnOnce(&PipelineLedger) -> Snapshot) -> Snapshot {
         let parts = self.parts();
-        let _transfer = self.transfer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _transfer = lock(&self.transfer);
         // The oldest first: what has moved to a later pipeline was offered in an earlier one.
         let draining: Vec<Snapshot> = parts.draining.iter().map(|ledger| ledger.snapshot()).collect();
         let mut sum = read(&parts.current);
@@ -167,6 +168,6 @@ impl CumulativeLedger {
     }
 
     fn parts(&self) -> MutexGuard<'_, Parts> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.parts)
     }
 }

@@ -7,11 +7,12 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use mmsg::{BatchShape, Control, RecvBatch, Socket};
 
 use udpd_base::os::holder;
+use udpd_base::os::threads::lock;
 use udpd_sandbox::warden;
 
 /// The least that the kernel charges a receive queue with for a message, however short it is.
@@ -51,7 +52,7 @@ pub(super) struct DiscardReports(Mutex<Vec<DiscardReport>>);
 
 impl DiscardReports {
     pub(super) fn all(&self) -> MutexGuard<'_, Vec<DiscardReport>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// The datagrams that waited in them and are dropped.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use mmsg::{Arrivals, CoreCounter};
@@ -28,6 +28,7 @@ use udpd_base::ledger::{
     ResidenceSnapshot, ResidenceTally, Tallies, XdpSnapshot,
 };
 use udpd_base::os::holder;
+use udpd_base::os::threads::lock;
 use udpd_inspect::upstream::UpstreamMonitor;
 
 /// The kernel's counts of drops, by the inode of the socket.
@@ -350,7 +351,7 @@ impl PipelineLedger {
                     dropped.map(|(lane, books)| Some(lane.kernel_dropped?.min(books.ledger.dropped_at_end())));
                 upstream.read(dropped, listener.gro.is_on(), others + counts.dropped.of_proxies())
             }),
-            shared_with: listener.sharers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            shared_with: lock(&listener.sharers).clone(),
             wrong_cpu: lanes.iter().filter_map(|lane| lane.wrong_cpu).reduce(|sum, one| sum + one),
             residual: arrived.map(|_| residual),
             sinks,

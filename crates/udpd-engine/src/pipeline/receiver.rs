@@ -17,7 +17,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mmsg::{Engine, RecvBatch, Socket, Wait, xdp};
@@ -30,6 +30,7 @@ use udpd_base::handover::pool::Pool;
 use udpd_base::handover::route::RoomTimeout;
 use udpd_base::ledger::{LaneLedger, LaneTally};
 use udpd_base::os::threads;
+use udpd_base::os::threads::lock;
 use udpd_inspect::policy::{Policy, Unwrapper};
 use udpd_inspect::upstream::Observer;
 
@@ -438,7 +439,7 @@ pub(super) struct SocketSwap {
 impl SocketSwap {
     /// Offers a socket that is ready to be received from. One that was not taken yet is dropped.
     pub(super) fn offer(&self, socket: Arc<Socket>) {
-        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
+        *lock(&self.socket) = Some(socket);
         self.is_full.store(true, Ordering::Release);
     }
 
@@ -447,7 +448,7 @@ impl SocketSwap {
         if !self.is_full.swap(false, Ordering::Acquire) {
             return None;
         }
-        self.socket.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.socket).take()
     }
 }
 

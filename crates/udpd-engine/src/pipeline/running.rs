@@ -15,8 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Add;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 use mmsg::{Backing, GrantedBuffer, Socket, Waker};
@@ -37,6 +37,7 @@ use udpd_base::ledger::snapshot::SharerSnapshot;
 use udpd_base::ledger::{Echoes, LaneLedger, QueueState, Trains};
 use udpd_base::os::holder;
 use udpd_base::os::threads::ThreadHandle;
+use udpd_base::os::threads::lock;
 use udpd_sandbox::products::Product;
 use udpd_sandbox::warden;
 
@@ -233,7 +234,7 @@ impl Pipeline {
 
     /// Writes down which other sockets share the port of a listener; `None` when that cannot be seen.
     pub fn set_port_sharers(&self, listener: usize, sharers: Option<Vec<SharerSnapshot>>) {
-        *self.own_ledger.listeners[listener].sharers.lock().unwrap_or_else(PoisonError::into_inner) = sharers;
+        *lock(&self.own_ledger.listeners[listener].sharers) = sharers;
     }
 
     /// The trains that the lanes of a listener have seen in their samples.

@@ -1,12 +1,13 @@
 //! Reopens the files of all sinks at once, for other programs that rotate them. The answer comes when every old file is
 //! closed, so that the client may compress or remove it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
 
 use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::os::threads::lock;
 use udpd_base::os::threads::{self, ThreadRegistry};
 use udpd_file::{Compressor, FileKeeper, FileReopener, Reopened};
 
@@ -64,7 +65,7 @@ impl SinkFiles {
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<(String, FileReopener)>> {
-        self.reopeners.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.reopeners)
     }
 
     /// Has every sink begin a new file where another program has moved or removed the one in use. Returns when the old

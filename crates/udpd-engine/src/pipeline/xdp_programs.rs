@@ -13,7 +13,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use mmsg::xdp;
 use nix::ifaddrs::getifaddrs;
@@ -27,6 +27,7 @@ use crate::config::{Config, ListenerConfig};
 use crate::plan::memory::Bytes;
 use crate::plan::{LanePlan, PipelinePlan, xdp as xdp_plan};
 use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::os::threads::lock;
 use udpd_sandbox::products::Product;
 use udpd_sandbox::warden;
 
@@ -120,7 +121,7 @@ impl XdpPrograms {
     }
 
     fn own(&self) -> MutexGuard<'_, Vec<XdpProgram>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Lets the engines have what comes to their listeners.

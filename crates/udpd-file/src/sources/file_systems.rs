@@ -8,7 +8,8 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+use udpd_base::os::threads::lock;
 
 /// The most file systems of one consumer; more is a mistake, or calls for several sinks.
 pub(crate) const FILE_SYSTEMS_MAX: usize = 64;
@@ -45,13 +46,13 @@ impl FileSystems {
     /// Adds the file system of a directory.
     pub(super) fn begin(&self, directory: &Path) -> io::Result<()> {
         let file_system = FileSystem::open(directory)?;
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).add(file_system);
+        lock(&self.known).add(file_system);
         Ok(())
     }
 
     /// Adds the file system of a file before anything is written to it.
     pub(super) fn note(&self, path: &Path, file: &Metadata) -> io::Result<()> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         if known.is_overfull || known.of_files.contains(&file.dev()) {
             return Ok(());
         }
@@ -75,7 +76,7 @@ impl FileSystems {
 
     /// The known file systems, and whether these are all.
     pub(super) fn all(&self) -> (Vec<FileSystem>, bool) {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock(&self.known);
         (known.file_systems.clone(), !known.is_overfull)
     }
 }

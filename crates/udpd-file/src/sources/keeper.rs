@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime};
 
 use super::super::clock::WallClock;
@@ -29,6 +29,7 @@ use udpd_base::codec::Recipe;
 use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
 use udpd_base::logging::{LogLimiter, repeats};
+use udpd_base::os::threads;
 
 /// How many sources may wait for the keeper after they have finished a file. A source beyond that waits until its next
 /// file is finished, or for the search of all indexes.
@@ -65,7 +66,7 @@ impl SourceRetention {
     /// Held by the consumer while it opens or finishes a file, and by the keeper while it removes a compressed file or
     /// changes an index.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
-        self.files_lock.lock().unwrap_or_else(PoisonError::into_inner)
+        threads::lock(&self.files_lock)
     }
 
     /// Those of one source. Its index is read on demand, because ten thousand would take much memory.
@@ -80,7 +81,7 @@ impl SourceRetention {
         if self.keep == Keep::ALL && self.recipe.is_none() {
             return false;
         }
-        let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut finished = threads::lock(&self.finished);
         match finished.names.len() < FINISHED_MAX {
             true => finished.names.push(name),
             false => finished.has_overflowed = true,
@@ -89,7 +90,7 @@ impl SourceRetention {
     }
 
     fn take_finished(&self) -> FinishedSources {
-        std::mem::take(&mut self.finished.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut threads::lock(&self.finished))
     }
 }
 

@@ -6,8 +6,8 @@
 //! and store in an atomic, and no lock is ever contended.
 
 use std::error::Error;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use log::Level;
@@ -26,6 +26,7 @@ use super::security::{Sasl, Security};
 use super::settings::KafkaSettings;
 #[cfg(feature = "kafka-tls")]
 use super::trust::{self, TrustQuestion};
+use udpd_base::os::threads::lock;
 
 /// A count that one thread writes and reads.
 #[derive(Debug, Default)]
@@ -140,18 +141,18 @@ impl Context {
 
     /// The outcomes of messages with tickets since the last call, with their partitions.
     pub(super) fn take_outcomes(&self, mut tell: impl FnMut(usize, MessageOutcome, i32)) {
-        let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcomes = lock(&self.outcomes);
         outcomes.drain(..).for_each(|(ticket, outcome, partition)| tell(ticket, outcome, partition));
     }
 
     /// How many messages came back and are to be sent again.
     pub(super) fn returned(&self) -> usize {
-        self.returned.lock().unwrap_or_else(PoisonError::into_inner).len()
+        lock(&self.returned).len()
     }
 
     /// Those messages, in their order.
     pub(super) fn take_returned(&self) -> Vec<Returned> {
-        std::mem::take(&mut self.returned.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut lock(&self.returned))
     }
 
     /// Whether the client can never deliver anything again.
@@ -189,7 +190,7 @@ impl Context {
     /// The broker to probe, once for each time that udpd ceases to trust one.
     #[cfg(feature = "kafka-tls")]
     pub(super) fn take_question(&self) -> Option<TrustQuestion> {
-        self.question.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.question).take()
     }
 
     /// A broker refuses to authenticate udpd.
@@ -205,7 +206,7 @@ impl Context {
     /// A broker does not take the certificate that udpd has shown, or wants one.
     fn certificate_refused(&self, reason: &str) {
         // Each attempt comes here; the file is read only for the one that is logged.
-        if self.log_lines.lock().unwrap_or_else(PoisonError::into_inner).is_locked_out() {
+        if lock(&self.log_lines).is_locked_out() {
             return self.away.store(true, Ordering::Relaxed);
         }
         let mut cure = "the brokers may want one: tls_certificate_file, tls_key_file".to_owned();
@@ -224,10 +225,10 @@ impl Context {
         #[cfg(feature = "kafka-tls")]
         if let Some(broker) = trust::broker_of(reason).filter(|_| reason.contains("certificate verify failed")) {
             self.away.store(true, Ordering::Relaxed);
-            if self.log_lines.lock().unwrap_or_else(PoisonError::into_inner).note_locked_out() {
+            if lock(&self.log_lines).note_locked_out() {
                 let (broker, ca_file) = (broker.to_owned(), self.security.ca_file.clone());
                 let question = TrustQuestion { broker, ca_file, reason: reason.to_owned() };
-                *self.question.lock().unwrap_or_else(PoisonError::into_inner) = Some(question);
+                *lock(&self.question) = Some(question);
             }
             return;
         }
@@ -240,7 +241,7 @@ impl Context {
     }
 
     fn write(&self, lines: impl FnOnce(&mut KafkaLog) -> Lines) {
-        let lines = lines(&mut self.log_lines.lock().unwrap_or_else(PoisonError::into_inner));
+        let lines = lines(&mut lock(&self.log_lines));
         for (level, text) in lines {
             log::log!(level, "{text}");
         }
@@ -356,7 +357,7 @@ pub(super) fn size_at_least(message: &impl Message) -> usize {
 
 impl Context {
     fn note(&self, ticket: usize, outcome: MessageOutcome, partition: i32) {
-        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, outcome, partition));
+        lock(&self.outcomes).push((ticket, outcome, partition));
     }
 
     /// Counts a message without a ticket that was not delivered, or keeps it to be sent again.
@@ -372,7 +373,7 @@ impl Context {
             outcome == MessageOutcome::Refused(MessageRefusal::TooLarge) && size_at_least(message) < self.batch_bytes;
         if is_split || outcome == MessageOutcome::Bystander {
             let returned = Returned { listener, message: message.detach(), is_split };
-            return self.returned.lock().unwrap_or_else(PoisonError::into_inner).push(returned);
+            return lock(&self.returned).push(returned);
         }
         let reports = &self.reports[listener];
         match outcome {

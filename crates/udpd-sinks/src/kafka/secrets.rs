@@ -12,12 +12,13 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
 use super::files;
+use udpd_base::os::threads::lock;
 use udpd_base::text::base64;
 use udpd_base::text::units::CalendarTime;
 
@@ -128,7 +129,7 @@ impl HiddenSecrets {
 
     /// One token more; what was known before may still come.
     pub(super) fn add(&self, token: &str) {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tokens = lock(&self.tokens);
         if !tokens.iter().any(|known| known == token) {
             tokens.truncate(TOKENS_MAX - 1);
             tokens.push_front(token.to_owned());
@@ -136,7 +137,7 @@ impl HiddenSecrets {
     }
 
     pub(super) fn clean<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let tokens = lock(&self.tokens);
         let all = self.passwords.iter().chain(&*tokens);
         let mut found: Vec<&String> =
             all.filter(|secret| secret.len() >= BYTES_MIN && text.contains(secret.as_str())).collect();

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use openssl::asn1::Asn1Time;
@@ -21,6 +21,7 @@ use super::files;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::os::threads::lock;
 
 /// How long the broker may take for each step.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -108,7 +109,7 @@ fn why(broker: &str, ca_file: Option<&Path>) -> Result<Option<String>, String> {
     let found = Arc::new(Mutex::new(None));
     let ssl = listening(host, authorities, Arc::clone(&found)).map_err(|error| error.to_string())?;
     let is_trusted = ssl.connect(stream).is_ok();
-    let why = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let why = lock(&found).take();
     match why {
         Some(why) => Ok(Some(format!("the certificate of {broker} is refused: {why}"))),
         None if is_trusted => Ok(None),
@@ -128,7 +129,7 @@ fn listening(host: &str, authorities: Option<Vec<X509>>, found: Arc<Mutex<Option
     context.set_verify_callback(SslVerifyMode::PEER, move |good, chain| {
         if !good {
             let what = describe(chain.error(), chain.current_cert());
-            found.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
+            lock(&found).get_or_insert(what);
         }
         good
     });

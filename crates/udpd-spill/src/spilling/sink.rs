@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use udpd_base::handover::batch::LaneBatch;
 use udpd_base::handover::route::FullPolicy;
 use udpd_base::ledger::{CounterSet as _, CounterTable as _, SinkTally, Tallies};
 use udpd_base::os::threads;
+use udpd_base::os::threads::lock;
 use udpd_base::sink::settings::Opening;
 use udpd_base::sink::{ConsumerFeeders, Sink, fail};
 
@@ -200,7 +201,7 @@ impl<S: SpillableSink> Spilling<S> {
         let Some(location) = self.location.clone() else { return Ok(()) };
         let (store, found) =
             SpillStore::open(&location.directory, location.bytes_max, location.lanes, &location.others)?;
-        let is_own = !OWN.lock().unwrap_or_else(PoisonError::into_inner).insert(location.directory);
+        let is_own = !lock(&OWN).insert(location.directory);
         self.log_lines.log_recovered(&store, &found);
         if !store.is_empty() {
             self.link = LinkState::Down { retry: Instant::now() };

@@ -10,9 +10,10 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::panic;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use nix::sys::termios::{self, LocalFlags, SetArg, SpecialCharacterIndices, Termios};
+use udpd_base::os::threads::lock;
 
 /// How a piece of text stands out. Each is seen without colour as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -121,7 +122,7 @@ impl Screen {
 
     /// Takes it again, after another program had it.
     pub(super) fn enter(&self) {
-        let before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = lock(&self.before);
         if let Some(mut own) = before.clone() {
             // Each key at once and unseen. Ctrl-C stays a signal; Ctrl-Z comes as a key, because the terminal is to be
             // given back before the process stops.
@@ -156,7 +157,7 @@ impl Drop for Screen {
 fn leave(before: &Mutex<Option<Termios>>) {
     // A terminal that is gone needs nothing.
     let _ = show(GIVE_BACK);
-    if let Some(before) = &*before.lock().unwrap_or_else(PoisonError::into_inner) {
+    if let Some(before) = &*lock(before) {
         let _ = termios::tcsetattr(io::stdin(), SetArg::TCSADRAIN, before);
     }
 }
