@@ -98,7 +98,7 @@ impl QueueAttempts {
             self.was_without = true;
             return false;
         };
-        if own.stands_at == Some(card.index) && own.running == own.lanes && card.queues == own.lanes {
+        if own.attached_to == Some(card.index) && own.running == own.lanes && card.queues == own.lanes {
             if std::mem::take(&mut self.was_without) {
                 let (listener, interface, lanes) = (&own.listener, &own.interface, own.lanes);
                 log::info!("listener {listener}: AF_XDP receives from {interface} again, queues: {lanes}");
@@ -162,7 +162,7 @@ mod tests {
             let queues = XdpQueues {
                 listener: "in".to_owned(),
                 interface: "eth1".to_owned(),
-                stands_at: Some(7),
+                attached_to: Some(7),
                 bound_to: Some(7),
                 lanes: 2,
                 running: 2,
@@ -187,8 +187,8 @@ mod tests {
         /// What an attempt comes to that works.
         fn has_engines(&mut self) {
             let card = self.card.expect("an interface");
-            let (stands_at, lanes) = (Some(card.index), card.queues);
-            self.queues = XdpQueues { stands_at, lanes, running: lanes, ..self.queues.clone() };
+            let (attached_to, lanes) = (Some(card.index), card.queues);
+            self.queues = XdpQueues { attached_to, lanes, running: lanes, ..self.queues.clone() };
         }
     }
 

@@ -224,7 +224,7 @@ struct Builder<'a> {
     replaced: Option<(&'a ReloadContext, &'a Retention)>,
 }
 
-struct Bound {
+struct BoundSockets {
     /// By the index of the lane.
     endpoints: BTreeMap<usize, Endpoint>,
     tables: SourceTables,
@@ -253,7 +253,7 @@ impl Builder<'_> {
         pinned.extend(self.threads.iter().map(pinned_receiver));
         let followers = sequence_followers::spawn_all(&self.threads, self.plan, &mut pinned, self.registry)?;
         let bound = bound.map_or_else(|| self.bind(), Ok);
-        let Bound { endpoints, tables, filters } =
+        let BoundSockets { endpoints, tables, filters } =
             bound.inspect_err(|_| followers.iter().for_each(SequenceFollower::end))?;
         let address = |LaneThread { setup, .. }: &LaneThread| {
             endpoints.get(&setup.index).map_or(setup.plan.address, |endpoint| endpoint.address)
@@ -331,7 +331,7 @@ impl Builder<'_> {
         Ok(sections)
     }
 
-    fn bind(&self) -> Result<Bound, Failure> {
+    fn bind(&self) -> Result<BoundSockets, Failure> {
         let tables = SourceTables::make(self.threads.iter().map(|thread| &thread.setup))?;
         self.replaced.map_or(Ok(()), |(context, _)| context.commit_flag.commit())?;
         let lanes: Vec<(&LaneSetup, Arc<Socket>)> =
@@ -343,7 +343,7 @@ impl Builder<'_> {
                 context.own_ledger.count_in_vain(&self.assignment.discard_reports);
             }
         })?;
-        Ok(Bound { endpoints, tables, filters })
+        Ok(BoundSockets { endpoints, tables, filters })
     }
 
     fn lane_ledger(&self, thread: &LaneThread) -> Arc<LaneLedger> {
@@ -454,10 +454,10 @@ impl ReadyLane {
     }
 }
 
-fn pinned_receiver(LaneThread { setup, made, known, .. }: &LaneThread) -> Pinned {
+fn pinned_receiver(LaneThread { setup, made, thread_handle, .. }: &LaneThread) -> Pinned {
     Pinned {
         name: format!("{setup}: its receiver"),
-        thread: known.clone(),
+        thread: thread_handle.clone(),
         cores: made.cores.clone(),
         is_pinned: Arc::new(AtomicBool::new(!made.cores.is_empty())),
         lane: Some(setup.index),

@@ -54,7 +54,7 @@ pub(super) struct FinishingConsumer {
     pub(super) outputs: ExclusiveOutputs,
     /// Disconnected when its sink is closed.
     pub(super) ended: EndSignal,
-    pub(super) known: ThreadHandle,
+    pub(super) handle: ThreadHandle,
     /// Where it still finds what it was to go on with in a later pipeline.
     pub(super) handoff: Arc<ConsumerHandoff>,
     pub(super) thread: JoinHandle<()>,
@@ -65,7 +65,7 @@ pub(super) struct MovingConsumer {
     pub(super) sink: String,
     pub(super) handoff: Arc<ConsumerHandoff>,
     pub(super) ended: EndSignal,
-    pub(super) known: ThreadHandle,
+    pub(super) handle: ThreadHandle,
 }
 
 /// A finishing consumer, for those who wait for what it writes.
@@ -148,19 +148,19 @@ impl DrainingPipeline {
         self.still_finishing().map(|consumer| UnfinishedConsumer {
             sink: consumer.sink.clone(),
             outputs: consumer.outputs.clone(),
-            is_given_up: consumer.known.is_given_up(),
+            is_given_up: consumer.handle.is_given_up(),
         })
     }
 
     /// Whether it keeps its memory for a consumer that was not given up.
     fn is_worth_waiting_for(&self) -> bool {
-        let moving = self.still_moving().map(|moving| &moving.known);
-        moving.chain(self.still_finishing().map(|consumer| &consumer.known)).any(|known| !known.is_given_up())
+        let moving = self.still_moving().map(|moving| &moving.handle);
+        moving.chain(self.still_finishing().map(|consumer| &consumer.handle)).any(|handle| !handle.is_given_up())
     }
 
     /// Lets its consumers know that nothing waits for them any more.
     pub(super) fn give_up(&self) {
-        self.finishing.iter().for_each(|consumer| consumer.known.give_up());
+        self.finishing.iter().for_each(|consumer| consumer.handle.give_up());
     }
 
     pub(super) fn is_drained(&self) -> bool {
@@ -221,13 +221,13 @@ pub(super) fn abandon_old(draining: &[DrainingPipeline]) -> BTreeSet<String> {
                 std::ptr::eq(pipeline, oldest) || moving.iter().any(|own| Arc::ptr_eq(&own.handoff, &consumer.handoff))
             };
             for consumer in pipeline.still_finishing().filter(is_its_own) {
-                consumer.known.give_up();
+                consumer.handle.give_up();
                 drop(consumer.handoff.take());
                 pipeline.ledger.give_up_waiting(&consumer.sink);
             }
         }
         for consumer in moving {
-            consumer.known.give_up();
+            consumer.handle.give_up();
             oldest.ledger.give_up_waiting(&consumer.sink);
         }
     }

@@ -31,8 +31,8 @@ pub(super) struct LaneThread {
     pub setup: LaneSetup,
     pub made: LaneReport,
     /// The thread as the thread registry knows it.
-    pub known: ThreadHandle,
-    orders: Sender<LaneOrder>,
+    pub thread_handle: ThreadHandle,
+    commands: Sender<LaneCommand>,
     handle: JoinHandle<()>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct LaneReport {
 }
 
 /// What the thread of a lane is told.
-enum LaneOrder {
+enum LaneCommand {
     /// Make the engine of its XDP queue.
     Open(Arc<xdp::Redirect>, Sender<Result<Opened, Failure>>),
     Start(Box<LaneStart>),
@@ -90,7 +90,7 @@ pub(super) struct LaneStart {
 struct StartingLane {
     setup: LaneSetup,
     made: crossbeam_channel::Receiver<Result<LaneReport, Failure>>,
-    orders: Sender<LaneOrder>,
+    commands: Sender<LaneCommand>,
     thread: StartingThread<()>,
 }
 
@@ -126,7 +126,7 @@ impl LaneThread {
         registry: &ThreadRegistry,
     ) -> Result<StartingLane, Failure> {
         let (made_sender, made) = bounded(1);
-        let (orders, coming) = bounded(1);
+        let (commands, coming) = bounded(1);
         let name = thread_name("rx", setup.index, &setup.listener.name);
         let own = setup.clone();
         let role = match setup.plan.engine.kind {
@@ -137,22 +137,22 @@ impl LaneThread {
         let thread = registry
             .spawn_one_of_many(name, role, move || run(own, inherited, &made_sender, &coming))
             .map_err(|error| threads::start_failure(&setup.to_string(), &error))?;
-        Ok(StartingLane { setup, made, orders, thread })
+        Ok(StartingLane { setup, made, commands, thread })
     }
 
-    fn wait(StartingLane { setup, made, orders, thread }: StartingLane) -> Result<Self, Failure> {
-        let known = thread.handle();
+    fn wait(StartingLane { setup, made, commands, thread }: StartingLane) -> Result<Self, Failure> {
+        let thread_handle = thread.handle();
         let handle = thread.wait();
         let made = made.recv().map_err(|_| {
             Failure::new(ExitCode::Failure, format!("{setup}: its thread ended while it was starting"))
         })??;
-        Ok(Self { setup, made, known, orders, handle })
+        Ok(Self { setup, made, thread_handle, commands, handle })
     }
 
     /// Has the thread of this lane make the engine of its XDP queue. What comes there waits in the ring from then on.
     pub(super) fn open(&mut self, redirect: &Arc<xdp::Redirect>) -> Result<(), Failure> {
         let (answer, answered) = bounded(1);
-        let _ = self.orders.send(LaneOrder::Open(Arc::clone(redirect), answer));
+        let _ = self.commands.send(LaneCommand::Open(Arc::clone(redirect), answer));
         let ended =
             || Failure::new(ExitCode::Failure, format!("{}: its thread ended while it was starting", self.setup));
         let Opened { waker, counter } = threads::blocking(|| answered.recv()).map_err(|_| ended())??;
@@ -162,7 +162,7 @@ impl LaneThread {
 
     pub(super) fn start(self, start: LaneStart) -> JoinHandle<()> {
         // The thread waits for this message. If it has panicked the thread registry reports it.
-        let _ = self.orders.send(LaneOrder::Start(Box::new(start)));
+        let _ = self.commands.send(LaneCommand::Start(Box::new(start)));
         self.handle
     }
 }
@@ -183,7 +183,7 @@ fn run(
     setup: LaneSetup,
     inherited: Option<InheritedByLane>,
     made: &Sender<Result<LaneReport, Failure>>,
-    orders: &crossbeam_channel::Receiver<LaneOrder>,
+    commands: &crossbeam_channel::Receiver<LaneCommand>,
 ) {
     // The watchdog may look on by now, and to touch all the memory is one long wait for the kernel.
     let (mut parts, ready) = match threads::blocking(|| make(&setup, inherited)) {
@@ -197,11 +197,11 @@ fn run(
         return;
     }
     let start = loop {
-        match threads::blocking(|| orders.recv()) {
-            Ok(LaneOrder::Open(redirect, answer)) => {
+        match threads::blocking(|| commands.recv()) {
+            Ok(LaneCommand::Open(redirect, answer)) => {
                 let _ = answer.send(threads::blocking(|| parts.open(&setup, redirect)));
             }
-            Ok(LaneOrder::Start(start)) => break *start,
+            Ok(LaneCommand::Start(start)) => break *start,
             Err(_) => return,
         }
     };

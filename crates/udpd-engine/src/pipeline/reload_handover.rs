@@ -149,7 +149,7 @@ impl Pipeline {
         let ConsumerThread { sink, ended, thread, handoff, pinned, .. } = consumer;
         let outputs = ExclusiveOutputs::of(&self.config, &self.plan, sink);
         let sink = self.config.sinks[sink].name.clone();
-        FinishingConsumer { sink, outputs, ended, known: pinned.thread, handoff, thread }
+        FinishingConsumer { sink, outputs, ended, handle: pinned.thread, handoff, thread }
     }
 
     fn moving_consumer(&self, consumer: &ConsumerThread) -> MovingConsumer {
@@ -157,7 +157,7 @@ impl Pipeline {
             sink: self.config.sinks[consumer.sink].name.clone(),
             handoff: Arc::clone(&consumer.handoff),
             ended: consumer.ended.clone(),
-            known: consumer.pinned.thread.clone(),
+            handle: consumer.pinned.thread.clone(),
         }
     }
 

@@ -147,7 +147,7 @@ pub struct XdpQueues {
     pub listener: String,
     pub interface: String,
     /// The index of the interface that the program is attached to.
-    pub stands_at: Option<u32>,
+    pub attached_to: Option<u32>,
     /// The index of the interface that the sockets beside it are bound to.
     pub bound_to: Option<u32>,
     pub lanes: usize,
@@ -202,8 +202,8 @@ impl Pipeline {
     pub fn threads_of_sink(&self, sink: &str) -> Vec<i32> {
         let own = self.consumers.iter().filter(|consumer| self.config.sinks[consumer.sink].name == sink);
         let earlier = self.draining.iter().flat_map(|earlier| &earlier.finishing).filter(|own| own.sink == sink);
-        let known = own.map(|consumer| &consumer.pinned.thread).chain(earlier.map(|consumer| &consumer.known));
-        known.filter_map(ThreadHandle::thread_id).collect()
+        let handles = own.map(|consumer| &consumer.pinned.thread).chain(earlier.map(|consumer| &consumer.handle));
+        handles.filter_map(ThreadHandle::thread_id).collect()
     }
 
     /// The inodes of the sockets of all lanes, as they are now.
@@ -251,7 +251,7 @@ impl Pipeline {
             XdpQueues {
                 listener: listener.name.clone(),
                 interface: listener.interface.clone().unwrap_or_default(),
-                stands_at: self.xdp_programs.stands_at(&listener.name),
+                attached_to: self.xdp_programs.attached_to(&listener.name),
                 bound_to: self.lanes_of(index).find_map(Lane::bound_interface),
                 lanes: of_queues().count(),
                 running: of_queues().filter(runs).count(),

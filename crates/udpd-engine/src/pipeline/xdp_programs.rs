@@ -99,7 +99,7 @@ impl XdpPrograms {
     }
 
     /// The index of the interface that the program of a listener is attached to.
-    pub(super) fn stands_at(&self, listener: &str) -> Option<u32> {
+    pub(super) fn attached_to(&self, listener: &str) -> Option<u32> {
         let own = self.own();
         let redirect = own.iter().find(|program| program.name == listener)?.redirect.as_ref();
         redirect.map(|redirect| redirect.interface_index())
