@@ -53,6 +53,8 @@ pub(crate) struct Load {
     pub(crate) amount: Amount,
     /// Length of each datagram: room for its header and one more byte at least.
     pub(crate) payload_bytes: usize,
+    /// The number of the first flow.
+    pub(crate) first_flow: usize,
     /// Sockets, hence source ports.
     pub(crate) flows: usize,
     /// Datagrams in one `sendmmsg`, rounded up to whole trains; the flows take turns burst by burst.
@@ -85,6 +87,7 @@ impl Load {
             overruns: false,
             amount,
             payload_bytes: 32,
+            first_flow: 0,
             flows: 16,
             burst: 32,
             segment: None,
@@ -212,7 +215,7 @@ impl Load {
                 receiver = None;
             }
             let flow = turn % self.flows;
-            sender.send(&sockets[flow], flow, per_flow[flow], wanted);
+            sender.send(&sockets[flow], self.first_flow + flow, per_flow[flow], wanted);
             per_flow[flow] += wanted as u64;
             sent += wanted as u64;
             turn += 1;
