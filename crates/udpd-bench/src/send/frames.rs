@@ -390,7 +390,7 @@ fn no_live_frames(failed: &LiveError) -> Failure {
         }
         LiveStep::Count => (
             ExitCode::Unavailable,
-            "without that the bench does not know what was sent, and this kernel may lack CONFIG_BPF_EVENTS; use --engine packet",
+            "without that it is unknown what was sent, and this kernel may lack CONFIG_BPF_EVENTS; use --engine packet",
         ),
         LiveStep::Map | LiveStep::Program => (ExitCode::Unavailable, "use --engine packet"),
     };

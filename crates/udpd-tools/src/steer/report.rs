@@ -124,8 +124,8 @@ fn outcome(comparison: &Comparison, interfaces: &[String]) -> Result<(), Failure
         Verdict::Unknown => {
             let count = comparison.unknown.len();
             let message = format!(
-                "whether everything is as planned is unknown: {count} could not be read or cannot be had; the cure stands \
-                 beneath each"
+                "whether everything is as planned is unknown: {count} could not be read or cannot be had; the cure \
+                 stands beneath each"
             );
             Err(Failure::new(ExitCode::Unknown, message))
         }
