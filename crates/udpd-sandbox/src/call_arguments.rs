@@ -7,7 +7,6 @@
 use nix::libc;
 use seccompiler::{BackendError, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 
-/// A system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SystemCall {
     pub number: i64,
@@ -90,7 +89,6 @@ pub(super) const SIGNAL: &[AllowedCase] = cases! {
     SYS_tgkill "to the own process" => Own(0);
 };
 
-/// The own limits.
 pub(super) const LIMITS: &[AllowedCase] = cases! {
     SYS_prlimit64 "of the own process" => Is(0, 0);
 };

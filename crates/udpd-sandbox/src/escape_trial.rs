@@ -21,7 +21,6 @@ use super::sandbox::{PathRules, Sandbox};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::ThreadRegistry;
 
-/// One thing that was tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EscapeAttempt {
     pub role: ThreadRole,
@@ -52,7 +51,6 @@ const RING: &str = "make a ring of io_uring";
 /// Something to try, which says whether it was let through.
 type Try = fn() -> bool;
 
-/// What every thread tries.
 const TRIED: [(&str, Try); 13] = [
     ("start a program", starts_a_program),
     ("trace a process", traces_a_process),

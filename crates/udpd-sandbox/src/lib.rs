@@ -37,16 +37,3 @@ pub enum SandboxMode {
     Require,
     Off,
 }
-
-/// The names of the pipeline for the privilege helper.
-pub mod warden {
-    pub use crate::privilege_helper::{
-        HelperLoader as ByRight, PrivilegedOp as Wish, bind, make as have_made, perform as have, receive_buffer,
-        withdraw,
-    };
-}
-
-/// See [`warden`].
-pub mod products {
-    pub use crate::privilege_helper::PrivilegedFd as Product;
-}

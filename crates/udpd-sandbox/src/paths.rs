@@ -17,7 +17,6 @@ const KNOWN: ABI = ABI::V7;
 /// Where a server of names listens.
 const NAMES: u16 = 53;
 
-/// What a thread may open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedPaths {
     /// To read, with all below.

@@ -37,7 +37,6 @@ use udpd_base::os::user::Account;
 /// The command that is the helper.
 pub const COMMAND: &str = "warden";
 
-/// Its options.
 const FILTERS: &str = "--filters";
 const QUEUES: &str = "--queues";
 /// The numbers of a user and a group follow.
@@ -63,10 +62,9 @@ pub struct HelperOptions {
 }
 
 impl HelperOptions {
-    /// Whether it makes this.
     pub fn allows(self, wanted: &PrivilegedFd) -> bool {
         match wanted {
-            PrivilegedFd::QueueSocket => self.queues,
+            PrivilegedFd::XdpSocket => self.queues,
             PrivilegedFd::Array { .. } | PrivilegedFd::Filter(_) => self.filters,
         }
     }
@@ -100,7 +98,6 @@ impl PrivilegedOp {
     }
 }
 
-/// As it is sent.
 impl fmt::Display for PrivilegedOp {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -138,7 +135,7 @@ fn parsed<T: FromStr>(text: &str) -> Result<T, ()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrivilegedFd {
     /// A socket for a receive queue past the kernel's stack, which takes CAP_NET_RAW.
-    QueueSocket,
+    XdpSocket,
     /// An array for a filter of sources: how many numbers a value has, and how many values there are. It takes CAP_BPF,
     /// and so does the next.
     Array { numbers: u32, entries: u32 },
@@ -150,18 +147,17 @@ impl PrivilegedFd {
     /// Makes it, with the rights that this process has.
     pub fn make(self, parts: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
         match self {
-            Self::QueueSocket => xdp::socket().map_err(io::Error::from),
+            Self::XdpSocket => xdp::socket().map_err(io::Error::from),
             Self::Array { numbers, entries } => mmsg::make_array(numbers, entries),
             Self::Filter(shape) => mmsg::load_program(&shape, parts),
         }
     }
 }
 
-/// As it is sent.
 impl fmt::Display for PrivilegedFd {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::QueueSocket => formatter.write_str("make queue_socket"),
+            Self::XdpSocket => formatter.write_str("make queue_socket"),
             Self::Array { numbers, entries } => write!(formatter, "make array {numbers} {entries}"),
             Self::Filter(SourceShape { v4_first, v4_turns, v6_first, v6_turns, queues }) => {
                 write!(formatter, "make filter {v4_first} {v4_turns} {v6_first} {v6_turns}")?;
@@ -176,7 +172,7 @@ impl FromStr for PrivilegedFd {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         match text.strip_prefix("make ").ok_or(())?.split(' ').collect::<Vec<_>>()[..] {
-            ["queue_socket"] => Ok(Self::QueueSocket),
+            ["queue_socket"] => Ok(Self::XdpSocket),
             ["array", numbers, entries] => Ok(Self::Array { numbers: parsed(numbers)?, entries: parsed(entries)? }),
             ["filter", v4_first, v4_turns, v6_first, v6_turns, ref queues @ ..] => {
                 let queues = match queues {
@@ -356,7 +352,6 @@ pub fn send(connection: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>], message:
     retry(|| sendmsg(connection, &[IoSlice::new(message)], &mut passed, SendFlags::NOSIGNAL)).map(drop)
 }
 
-/// The outcome of a request, and what was made.
 type Answer = (io::Result<()>, Option<OwnedFd>);
 
 /// An error number, or 0 and what was made.
@@ -424,7 +419,7 @@ mod tests {
     fn a_descriptor_to_be_made_arrives_as_it_was_sent() {
         let shape = |queues| SourceShape { v4_first: true, v4_turns: 4_194_304, v6_first: false, v6_turns: 0, queues };
         for wanted in [
-            PrivilegedFd::QueueSocket,
+            PrivilegedFd::XdpSocket,
             PrivilegedFd::Array { numbers: 2, entries: u32::MAX },
             PrivilegedFd::Filter(shape(None)),
             PrivilegedFd::Filter(shape(Some(1023))),

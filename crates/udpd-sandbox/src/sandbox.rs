@@ -29,11 +29,9 @@ pub struct PathRules {
     pub resolvers: AllowedPaths,
     pub watchdog: AllowedPaths,
     pub reloader: AllowedPaths,
-    /// Whether a reload may make rings.
     pub rings: bool,
 }
 
-/// Which parts this host has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SandboxParts {
     capabilities: bool,

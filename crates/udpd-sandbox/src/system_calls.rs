@@ -129,7 +129,6 @@ mod of_libc {
     pub(super) const POLL: &[SystemCall] = &[];
 }
 
-/// What a role may call.
 #[derive(Debug, Default)]
 struct Granted {
     calls: Vec<&'static [SystemCall]>,

@@ -58,7 +58,7 @@ struct LaneJson<'a> {
     node: Option<usize>,
     /// The receive queue that feeds it.
     queue: Option<usize>,
-    /// Where its datagrams should arrive; empty when nobody says.
+    /// Where its datagrams should arrive; empty when no plan says.
     arrival_cpus: &'a [usize],
     rate: u64,
     receive_buffer_bytes: usize,
@@ -298,7 +298,6 @@ fn line_of_spill(spill: &SpillJson<'_>) -> String {
     format!("  {sink}  spill {}  up to {disk} on the disk, {memory} of memory\n", path.display())
 }
 
-/// A time as short as it is meant.
 fn time(milliseconds: f64) -> String {
     match milliseconds {
         short if short < 1000.0 => format!("{short:.0} ms"),

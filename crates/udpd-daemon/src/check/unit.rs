@@ -80,10 +80,8 @@ pub fn execute(unit: &str, json: bool, out: &mut dyn io::Write) -> Result<(), Fa
     Err(check.failure(&unit, &String::from_utf8_lossy(&started.stderr))?)
 }
 
-/// The units of one check.
 #[derive(Debug)]
 struct UnitNames {
-    /// The unit that is asked for.
     unit: String,
     /// The unit beside it.
     check: String,

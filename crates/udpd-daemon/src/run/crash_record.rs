@@ -40,7 +40,6 @@ const SLOT_BYTES: usize = 1 << 20;
 /// How many digits a number has at the beginning and at the end of a slot.
 const DIGITS: usize = 20;
 
-/// What is written down of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct ProcessRecord {
@@ -128,7 +127,6 @@ impl ProcessRecord {
     }
 }
 
-/// The file of a record.
 #[derive(Debug)]
 pub(super) struct RecordFile {
     file: File,
@@ -161,7 +159,6 @@ impl RecordFile {
         Some((Self { file, written }, record))
     }
 
-    /// Writes a record.
     fn write(&mut self, record: &ProcessRecord) -> io::Result<()> {
         let number = self.written + 1;
         let json = serde_json::to_string(record)?;

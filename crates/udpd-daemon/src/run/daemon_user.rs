@@ -93,7 +93,6 @@ impl DaemonUser {
         }
     }
 
-    /// For people.
     pub(crate) fn words(&self) -> String {
         match self {
             Self::Becomes(account) => format!("{} (uid {}), which root becomes", account.name, account.uid),
@@ -111,7 +110,6 @@ impl DaemonUser {
         }
     }
 
-    /// What `check` warns of.
     pub(crate) fn warning(&self) -> Option<String> {
         match self {
             Self::Unchanged(Some(why)) => Some(format!("udpd would stay root: {why}")),

@@ -79,7 +79,6 @@ impl BoundEndpoints {
     }
 }
 
-/// Served until closed.
 pub(super) struct Endpoints {
     control: Option<ControlServer>,
     metrics: Option<MetricsHandle>,

@@ -5,7 +5,6 @@ use udpd_base::ledger::snapshot::{ListenerSnapshot, Snapshot};
 use udpd_engine::pipeline::{Lane, Pipeline};
 use udpd_engine::plan::buffers;
 
-/// The start-up line of a lane.
 pub(super) fn log_lane(lane: &Lane) {
     let Lane { setup, address, core, .. } = lane;
     let (plan, name) = (&setup.plan, &setup.listener.name);

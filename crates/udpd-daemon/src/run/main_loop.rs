@@ -57,7 +57,6 @@ const LOOK_AT_GRO_EVERY: Duration = Duration::from_millis(100);
 /// How long `gro` is not decided again after the lanes could not be made anew.
 const GRO_PAUSE: Duration = Duration::from_secs(60);
 
-/// What the main loop begins with.
 pub(super) struct MainLoopParts<'a> {
     pub(super) config: Arc<Config>,
     pub(super) plan: &'a PipelinePlan,
@@ -76,7 +75,6 @@ pub(super) struct MainLoopParts<'a> {
 pub(super) struct MainLoop<'a> {
     pub(super) events: EventQueue<'a>,
     pub(super) pipeline: Pipeline,
-    /// The configuration in force.
     pub(super) config: Arc<Config>,
     pub(super) store: &'a mut DescriptorStore,
     pub(super) reloader: Reloader,
@@ -537,7 +535,6 @@ fn unfinished_sinks(pipeline: &Pipeline) -> String {
     clauses.map(clause).concat()
 }
 
-/// Whether the daemon is to end.
 fn ends_daemon(event: &DaemonEvent) -> bool {
     match event {
         DaemonEvent::Signal(number) => matches!(signals::effect_of(*number), Effect::End | Effect::EndForced),

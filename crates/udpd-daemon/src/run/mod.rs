@@ -308,7 +308,6 @@ impl<'a> LastEvents<'a> {
         !self.has_died.get()
     }
 
-    /// Whether it asks for the end.
     fn note(&self, event: &DaemonEvent) -> bool {
         self.has_died.set(self.has_died.get() || is_panic(event));
         matches!(event, DaemonEvent::Signal(number) if signals::effect_of(*number) == Effect::End)

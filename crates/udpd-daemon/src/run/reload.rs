@@ -58,7 +58,6 @@ pub(super) enum ReloadOutcome {
     Changed(Box<ReplacementPipeline>),
 }
 
-/// A reload that is being made.
 pub(super) struct PendingReload {
     /// Disconnected when the thread has panicked.
     pub(super) made: Receiver<Result<ReloadResult, Failure>>,
@@ -104,7 +103,6 @@ impl Reloader {
         }
     }
 
-    /// The requests that have come by now.
     pub(super) fn take_requests(&self) -> Vec<ReloadAnswer> {
         self.requests.try_iter().collect()
     }

@@ -8,7 +8,6 @@ use super::crash_record::RECORD_NAME;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_engine::pipeline::InheritedSockets;
 
-/// What was passed.
 #[derive(Debug)]
 pub(super) struct PassedDescriptors {
     pub sockets: InheritedSockets,
@@ -18,7 +17,6 @@ pub(super) struct PassedDescriptors {
     pub lost_process: Option<u32>,
 }
 
-/// Takes it.
 pub(super) fn take_passed() -> Result<PassedDescriptors, Failure> {
     let variable = |name| std::env::var(name).ok();
     let count = passed(variable("LISTEN_FDS").as_deref(), variable("LISTEN_PID").as_deref(), std::process::id());

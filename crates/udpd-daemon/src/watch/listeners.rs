@@ -20,7 +20,6 @@ use udpd_sandbox::SandboxMode;
 const GIVEN_UP: &str = ", which udpd gave up when it had started (sandbox): restart it, and for the next time lower \
                         net.ipv4.ip_unprivileged_port_start or write sandbox = \"off\"";
 
-/// Remembers what was seen and said.
 #[derive(Debug)]
 pub struct ListenerWatch {
     limits: Vec<(Arc<Offences>, OffenceWatch)>,
@@ -93,7 +92,6 @@ impl ListenerWatch {
         next
     }
 
-    /// Once a second.
     pub fn look(&mut self, pipeline: &Pipeline) {
         for (offences, watch) in &mut self.limits {
             watch.look(offences).iter().for_each(|line| log::warn!("{line}"));

@@ -8,7 +8,6 @@ use udpd_base::ledger::snapshot::{ListenerSnapshot, Snapshot};
 use udpd_base::ledger::tables::{KERNEL_DROPPED, QUEUE_DROPPED};
 use udpd_base::ledger::{CounterTable, LedgerCounter};
 
-/// Remembers the reading before.
 #[derive(Debug, Default)]
 pub struct LossWatch {
     before: Option<Snapshot>,

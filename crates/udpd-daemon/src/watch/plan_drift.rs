@@ -48,7 +48,6 @@ impl InterfaceWatch {
         }
     }
 
-    /// The lines that are due.
     pub fn look(&mut self) -> Vec<String> {
         if self.planned.is_empty() {
             return Vec::new();
@@ -188,7 +187,6 @@ fn put_back(interface: &Interface, queues: usize) -> String {
     format!(" or put it back with `ethtool -L {} {kind} {queues}`", interface.name)
 }
 
-/// Remembers by interface what was said.
 #[derive(Debug, Default)]
 struct LoggedFindings(BTreeMap<String, BTreeSet<String>>);
 

@@ -36,7 +36,6 @@ struct SharedListener {
     share_port: bool,
 }
 
-/// Remembers who was seen.
 #[derive(Debug)]
 pub struct ShareWatch {
     proc_root: PathBuf,
@@ -88,7 +87,6 @@ impl ShareWatch {
         Self { proc_root: proc_root.to_owned(), watched, ports, own, others, blind: false }
     }
 
-    /// Once a second.
     pub fn look(&mut self, pipeline: &Pipeline) {
         if self.watched.is_empty() {
             return;

@@ -21,17 +21,14 @@ use udpd_engine::pipeline::Pinned;
 
 /// The host as this file needs it, so that a test can take a core off it.
 pub trait CoreHost {
-    /// The cores that are online.
     fn online(&self) -> io::Result<Vec<usize>>;
     /// Another number each time that a core has come up; `None` where that cannot be read.
     fn life(&self, core: usize) -> Option<u64>;
-    /// The cores that a thread may run on.
     fn cores_of(&self, thread: i32) -> io::Result<Vec<usize>>;
     /// Keeps a thread to these cores.
     fn confine(&self, thread: i32, cores: &[usize]) -> io::Result<()>;
 }
 
-/// The host that udpd runs on.
 #[derive(Debug)]
 pub struct ThisHost;
 
@@ -55,14 +52,12 @@ impl CoreHost for ThisHost {
     }
 }
 
-/// A line for the log, with its level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
     pub level: log::Level,
     pub text: String,
 }
 
-/// The result of a look.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CoreFindings {
     pub lines: Vec<LogLine>,
@@ -70,7 +65,6 @@ pub struct CoreFindings {
     pub moved: Vec<(usize, Vec<usize>)>,
 }
 
-/// Remembers where each thread was.
 #[derive(Debug)]
 pub struct CoreWatch {
     threads: Vec<WatchedThread>,
@@ -110,7 +104,6 @@ impl CoreWatch {
         }
     }
 
-    /// Once a second.
     pub fn look(&mut self, machine: &impl CoreHost) -> CoreFindings {
         let mut found = CoreFindings::default();
         // /sys is unreadable: nothing can be judged in this round.

@@ -170,7 +170,7 @@ fn a_core_that_was_off_between_two_looks_costs_a_receiver_nothing() {
 }
 
 #[test]
-fn what_somebody_else_does_to_a_thread_is_named_once_and_left_alone() {
+fn what_another_program_does_to_a_thread_is_named_once_and_left_alone() {
     let mut scene = Scene::new();
     scene.machine.moves(scene.receiver, &[0, 2]);
     let (lines, moved) = scene.look();

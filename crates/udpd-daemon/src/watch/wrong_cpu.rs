@@ -24,7 +24,6 @@ const STEERED_READINGS: u32 = 3;
 /// The most queues or lanes that one line names.
 const NAMED_MAX: usize = 8;
 
-/// Remembers what has drifted.
 #[derive(Debug, Default)]
 pub struct ArrivalWatch {
     listeners: Vec<WatchedListener>,

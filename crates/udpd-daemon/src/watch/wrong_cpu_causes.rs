@@ -36,7 +36,6 @@ impl CauseQuery {
 }
 
 impl Why {
-    /// Looks at the running kernel.
     pub fn find(interface: &str, asked: CauseQuery, wanted: &[usize], ban_irqbalance: bool) -> Self {
         let read = || {
             let kernel = Kernel::open().map_err(|failure| failure.to_string())?;

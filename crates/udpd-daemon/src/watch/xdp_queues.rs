@@ -22,7 +22,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// `IFF_UP`
 const IFF_UP: u32 = 1;
 
-/// An interface as it is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Card {
     pub index: u32,

@@ -38,12 +38,10 @@ const LISTENS: u32 = 1 << 16;
 /// A daemon that has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Its control socket.
     pub path: PathBuf,
     pub seats: Seats,
 }
 
-/// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Neighbours {
     pub daemons: Vec<Neighbour>,
@@ -65,7 +63,6 @@ impl fmt::Display for Silent {
     }
 }
 
-/// Where to look.
 #[derive(Debug)]
 pub struct NeighbourSearch<'a> {
     /// Where the operator says that a daemon is.
@@ -79,7 +76,6 @@ pub struct NeighbourSearch<'a> {
 }
 
 impl NeighbourSearch<'_> {
-    /// Asks every daemon there is.
     pub fn ask(&self) -> Neighbours {
         self.ask_those(&limit, &is_believed, &|pid, uid| is_daemon(self.proc_root, pid, uid))
     }
@@ -131,7 +127,6 @@ impl NeighbourSearch<'_> {
     }
 }
 
-/// Why there is no answer.
 #[derive(Debug)]
 enum Silence {
     /// No process is behind the socket.

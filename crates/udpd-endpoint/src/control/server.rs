@@ -50,7 +50,6 @@ impl BoundControlSocket {
     }
 }
 
-/// A control socket that is being served.
 #[derive(Debug)]
 #[must_use = "the socket is served until the server is stopped"]
 pub struct ControlServer {
@@ -66,7 +65,6 @@ impl ControlServer {
     }
 }
 
-/// Answers each request.
 struct Requests<S, P> {
     snapshot: S,
     seats: P,

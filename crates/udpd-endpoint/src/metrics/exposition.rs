@@ -213,7 +213,6 @@ struct Metric {
 }
 
 impl Exposition {
-    /// A sample for each counter of a table.
     fn add_table(&mut self, labels: &[(&str, &str)], values: impl IntoIterator<Item = (&'static LedgerCounter, u64)>) {
         for (counter, value) in values {
             if counter.layer.is_empty() {
@@ -256,7 +255,6 @@ impl Exposition {
         self.add_part(name, "_count", help, labels, residence.count);
     }
 
-    /// One sample.
     fn add(&mut self, name: &'static str, help: &'static str, labels: &[(&str, &str)], value: impl Display) {
         self.add_part(name, "", help, labels, value);
     }

@@ -17,7 +17,6 @@ use hostloss::KernelLayer;
 use udpd_base::ledger::snapshot::{ListenerSnapshot, SinkSnapshot};
 use udpd_base::ledger::{CounterTable, ResidenceSnapshot, Snapshot};
 
-/// An hour.
 const POINTS: usize = 3600;
 
 /// What stands for a residence beyond the last bucket, 700 s: a little more than any that is told.
@@ -271,7 +270,6 @@ pub(super) const STEP_SECONDS: u64 = 10;
 /// What stands for what is not known; no count of a step comes near it.
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
-/// An hour.
 const STEPS: usize = 3600 / STEP_SECONDS as usize;
 
 /// The most listeners that have an hour of their own: those that the configuration names first.

@@ -4,7 +4,6 @@
 //! The connection ends with the answer. A stream ends so too, without a length and without chunks, so that a daemon
 //! that is killed ends it in good order.
 
-/// What a client has sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HttpRequest<'a> {
     pub(super) method: &'a str,

@@ -84,7 +84,6 @@ impl MetricsServer {
     }
 }
 
-/// An endpoint that is being served.
 #[derive(Debug)]
 #[must_use = "the endpoint is served until it is stopped"]
 pub struct MetricsHandle {

@@ -10,7 +10,6 @@ use nix::sys::socket::{self, setsockopt, sockopt};
 
 use super::ServiceLimits;
 
-/// How much is read at once.
 const PIECE_BYTES: usize = 4096;
 
 /// How many pieces of unwanted bytes are read before the other clients have their turn.
@@ -22,7 +21,6 @@ const UNASKED_BYTES_MAX: usize = 64 << 10;
 /// How much the kernel keeps of a stream that its client does not read.
 const STREAM_BUFFER_BYTES: usize = 128 << 10;
 
-/// A client and the deadline of its stage.
 #[derive(Debug)]
 pub(super) struct Client<S> {
     pub(super) number: u64,

@@ -27,7 +27,6 @@ const ACCEPT_FAILURES: u32 = 16;
 /// Waits for sockets; a test may let it fail.
 pub(super) type Poll = Box<dyn FnMut(&mut [PollFd<'_>], PollTimeout) -> nix::Result<i32> + Send>;
 
-/// Everything that the thread owns.
 pub(super) struct EventLoop<L: StreamListener, P> {
     name: &'static str,
     listener: Arc<L>,

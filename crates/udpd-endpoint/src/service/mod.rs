@@ -42,7 +42,6 @@ use udpd_base::os::threads::{self, ThreadRegistry};
 /// the connection up: a host that was switched off never says that it is gone.
 const PEER_SILENCE_MS: u32 = 15_000;
 
-/// A listening stream socket.
 pub(crate) trait StreamListener: AsFd + Send + Sync + 'static {
     type Client: Read + Write + AsFd + Send + 'static;
     /// The next client, or `WouldBlock`.
@@ -77,7 +76,6 @@ pub(crate) trait ServiceProtocol: Send + 'static {
     }
 }
 
-/// What a client has sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClientQuestion<'a> {
     Whole(&'a [u8]),
@@ -102,13 +100,11 @@ pub(crate) enum Reply {
 /// How many clients there may be, and how long each stage of an exchange may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServiceLimits {
-    /// How many clients are held at once.
     pub held_max: usize,
     /// How many of them may be secondary, streams included.
     pub secondary_max: usize,
     /// How many of the secondary ones may be streams.
     pub streams_max: usize,
-    /// The longest question.
     pub question_bytes_max: usize,
     /// How long a question may be under way.
     pub asking: Duration,
@@ -212,7 +208,6 @@ impl ServiceWaker {
         let _ = self.0.write(1);
     }
 
-    /// Makes it quiet until the next [`wake`](Self::wake).
     fn reset(&self) -> io::Result<()> {
         match self.0.read() {
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
@@ -227,7 +222,6 @@ impl AsFd for ServiceWaker {
     }
 }
 
-/// A socket that is being served.
 #[derive(Debug)]
 #[must_use = "the socket is served until the service is stopped"]
 pub(crate) struct Service<L> {

@@ -14,7 +14,7 @@ use super::{inherited_sockets::SocketAssignment, lane_setup::LaneSetup};
 use crate::config::{Config, ListenerConfig, Spread};
 use crate::plan::{PipelinePlan, spread};
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_sandbox::warden;
+use udpd_sandbox::privilege_helper;
 
 /// A group that is bound, and what is to become of it.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl<'a> AdoptedGroup<'a> {
     /// Adds the new members.
     pub(super) fn grow(&mut self) -> Result<(), Failure> {
         for socket in self.new {
-            self.group.grow_by(Arc::clone(socket), warden::bind).map_err(|error| {
+            self.group.grow_by(Arc::clone(socket), privilege_helper::bind).map_err(|error| {
                 // The kernel lets only sockets of one user into a group.
                 let cure = match error.raw_os_error().map(Errno::from_raw) {
                     Some(Errno::EADDRINUSE) => {
@@ -100,7 +100,7 @@ impl<'a> AdoptedGroup<'a> {
         let mut unread = 0;
         while is_new(&self.group) {
             let count = |leaving: Arc<Socket>| reports.count(name, address, &leaving, false, false);
-            let outcome = self.group.shrink_by(warden::withdraw, count);
+            let outcome = self.group.shrink_by(privilege_helper::withdraw, count);
             match outcome.and_then(|counted| counted) {
                 Ok(counted) => unread += counted,
                 Err(error) => {
@@ -147,7 +147,7 @@ impl<'a> AdoptedGroup<'a> {
     /// read them to the end and loses nothing.
     pub(super) fn shrink(&mut self) {
         for left in (1..=self.surplus.len()).rev() {
-            if let Err(error) = self.group.shrink_by(warden::withdraw, drop) {
+            if let Err(error) = self.group.shrink_by(privilege_helper::withdraw, drop) {
                 log::warn!(
                     "listener {}, address {}: cannot take a socket out of its group that has no lane any more: \
                      {error}; the kernel refuses what arrives there until it is closed; grant CAP_NET_RAW, or restart \

@@ -16,7 +16,7 @@ use crate::config::{self, ListenerConfig};
 use crate::plan::spread;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::holder;
-use udpd_sandbox::warden;
+use udpd_sandbox::privilege_helper;
 
 /// The holder of an address where /proc shows none.
 const UNSEEN_HOLDER: &str = "a process that /proc does not show";
@@ -109,7 +109,7 @@ pub(super) fn bind_all(
             bind_group(&setups[lanes.clone()], &sockets[lanes])?;
         } else {
             // A lone socket needs no group, and then no socket of another process can join one.
-            let bind = warden::bind(&sockets[first], plan.address);
+            let bind = privilege_helper::bind(&sockets[first], plan.address);
             bind.map_err(|error| bind_failure(plan.address, &error))?;
         }
     }
@@ -201,7 +201,7 @@ fn bind_group(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<(), Fail
         Failure::new(ExitCode::Failure, message)
     })?;
     // The group ends here and its sockets live on: nothing grows or shrinks while the daemon runs.
-    group.bind_by(address, warden::bind).map(drop).map_err(|error| bind_failure(address, &error))
+    group.bind_by(address, privilege_helper::bind).map(drop).map_err(|error| bind_failure(address, &error))
 }
 
 /// Why an address could not be bound, and what to do.
@@ -262,7 +262,7 @@ impl<'a> ReplacingGroup<'a> {
         let is_of_group = |own: &&&DiscardedSocket| own.address == plan.address && !own.socket.is_withdrawn();
         for place in order_of_binding(discarded.iter().filter(is_of_group).count(), sockets.len()) {
             sockets[place].set_reuse_port(true)?;
-            warden::bind(&sockets[place], plan.address)?;
+            privilege_helper::bind(&sockets[place], plan.address)?;
         }
         Ok(Self { setups, sockets })
     }

@@ -13,7 +13,7 @@ use mmsg::{BatchShape, Control, RecvBatch, Socket};
 
 use udpd_base::os::holder;
 use udpd_base::os::threads::lock;
-use udpd_sandbox::warden;
+use udpd_sandbox::privilege_helper;
 
 /// The least that the kernel charges a receive queue with for a message, however short it is.
 const MESSAGE_BYTES_MIN: usize = 512;
@@ -124,7 +124,7 @@ pub(super) fn close(sockets: &[DiscardedSocket], reports: &DiscardReports) {
 
 /// Takes a socket out of the kernel's search; `false` where it stays there until the last descriptor of it is closed.
 fn withdraw(DiscardedSocket { name, socket, address, .. }: &DiscardedSocket) -> bool {
-    let Err(error) = warden::withdraw(socket) else { return true };
+    let Err(error) = privilege_helper::withdraw(socket) else { return true };
     let refusal = socket.refuse_arrivals().err().map(|error| format!(" (SO_ATTACH_FILTER: {error})"));
     log::warn!(
         "cannot take the socket {name} for {address} of an earlier process out of the kernel's search: {error}; the \

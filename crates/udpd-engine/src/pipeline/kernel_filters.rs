@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use super::lane_setup::LaneSetup;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_inspect::policy::KernelFilter;
-use udpd_sandbox::warden::ByRight;
+use udpd_sandbox::privilege_helper::HelperLoader;
 
 /// The tables of the listeners that have one, by their index.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl SourceTables {
             let wanted = setup.listener.access.kernel_filter != KernelFilter::Off;
             let ranges = setup.access.as_ref().map(|list| list.ranges());
             let Some(ranges) = ranges.filter(|ranges| wanted && !ranges.keep_everything()) else { continue };
-            let made = SourceTable::new(&ranges, &ByRight);
+            let made = SourceTable::new(&ranges, &HelperLoader);
             if let Some(table) =
                 made.map_or_else(|error| without(setup, &error).map(|()| None), |table| Ok(Some(table)))?
             {
@@ -73,7 +73,7 @@ impl SourceTables {
 
 /// Makes a filter, and finds out whether a socket can have it.
 fn make(table: &SourceTable, socket: &Socket, arrivals: Option<&CoreCounter>) -> io::Result<SourceFilter> {
-    let filter = table.filter(socket, arrivals, &ByRight)?;
+    let filter = table.filter(socket, arrivals, &HelperLoader)?;
     filter.attach(&Socket::new(Family::V4)?).map(|()| filter)
 }
 

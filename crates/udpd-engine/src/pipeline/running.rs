@@ -38,8 +38,8 @@ use udpd_base::ledger::{Echoes, LaneLedger, QueueState, Trains};
 use udpd_base::os::holder;
 use udpd_base::os::threads::ThreadHandle;
 use udpd_base::os::threads::lock;
-use udpd_sandbox::products::Product;
-use udpd_sandbox::warden;
+use udpd_sandbox::privilege_helper;
+use udpd_sandbox::privilege_helper::PrivilegedFd;
 
 #[derive(Debug)]
 pub struct Pipeline {
@@ -270,7 +270,7 @@ impl Pipeline {
     pub fn reattach_xdp_program(&self, listener: &str) -> Result<(), Failure> {
         self.xdp_programs.reattach(listener)?;
         let refused = |error| Failure::new(ExitCode::Permission, format!("listener {listener}: {error}"));
-        warden::have_made(Product::QueueSocket, &[]).map(drop).map_err(refused)
+        privilege_helper::make(PrivilegedFd::XdpSocket, &[]).map(drop).map_err(refused)
     }
 
     /// Writes down why the XDP queues of a listener have no engine.

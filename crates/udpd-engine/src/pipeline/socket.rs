@@ -12,7 +12,7 @@ use mmsg::{Engine, Family, GrantedBuffer, Socket};
 use super::{lane_setup::LaneSetup, multicast};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::text::units::print_duration;
-use udpd_sandbox::warden::{self, Wish};
+use udpd_sandbox::privilege_helper::{self, PrivilegedOp};
 
 /// The most packets that one look at a device's queue takes: as many as a softirq would.
 const BUSY_POLL_BUDGET_MAX: usize = 64;
@@ -80,9 +80,9 @@ fn grant(setup: &LaneSetup, socket: &Socket, may_lower: bool) -> Result<GrantedB
         if as_it_is.granted_bytes == 2 * wanted {
             return Ok(as_it_is);
         }
-        let within_reach = warden::receive_buffer(&Socket::new(socket.family())?, wanted)?;
+        let within_reach = privilege_helper::receive_buffer(&Socket::new(socket.family())?, wanted)?;
         if is_better(within_reach.granted_bytes, wanted, as_it_is.granted_bytes, may_lower) {
-            warden::receive_buffer(socket, wanted)
+            privilege_helper::receive_buffer(socket, wanted)
         } else {
             Ok(as_it_is)
         }
@@ -197,16 +197,18 @@ fn microseconds(duration: Duration) -> u32 {
 
 /// Sets what makes a receive call look at the device's queue by itself. Says, once, what the first refusal means.
 fn set_busy_poll(setup: &LaneSetup, socket: &Socket, say: impl Fn(String)) {
-    if let Err(error) = warden::have(socket, Wish::BusyPoll(microseconds(setup.listener.busy_poll))) {
+    if let Err(error) =
+        privilege_helper::perform(socket, PrivilegedOp::BusyPoll(microseconds(setup.listener.busy_poll)))
+    {
         return say(format!("receivers sleep until the kernel wakes them (SO_BUSY_POLL: {error})"));
     }
-    if let Err(error) = warden::have(socket, Wish::PreferBusyPoll) {
+    if let Err(error) = privilege_helper::perform(socket, PrivilegedOp::PreferBusyPoll) {
         return say(format!("receivers spin, and interrupts come in between (SO_PREFER_BUSY_POLL: {error})"));
     }
     // A poll that takes less than a batch would have to be made again at once. The usual budget needs no right.
     let budget = setup.plan.shape.slots.min(BUSY_POLL_BUDGET_MAX) as u16;
     if budget > BUSY_POLL_BUDGET_FREE
-        && let Err(error) = warden::have(socket, Wish::BusyPollBudget(budget))
+        && let Err(error) = privilege_helper::perform(socket, PrivilegedOp::BusyPollBudget(budget))
     {
         say(format!(
             "receivers spin, and take {BUSY_POLL_BUDGET_FREE} packets at a time (SO_BUSY_POLL_BUDGET: {error})"

@@ -13,7 +13,7 @@ use super::draining::{DrainingPipeline, has_ended_well};
 use super::running::{Lane, Pipeline};
 use super::{discarded_sockets::count_out, kernel_filters, sequence_followers::SequenceFollower};
 use udpd_base::ledger::Snapshot;
-use udpd_sandbox::warden;
+use udpd_sandbox::privilege_helper;
 
 const CHECK_EVERY: Duration = Duration::from_millis(2);
 
@@ -174,7 +174,7 @@ impl Pipeline {
             // socket: a sender is told that the port is closed. A socket on an interface may not be moved without
             // CAP_NET_RAW; it refuses on.
             let Some(socket) = lane.socket() else { continue };
-            if let Err(error) = warden::withdraw(&socket) {
+            if let Err(error) = privilege_helper::withdraw(&socket) {
                 log::debug!("{}: its socket stays in place until it is closed: {error}", lane.setup);
             }
         }

@@ -28,8 +28,8 @@ use crate::plan::memory::Bytes;
 use crate::plan::{LanePlan, PipelinePlan, xdp as xdp_plan};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::lock;
-use udpd_sandbox::products::Product;
-use udpd_sandbox::warden;
+use udpd_sandbox::privilege_helper;
+use udpd_sandbox::privilege_helper::PrivilegedFd;
 
 /// The kernel's name for what takes VLAN tags off frames.
 const TAGS_TAKEN_OFF: &str = "rx-vlan-hw-parse";
@@ -115,7 +115,7 @@ impl XdpPrograms {
             let program = own.iter_mut().find(|program| program.name == *name).ok_or_else(|| no_program(name))?;
             program.reattach()?
         };
-        let socket = warden::have_made(Product::QueueSocket, &[]);
+        let socket = privilege_helper::make(PrivilegedFd::XdpSocket, &[]);
         redirect.lay_in(socket.map_err(|error| Failure::new(ExitCode::Failure, format!("{setup}: {error}")))?);
         thread.open(&redirect)
     }

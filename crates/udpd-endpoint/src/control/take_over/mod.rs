@@ -54,7 +54,6 @@ const DYING_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TakeOverOffer {
     pub version: String,
-    /// How many sockets it has.
     pub sockets: usize,
     /// What its plan takes.
     pub memory_bytes: u64,
@@ -77,7 +76,6 @@ struct Stopped {
     record: Value,
 }
 
-/// A message between the two.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Message {

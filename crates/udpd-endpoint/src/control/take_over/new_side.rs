@@ -37,7 +37,6 @@ pub struct OldProcess {
 /// How it has stopped. The value is what the next process has to know of it.
 #[derive(Debug)]
 pub enum OldProcessEnd {
-    /// It receives no more.
     Stopped(Value),
     /// The same, and nothing of it may be opened before it has ended.
     Ending(Value),
@@ -109,7 +108,6 @@ impl OldProcess {
         Ok(asked.take().map(|peer| Self { path: path.to_owned(), wire, peer, offer }))
     }
 
-    /// Its control socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -136,7 +134,6 @@ impl OldProcess {
         Ok(names.into_iter().zip(descriptors).collect())
     }
 
-    /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         self.peer.wait_for_end(DYING_LIMIT) == Some(true)
     }

@@ -26,16 +26,13 @@ use udpd_base::os::threads::{self, ThreadRegistry};
 /// How long the new process may take to make what it needs beside this one.
 const PREPARING_LIMIT: Duration = Duration::from_secs(60);
 
-/// What the main thread is asked for.
 #[derive(Debug)]
 pub enum TakeOverRequest {
-    /// What it has.
     Offer(Sender<Result<OfferedSockets, Failure>>),
     /// To let this process take over, which goes on with the sockets of these names.
     Leave(NewProcess, Vec<String>),
 }
 
-/// What is offered.
 #[derive(Debug)]
 pub struct OfferedSockets {
     pub offer: TakeOverOffer,
@@ -72,7 +69,6 @@ pub enum NewProcessState {
     Preparing,
     /// It has everything open and waits to hear that it may receive.
     Open,
-    /// It will not take over, and why.
     Failed(String),
 }
 

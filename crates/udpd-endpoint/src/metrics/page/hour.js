@@ -67,7 +67,7 @@ const LONGEST_SECOND = 5;
 /** Whether the stream has left something out that the daemon is to be asked for. */
 let hasGap = false;
 
-/** What the host dropped in some layers since the daemon started; null where nobody has looked. */
+/** What the host dropped in some layers since the daemon started; null before the first look. */
 function droppedIn(reading, layers) {
   const host = reading.host;
   if (!Object.keys(host?.nic ?? {}).length && !Object.keys(host?.softnet ?? {}).length) return null;

@@ -23,7 +23,7 @@ function readingBefore(age) {
 function take(reading, isFirst) {
   const last = readings.at(-1);
   const now = Date.now();
-  // A daemon that began while nobody looked may have run for longer by now than the one before had. The first reading
+  // A daemon that began while no page looked may have run for longer by now than the one before had. The first reading
   // of a connection is a second old at most; later ones may have waited in it while this machine slept.
   const missing = last && isFirst ? last.uptime_seconds + (now - taken) / 1000 - reading.uptime_seconds : 0;
   [taken, reading.takenAt] = [now, now];
@@ -227,7 +227,7 @@ async function live() {
 }
 
 let asleep = null;
-/** A page that nobody sees gives its place to others. */
+/** A hidden page gives its place to others. */
 function sleepIfHidden() {
   clearTimeout(asleep);
   if (document.hidden) asleep = setTimeout(() => stop.abort(), HIDDEN_MS);
@@ -236,7 +236,7 @@ document.addEventListener("visibilitychange", () => {
   sleepIfHidden();
   if (!document.hidden) wake();
 });
-// A page may be opened where nobody sees it.
+// A page may be opened in a hidden tab.
 sleepIfHidden();
 $("retry").addEventListener("click", () => wake());
 $("choose").addEventListener("change", (event) => {

@@ -127,7 +127,7 @@ function hostLosses(host, add) {
     const keys = { in_csum_errors: "Its checksum was wrong.", mem_errors: "All UDP memory was used up (udp_mem).",
       no_ports: "No socket has its port." };
     for (const [key, help] of Object.entries(keys)) {
-      // Nobody waited for a stray datagram: it is shown, and no loss.
+      // No program waited for a stray datagram: it is shown, and no loss.
       add("core", family, key, { ...about(help, NAMESPACE_CURE), wanted: key === "no_ports" }, udp?.[key]);
     }
   }

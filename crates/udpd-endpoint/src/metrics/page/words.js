@@ -1,4 +1,4 @@
-// How numbers and names become text and elements. Every name is somebody else's: it goes in as text and never as
+// How numbers and names become text and elements. Every name comes from outside: it goes in as text and never as
 // markup.
 
 const $ = (id) => document.getElementById(id);
@@ -73,7 +73,7 @@ const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
 /** What a key of the ledger reads like. */
 const spoken = (key) => key.replaceAll("_", " ");
 
-/** Sets a text where it is another one, so that nobody reads out or selects again what has not changed. */
+/** Sets a text where it is another one, so that no reader reads out or selects again what has not changed. */
 function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
