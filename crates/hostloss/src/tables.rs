@@ -1,5 +1,5 @@
-//! Every counter of the host ledger, one line each: its key, what the kernel calls it, and what it counts. The struct of
-//! a table, its JSON, the difference of two readings and the page of counters are made from these lines. Unlike a
+//! Every counter of the host ledger, one line each: its key, what the kernel calls it, and what it counts. The struct
+//! of a table, its JSON, the difference of two readings and the page of counters are made from these lines. Unlike a
 //! counter of our own, each may be unknown: a kernel is older, a file is not there, a driver says nothing.
 //!
 //! Containment is as the kernel's code has it. A loss that stands in two counters has `contained_in`, and the sum of

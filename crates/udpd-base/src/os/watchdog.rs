@@ -1,15 +1,15 @@
 //! The watchdog: tells the service manager that every thread is well, and is silent while one hangs, so that the
 //! manager restarts the daemon (`WatchdogSec=`).
 //!
-//! A thread is well when its heartbeat has moved since the look before, or when it blocks: it waits for work, for a disk
-//! or for a peer. A disk that freezes for an hour is not our hang, and a restart would only lose what waits for it. Where
-//! /proc can be read, the kernel is asked for what the heartbeat does not show. A thread that a debugger has stopped
-//! stands blocked and takes no work when it comes: it is not well. One that the kernel keeps in a sleep that no signal
-//! ends, for a page that a slow disk has yet to bring, is well, because no restart could end that.
+//! A thread is well when its heartbeat has moved since the look before, or when it blocks: it waits for work, for a
+//! disk or for a peer. A disk that freezes for an hour is not our hang, and a restart would only lose what waits for
+//! it. Where /proc can be read, the kernel is asked for what the heartbeat does not show. A thread that a debugger has
+//! stopped stands blocked and takes no work when it comes: it is not well. One that the kernel keeps in a sleep that no
+//! signal ends, for a page that a slow disk has yet to bring, is well, because no restart could end that.
 //!
 //! The heartbeat of every thread is read at each look, which is cheap. To ask the kernel costs ten microseconds a
-//! thread, and a daemon with a port for each customer has a thousand that block. So of many that block some are asked at
-//! each look, in turn, and all of them within half of the manager's limit.
+//! thread, and a daemon with a port for each customer has a thousand that block. So of many that block some are asked
+//! at each look, in turn, and all of them within half of the manager's limit.
 //!
 //! The looks are made by a thread of their own. So the main thread is looked at like any other, and may block like any
 //! other. A look wakes this one thread once a second, or four times within a limit shorter than four seconds; three

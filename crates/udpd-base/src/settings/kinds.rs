@@ -77,8 +77,8 @@ pub trait ValueKind<T> {
 
 // How a value is written in a file: numbers within bounds, words, sizes, durations, lists, tables.
 //
-// A declaration (see `settings!`) names one of these for each key. A kind is apart from the type of the value, so that a
-// type of another crate, or one that two keys write differently, needs nothing of its own.
+// A declaration (see `settings!`) names one of these for each key. A kind is apart from the type of the value, so that
+// a type of another crate, or one that two keys write differently, needs nothing of its own.
 
 /// `true` or `false`.
 #[derive(Debug)]
