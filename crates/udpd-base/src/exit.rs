@@ -52,7 +52,9 @@ impl ExitCode {
             }
             Self::Usage => "the command line is wrong",
             Self::Loss => "a bench found less than expected; `explain` found a loss",
-            Self::Unknown => "`steer status`: nothing differs, but something could not be read or cannot be had",
+            Self::Unknown => {
+                "`steer status`: nothing differs, but something could not be read, or the card does not offer it"
+            }
             Self::Partial => {
                 "`steer apply`: a part of the plan is set and another is not; stderr says which. `udpd steer restore` \
                  takes back what is set"

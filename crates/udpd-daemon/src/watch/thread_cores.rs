@@ -226,7 +226,9 @@ impl WatchedThread {
                     CoreNoun(now, "", "")
                 ),
             ),
-            (_, ThreadPlace::Home) => found.say(log::Level::Info, format!("{who} is on {} again", CoreNoun(cores, "", ""))),
+            (_, ThreadPlace::Home) => {
+                found.say(log::Level::Info, format!("{who} is on {} again", CoreNoun(cores, "", "")));
+            }
         }
         if let Some(lane) = *lane {
             let now = match &next {
