@@ -78,7 +78,7 @@ struct Stopped {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Message {
+enum TakeOverMessage {
     Offer(TakeOverOffer),
     /// Asks for its sockets, as versions do that know of nothing else.
     Send,
@@ -97,9 +97,9 @@ enum Message {
 }
 
 /// Why the other process ends the attempt, in its words; another message in this place is of another version.
-fn refusal_in(message: Message) -> String {
+fn refusal_in(message: TakeOverMessage) -> String {
     match message {
-        Message::Error(why) => why,
+        TakeOverMessage::Error(why) => why,
         other => format!("it said {other:?}, which does not belong there"),
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::super::client;
 use super::super::socket;
 use super::wire::{PeerProcess, Wire};
-use super::{ANSWERING_LIMIT, DYING_LIMIT, Message, Stopped, TakeOverOffer, refusal_in};
+use super::{ANSWERING_LIMIT, DYING_LIMIT, Stopped, TakeOverMessage, TakeOverOffer, refusal_in};
 use udpd_base::exit::{ExitCode, Failure};
 
 /// How long a daemon may take to say what it has: longer than a reload that it has to finish first.
@@ -102,7 +102,7 @@ impl OldProcess {
         log::info!("asking {peer} behind {} for its sockets", path.display());
         let peer = asked.insert(peer);
         let offer = match wire.hear(OFFERING_LIMIT)? {
-            Message::Offer(offer) => offer,
+            TakeOverMessage::Offer(offer) => offer,
             other => return Err(FirstQuestionError::Refused(refused(peer, other))),
         };
         Ok(asked.take().map(|peer| Self { path: path.to_owned(), wire, peer, offer }))
@@ -120,10 +120,10 @@ impl OldProcess {
     /// Its sockets, and the file of its record, each with its name. The limit on open files of this process has to
     /// allow as many.
     pub fn sockets(&mut self) -> Result<Vec<(String, OwnedFd)>, Failure> {
-        let question = if self.offer.has_file { Message::SendAll } else { Message::Send };
+        let question = if self.offer.has_file { TakeOverMessage::SendAll } else { TakeOverMessage::Send };
         self.wire.say(&question).map_err(|error| self.broken(&error))?;
         let names = match self.wire.hear(ANSWERING_LIMIT).map_err(|error| self.broken(&error))? {
-            Message::Sockets(names) => names,
+            TakeOverMessage::Sockets(names) => names,
             other => return Err(refused(&self.peer, other)),
         };
         let descriptors = self.wire.take_descriptors();
@@ -140,9 +140,9 @@ impl OldProcess {
 
     /// Says that everything is ready that can be made beside it, and lets it stop.
     pub fn let_stop(&mut self, names: Vec<String>) -> Result<OldProcessEnd, Failure> {
-        match self.wire.say(&Message::Ready(names)).and_then(|()| self.wire.hear(STOPPING_LIMIT)) {
-            Ok(Message::Stopped(Stopped { ends: false, record })) => Ok(OldProcessEnd::Stopped(record)),
-            Ok(Message::Stopped(Stopped { ends: true, record })) => Ok(OldProcessEnd::Ending(record)),
+        match self.wire.say(&TakeOverMessage::Ready(names)).and_then(|()| self.wire.hear(STOPPING_LIMIT)) {
+            Ok(TakeOverMessage::Stopped(Stopped { ends: false, record })) => Ok(OldProcessEnd::Stopped(record)),
+            Ok(TakeOverMessage::Stopped(Stopped { ends: true, record })) => Ok(OldProcessEnd::Ending(record)),
             Ok(other) => Err(refused(&self.peer, other)),
             Err(error) if self.has_died(&error) => Ok(OldProcessEnd::Died(self.offer.record.clone())),
             Err(error) => Err(self.broken(&error)),
@@ -162,8 +162,8 @@ impl OldProcess {
         if self.peer.wait_for_end(Duration::ZERO) == Some(true) {
             return Ok(());
         }
-        match self.wire.say(&Message::Open).and_then(|()| self.wire.hear_or_hang_up(ANSWERING_LIMIT)) {
-            Ok(Message::Gone) => Ok(()),
+        match self.wire.say(&TakeOverMessage::Open).and_then(|()| self.wire.hear_or_hang_up(ANSWERING_LIMIT)) {
+            Ok(TakeOverMessage::Gone) => Ok(()),
             Ok(other) => Err(refused(&self.peer, other)),
             Err(error) if self.has_died(&error) => Ok(()),
             Err(error) => Err(self.broken(&error)),
@@ -173,13 +173,13 @@ impl OldProcess {
     /// Lets it end; whether it has, with all its files closed.
     pub fn let_end(&mut self) -> bool {
         // It may have ended already.
-        let _ = self.wire.say(&Message::Bye);
+        let _ = self.wire.say(&TakeOverMessage::Bye);
         self.ends_within(ENDING_LIMIT)
     }
 
     /// Tells it why it is not taken over from.
     pub fn give_up(&mut self, why: &Failure) {
-        let _ = self.wire.say(&Message::Error(why.message.clone()));
+        let _ = self.wire.say(&TakeOverMessage::Error(why.message.clone()));
     }
 
     /// Waits for its end. In another container its process id means nothing here, and the connection closes with it.
@@ -234,6 +234,6 @@ fn broken(path: &Path, daemon: &str, error: &io::Error) -> Failure {
     Failure::new(code, format!("cannot take over from {daemon} behind {}: {error}; {cure}", path.display()))
 }
 
-fn refused(peer: &PeerProcess, message: Message) -> Failure {
+fn refused(peer: &PeerProcess, message: TakeOverMessage) -> Failure {
     Failure::new(ExitCode::Failure, format!("{peer} does not let this one take over: {}", refusal_in(message)))
 }

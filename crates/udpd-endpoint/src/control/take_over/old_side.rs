@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::super::server::refusal;
 use super::wire::{PeerProcess, Wire};
-use super::{ANSWERING_LIMIT, DYING_LIMIT, Message, Stopped, TakeOverOffer, refusal_in};
+use super::{ANSWERING_LIMIT, DYING_LIMIT, Stopped, TakeOverMessage, TakeOverOffer, refusal_in};
 use crate::service::Reply;
 use udpd_base::exit::Failure;
 use udpd_base::logging::{LogLimiter, repeats};
@@ -153,10 +153,10 @@ impl NewProcess {
         ask(TakeOverRequest::Offer(answer));
         let offered = answered.recv().map_err(|_| "udpd ends".to_owned())?;
         let OfferedSockets { offer, sockets, file } = offered.map_err(|failure| failure.message)?;
-        self.wire.say(&Message::Offer(offer)).map_err(explained)?;
+        self.wire.say(&TakeOverMessage::Offer(offer)).map_err(explained)?;
         let file = match self.hear(ANSWERING_LIMIT)? {
-            Message::Send => None,
-            Message::SendAll => file,
+            TakeOverMessage::Send => None,
+            TakeOverMessage::SendAll => file,
             other => return Err(refusal_in(other)),
         };
         let (mut names, sockets): (Vec<_>, Vec<_>) = sockets.into_iter().unzip();
@@ -164,15 +164,18 @@ impl NewProcess {
         names.extend(name);
         let descriptors: Vec<BorrowedFd<'_>> =
             sockets.iter().map(|socket| socket.as_fd()).chain(file.as_ref().map(AsFd::as_fd)).collect();
-        self.wire.send(&descriptors).and_then(|()| self.wire.say(&Message::Sockets(names))).map_err(explained)?;
+        self.wire
+            .send(&descriptors)
+            .and_then(|()| self.wire.say(&TakeOverMessage::Sockets(names)))
+            .map_err(explained)?;
         drop((sockets, file));
         match self.hear(PREPARING_LIMIT)? {
-            Message::Ready(names) => Ok(names),
+            TakeOverMessage::Ready(names) => Ok(names),
             other => Err(refusal_in(other)),
         }
     }
 
-    fn hear(&mut self, limit: Duration) -> Result<Message, String> {
+    fn hear(&mut self, limit: Duration) -> Result<TakeOverMessage, String> {
         let heard = self.wire.hear(limit).map_err(|error| match error.kind() {
             ErrorKind::TimedOut => format!("it said nothing for {} s", limit.as_secs()),
             _ => explained(error),
@@ -185,18 +188,18 @@ impl NewProcess {
     /// Tells it why it may not take over.
     pub fn refuse(&mut self, why: &str) {
         // It may have gone.
-        let _ = self.wire.say(&Message::Error(why.to_owned()));
+        let _ = self.wire.say(&TakeOverMessage::Error(why.to_owned()));
     }
 
     /// Tells it that this process receives no more.
     pub fn say_stopped(&mut self, ends: bool, record: Value) -> Result<(), String> {
-        self.wire.say(&Message::Stopped(Stopped { ends, record })).map_err(explained)
+        self.wire.say(&TakeOverMessage::Stopped(Stopped { ends, record })).map_err(explained)
     }
 
     /// Waits no longer than `moment` until it has opened everything.
     pub fn wait_until_open(&mut self, moment: Duration) -> NewProcessState {
         match self.wire.hear(moment) {
-            Ok(Message::Open) => NewProcessState::Open,
+            Ok(TakeOverMessage::Open) => NewProcessState::Open,
             Ok(other) => NewProcessState::Failed(refusal_in(other)),
             Err(error) if error.kind() == ErrorKind::TimedOut => NewProcessState::Preparing,
             Err(error) => NewProcessState::Failed(explained(error)),
@@ -205,9 +208,9 @@ impl NewProcess {
 
     /// Lets it receive, and returns when it does. From then on this process may not, unless the new one is dead.
     pub fn say_gone(&mut self) -> Result<(), String> {
-        self.wire.say(&Message::Gone).map_err(explained)?;
+        self.wire.say(&TakeOverMessage::Gone).map_err(explained)?;
         match self.wire.hear(ANSWERING_LIMIT) {
-            Ok(Message::Bye) => Ok(()),
+            Ok(TakeOverMessage::Bye) => Ok(()),
             _ if self.peer.wait_for_end(DYING_LIMIT) == Some(true) => Err("it has ended without a word".to_owned()),
             // It has the sockets, and lives.
             _ => Ok(()),

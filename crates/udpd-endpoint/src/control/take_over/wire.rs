@@ -19,7 +19,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::Message;
+use super::TakeOverMessage;
 
 /// The kernel's SCM_MAX_FD.
 const AT_ONCE: usize = 253;
@@ -66,14 +66,14 @@ impl Wire {
         Ok(PeerProcess { user: credentials.uid(), process: pid.map(i32::cast_unsigned), watch })
     }
 
-    pub(super) fn say(&mut self, message: &Message) -> io::Result<()> {
+    pub(super) fn say(&mut self, message: &TakeOverMessage) -> io::Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
         self.stream.write_all(&line).map_err(timed_out)
     }
 
     /// The next message, if it comes within this time. What has come of it by then is kept.
-    pub(super) fn hear(&mut self, limit: Duration) -> io::Result<Message> {
+    pub(super) fn hear(&mut self, limit: Duration) -> io::Result<TakeOverMessage> {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
@@ -101,7 +101,7 @@ impl Wire {
     }
 
     /// The same; when it does not come, this end hangs up. What was said in the last moment is heard.
-    pub(super) fn hear_or_hang_up(&mut self, limit: Duration) -> io::Result<Message> {
+    pub(super) fn hear_or_hang_up(&mut self, limit: Duration) -> io::Result<TakeOverMessage> {
         match self.hear(limit) {
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 self.stream.shutdown(Shutdown::Both)?;
@@ -209,11 +209,11 @@ mod tests {
             let file = File::open("/dev/null").expect("every host has it");
             let sending = vec![file.as_fd(); count];
             one.send(&sending).expect("they are sent");
-            one.say(&Message::Sockets(vec!["in.0".to_owned(); count])).expect("it is said");
-            one.say(&Message::Open).expect("it is said");
-            let Ok(Message::Sockets(names)) = other.hear(SAYING_LIMIT) else { panic!("the names come first") };
+            one.say(&TakeOverMessage::Sockets(vec!["in.0".to_owned(); count])).expect("it is said");
+            one.say(&TakeOverMessage::Open).expect("it is said");
+            let Ok(TakeOverMessage::Sockets(names)) = other.hear(SAYING_LIMIT) else { panic!("the names come first") };
             assert_eq!((names.len(), other.take_descriptors().len()), (count, count));
-            assert!(matches!(other.hear(SAYING_LIMIT), Ok(Message::Open)));
+            assert!(matches!(other.hear(SAYING_LIMIT), Ok(TakeOverMessage::Open)));
         }
     }
 
@@ -223,7 +223,7 @@ mod tests {
         one.stream.write_all(b"\"go").expect("room");
         assert_eq!(other.hear(Duration::from_millis(1)).expect_err("nothing yet").kind(), ErrorKind::TimedOut);
         one.stream.write_all(b"ne\"\n").expect("room");
-        assert!(matches!(other.hear(SAYING_LIMIT), Ok(Message::Gone)));
+        assert!(matches!(other.hear(SAYING_LIMIT), Ok(TakeOverMessage::Gone)));
         one.stream.write_all(b"nonsense\n").expect("room");
         assert_eq!(other.hear(SAYING_LIMIT).expect_err("no message").kind(), ErrorKind::InvalidData);
         drop(one);
@@ -235,11 +235,11 @@ mod tests {
         let (mut one, mut other) = pair();
         let error = other.hear_or_hang_up(Duration::from_millis(1)).expect_err("nothing is said");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert!(one.say(&Message::Gone).is_err(), "too late");
+        assert!(one.say(&TakeOverMessage::Gone).is_err(), "too late");
         let (mut one, mut other) = pair();
-        one.say(&Message::Gone).expect("in time");
+        one.say(&TakeOverMessage::Gone).expect("in time");
         other.stream.shutdown(Shutdown::Both).expect("it can be shut");
-        assert!(matches!(other.hear(SAYING_LIMIT), Ok(Message::Gone)), "what was said before is heard");
+        assert!(matches!(other.hear(SAYING_LIMIT), Ok(TakeOverMessage::Gone)), "what was said before is heard");
     }
 
     #[test]
