@@ -4,10 +4,11 @@
 
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{self, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -210,18 +211,31 @@ impl Daemon {
 }
 
 /// A free loopback address: below the range that the kernel hands out by itself, so that no sender takes it between
-/// here and the daemon's start, and never the same twice in one test process.
+/// here and the daemon's start, and never the same twice.
 pub(crate) fn free_address() -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    const FIRST: u16 = 20_000;
-    const RANGE: u16 = 12_000;
-    let spread = u16::try_from(std::process::id() % u32::from(RANGE)).expect("below the range");
-    for _ in 0..RANGE {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed) % RANGE;
-        let port = FIRST + (spread + step) % RANGE;
+    static PORTS: Mutex<Vec<u16>> = Mutex::new(Vec::new());
+    loop {
+        let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if ports.is_empty() {
+            *ports = claim_ports();
+        }
+        let port = ports.pop().expect("just claimed");
         if UdpSocket::bind(("0.0.0.0", port)).is_ok() && UdpSocket::bind(("::", port)).is_ok() {
             return ([127, 0, 0, 1], port).into();
         }
     }
-    panic!("no UDP port is free from {FIRST} on")
+}
+
+/// Ports that no other test process takes while this one runs: two that found the same port free would both use it.
+fn claim_ports() -> Vec<u16> {
+    const BLOCK: u16 = 500;
+    for first in (20_000..32_000).step_by(BLOCK.into()) {
+        let name = net::SocketAddr::from_abstract_name(format!("udpd-tests-{first}")).expect("a short name");
+        if let Ok(claim) = UnixDatagram::bind_addr(&name) {
+            // The end of the process closes it.
+            std::mem::forget(claim);
+            return (first..first + BLOCK).collect();
+        }
+    }
+    panic!("other test processes have all ports from 20,000 to 32,000")
 }
