@@ -1,7 +1,7 @@
 //! The calls of `bpf(2)`: maps, programs, what programs are attached to, and test runs.
 //!
 //! A map knows how long its keys and values are, so the kernel is never handed less memory than it reads or writes. All
-//! calls pass [`gate`].
+//! calls pass [`fault_gate`].
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int};
@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::assembler::Instruction;
-use crate::gate::{Call, gate};
+use crate::fault_gate::{Call, gate};
 
 // Commands of `bpf(2)`, which libc does not have, each with its name in linux/bpf.h.
 const MAP_CREATE: c_int = 0; // BPF_MAP_CREATE

@@ -13,7 +13,7 @@
 //! - `assembler`: [`Assembler`], instructions and labels, pure
 //! - `mapped` `!`: [`MappedArray`], an array map as memory of this process (`BPF_F_MMAPABLE`)
 //! - `btf`: [`Types`], where the kernel keeps what (`/sys/kernel/btf/vmlinux`), pure
-//! - `gate`: what a system call passes first, and how tests make one fail
+//! - `fault_gate`: what a system call passes first, and how tests make one fail
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("udpd-bpf is written against the system calls of Linux and builds for no other system");
@@ -21,7 +21,7 @@ compile_error!("udpd-bpf is written against the system calls of Linux and builds
 mod assembler;
 mod btf;
 mod calls;
-mod gate;
+mod fault_gate;
 mod mapped;
 
 pub use assembler::{Assembler, Instruction, Label, Operation, Register, When, Width, helper};
@@ -31,6 +31,6 @@ pub use calls::{
     attach_to_tracepoint, replace_program, run,
 };
 #[cfg(mmsg_faults)]
-pub use gate::fault;
-pub use gate::{Call, gate};
+pub use fault_gate::fault;
+pub use fault_gate::{Call, gate};
 pub use mapped::MappedArray;

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::gate::{Call, gate};
+use crate::fault_gate::{Call, gate};
 
 /// The 64-bit numbers of an array map, in memory.
 #[derive(Debug)]

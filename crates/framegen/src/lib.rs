@@ -40,28 +40,28 @@
 //!
 //! From the top down; imports run downwards and never back. There is no `unsafe`.
 //!
-//! - `packet`: [`PacketFrames`], from user space (`AF_PACKET`, `PACKET_QDISC_BYPASS`)
+//! - `packet_socket`: [`PacketFrames`], from user space (`AF_PACKET`, `PACKET_QDISC_BYPASS`)
 //! - `live`: [`LiveFrames`], from the kernel (`BPF_F_TEST_XDP_LIVE_FRAMES`); the program stays attached, so that runs
 //!   are short (`unshare`)
-//! - `answers`: the programs that count what the driver takes (`xdp_devmap_xmit`, `xdp_redirect_err`)
+//! - `driver_verdicts`: the programs that count what the driver takes (`xdp_devmap_xmit`, `xdp_redirect_err`)
 //! - `program`: the program that makes a frame
 //! - `state`: what the programs remember
-//! - `writer`: frames as bytes, and their sums, pure
+//! - `frame_template`: frames as bytes, and their sums, pure
 //! - `draw`, `spec`: chance, pure; what the frames are
 #![forbid(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("udpd-framegen is written against the system calls of Linux and builds for no other system");
 
-mod answers;
 mod draw;
+mod driver_verdicts;
+mod frame_template;
 mod live;
-mod packet;
+mod packet_socket;
 mod program;
 mod spec;
 mod state;
-mod writer;
 
 pub use live::{LiveError, LiveFrames, LiveSent, LiveStep};
-pub use packet::PacketFrames;
+pub use packet_socket::PacketFrames;
 pub use spec::{FLOWS_MAX, FRAME_BYTES_MAX, FrameSpec, Mix, NUMBERED_BYTES, PayloadMarks, SizeOrder, TIMED_BYTES};

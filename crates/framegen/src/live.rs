@@ -8,12 +8,12 @@ use std::{fmt, io, thread};
 use bpf::{Assembler, Call, Map, Program, ProgramKind, Register, TestRun, XDP_GENERIC, attach_to_interface, gate, run};
 use nix::sched::{CloneFlags, unshare};
 
-use crate::answers::AnswerCounter;
 use crate::draw::{AliasEntry, is_in_turn, zipf_places};
+use crate::driver_verdicts::AnswerCounter;
+use crate::frame_template::FrameTemplate;
 use crate::program::{DROP, FrameMaps, frame_program};
 use crate::spec::{FrameSpec, Mix};
 use crate::state::{BYTES, IN_FLIGHT, KEY, ProgramState, RAN, RANDOM, TAKEN};
-use crate::writer::FrameTemplate;
 
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`
 const LIVE_FRAMES: u32 = 1 << 1;

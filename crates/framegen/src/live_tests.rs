@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 
 use super::*;
+use crate::frame_template::{FrameTime, FrameWriter};
 use crate::state::{CORE, OFFSET, TIME};
-use crate::writer::{FrameTime, FrameWriter};
 use crate::{Mix, PayloadMarks, SizeOrder};
 
 const FACTORS: [u64; 4] = [0x6a09_e667_f3bc_c909, 0xbb67_ae85_84ca_a73b, 0x3c6e_f372_fe94_f82b, 0xa54f_f53a_5f1d_36f1];

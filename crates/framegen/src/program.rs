@@ -1,9 +1,9 @@
 //! The program that makes a frame out of the one before: an XDP program, assembled for one task, so that what does not
 //! vary in a task costs nothing.
 //!
-//! It does what `writer` does, in the same order and with the same random numbers. The kernel hands it pages that were
-//! sent before and may have been changed by their receivers, so it writes all headers each time; of the payload only
-//! the marks, because receivers do not change what is behind them.
+//! It does what `frame_template` does, in the same order and with the same random numbers. The kernel hands it pages
+//! that were sent before and may have been changed by their receivers, so it writes all headers each time; of the
+//! payload only the marks, because receivers do not change what is behind them.
 
 use std::os::fd::AsFd;
 
@@ -11,12 +11,12 @@ use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use bpf::{Assembler, Instruction, Label, Map, Operation, Register, When, Width, helper};
 
 use crate::draw::{INCREMENT, MULTIPLIER, is_in_turn, threshold};
+use crate::frame_template::{FrameTemplate, first_word};
 use crate::spec::{FIRST_PORT, FrameSpec, Mix, NUMBERED_BYTES, SizeOrder, TIMED_BYTES};
 use crate::state::{
     BYTES, CORE, IN_FLIGHT, NEXT_FLOW, OFFSET, OFFSET_PART, OFFSET_SUM, RAN, RANDOM, ROUND, SIZE_TURN, TIME, TIME_PART,
     TIME_SUM,
 };
-use crate::writer::{FrameTemplate, first_word};
 
 /// `struct xdp_md`
 const DATA: i16 = 0;
@@ -73,7 +73,7 @@ pub(crate) fn frame_program(
 }
 
 impl FrameProgramWriter<'_> {
-    /// When no frame is under way: notes the time, and the core, by which `answers` knows its frames.
+    /// When no frame is under way: notes the time, and the core, by which `driver_verdicts` knows its frames.
     fn look_at_clock(&mut self) {
         let under_way = self.assembler.label();
         self.assembler

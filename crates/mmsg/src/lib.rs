@@ -60,7 +60,7 @@
 //! - `datagrams`: the datagrams of a batch as an iterator
 //! - `batch` `!`: [`RecvBatch`], filled by one call, trains split (`recvmmsg`)
 //! - `send` `!`: [`SendBatch`], and what an error number is about (`sendmmsg`, `UDP_SEGMENT`)
-//! - `refusal`, `report`: why an engine cannot be used; what a flush did
+//! - `refusal`, `send_report`: why an engine cannot be used; what a flush did
 //! - `wait`: how long a receive waits, and [`Waker`], which ends it without a trace in the socket (`tgkill`)
 //! - `shape`: how large the memory of a batch is, and its room for control messages
 //! - `region` `!`: how that memory is laid out (`mmsghdr`, `iovec`)
@@ -139,11 +139,11 @@ pub mod proxy;
 mod refusal;
 mod refused;
 mod region;
-mod report;
 mod reuseport;
 #[cfg(feature = "io_uring")]
 mod ring;
 mod send;
+mod send_report;
 mod shape;
 mod socket;
 mod source_filter;
@@ -173,9 +173,9 @@ pub use packed::{PackedBatch, PackedDatagrams, pack, pack_known};
 pub use passed::take_passed;
 pub use refusal::{Obstacle, Refusal};
 pub use refused::Refused;
-pub use report::{PushError, SendError, SendFailure, SendReport};
 pub use reuseport::GroupSpread;
 pub use send::SendBatch;
+pub use send_report::{PushError, SendError, SendFailure, SendReport};
 pub use shape::{BatchShape, Control};
 pub use socket::Socket;
 pub use source_filter::{

@@ -22,7 +22,7 @@ use crate::arena::Arena;
 use crate::cmsg::{self, SEGMENT_SPACE, SOURCE_SPACE};
 use crate::datagram::MAX_SEGMENTS;
 use crate::region::{Layout, Region};
-use crate::report::{PushError, SendError, SendFailure, SendReport};
+use crate::send_report::{PushError, SendError, SendFailure, SendReport};
 use crate::shape::check_slots;
 use crate::socket::Socket;
 use crate::sys;

@@ -28,9 +28,9 @@ use std::{fmt, fs, io};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use nix::fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise};
 
+use super::finished_files::FinishedForm;
 use super::handle::open_there;
 use super::handle::{cure, set_aside};
-use super::index::FinishedForm;
 use super::lock;
 use super::repair::{move_aside, torn_end};
 use super::retention::{CompressCandidate, FileRetention, remove_unused};

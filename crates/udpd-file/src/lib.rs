@@ -13,8 +13,8 @@
 
 mod clock;
 mod compress;
+mod finished_files;
 mod handle;
-mod index;
 mod inotify_watch;
 mod keeper;
 mod lock;

@@ -5,7 +5,7 @@
 //! configuration and the clock alone, never from a datagram. All times are UTC.
 //!
 //! The clock may be wrong, and may be set. It only gives names; a name does not tell which of two files is older, see
-//! `index`.
+//! `finished_files`.
 
 use std::fs;
 use std::ops::RangeInclusive;

@@ -1,6 +1,6 @@
 //! The finished files of a sink: which are kept, and which are removed. Only files that this sink finished are removed
-//! or compressed, see `index`, and of those none that is open here or locked by another process. The newest is never
-//! removed.
+//! or compressed, see `finished_files`, and of those none that is open here or locked by another process. The newest is
+//! never removed.
 //!
 //! A file counts once, whether it lies here as it was written, compressed, or, after a crash, in both forms.
 
@@ -15,8 +15,8 @@ use std::time::Instant;
 use nix::fcntl::OFlag;
 
 use super::compress::remove_left;
+use super::finished_files::{FinishedFile, FinishedForm, Index};
 use super::handle::{LogHandle, set_aside};
-use super::index::{FinishedFile, FinishedForm, Index};
 use super::lock;
 use super::name::{FileName, finished_names};
 use super::settings::Keep;

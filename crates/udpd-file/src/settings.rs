@@ -17,7 +17,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Format;
 use udpd_base::format::prefix::LinePrefix;
 use udpd_base::format::{Encoder, Scene};
-use udpd_base::os::paths;
+use udpd_base::os::path_check;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::settings::kinds::{ByteSize, OneOf, Or, QuotedText, SubTable, TimeSpan, WholeNumber};
 use udpd_base::settings::{Field, Findings, ValueKind, WrittenKeys, settings};
@@ -93,7 +93,7 @@ const SYNC: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from
 
 pub(super) fn check_path(path: &str) -> Result<String, ValueAdvice> {
     template::check(path)?;
-    paths::check_file(path)?;
+    path_check::check_file(path)?;
     Ok(path.to_owned())
 }
 

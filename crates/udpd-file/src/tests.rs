@@ -9,7 +9,7 @@ use crate::{Compressor, FileReopener, Keep, Reopened, Rotate};
 use udpd_base::format::Format;
 use udpd_base::format::prefix::LinePrefix;
 use udpd_base::ledger::SinkTally;
-use udpd_base::ledger::tables::FileTally;
+use udpd_base::ledger::counter_list::FileTally;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::OpenContext;
 use udpd_base::sink::outbox::OutboxDestination;

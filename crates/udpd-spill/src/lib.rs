@@ -14,13 +14,13 @@
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
 
-mod find;
 mod layout;
-mod outgoing;
 mod recover;
 mod segment;
+mod segment_reader;
 pub mod spilling;
 mod store;
+mod write_buffer;
 
 pub use layout::FRAME_BYTES_MAX;
 pub use recover::Recovered;

@@ -4,11 +4,11 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::find;
 use super::layout::{HEAD_BYTES, Unreadable};
 use super::segment::{self, Segment};
+use super::segment_reader;
 use super::store::SpillLanes;
-use udpd_base::os::owned;
+use udpd_base::os::trusted_files;
 
 /// The writer of a spill locks this file.
 const LOCK: &str = "lock";
@@ -33,8 +33,8 @@ pub struct Recovered {
 
 /// Locks a directory for its writer. The kernel releases the lock when the file is closed.
 pub(super) fn claim(directory: &Path) -> io::Result<File> {
-    owned::make_directory(directory)?;
-    let lock = owned::open(&directory.join(LOCK), OpenOptions::new().write(true).create(true).truncate(false))?;
+    trusted_files::make_directory(directory)?;
+    let lock = trusted_files::open(&directory.join(LOCK), OpenOptions::new().write(true).create(true).truncate(false))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(io::Error::other("another udpd has it; is a second one running?")),
@@ -48,7 +48,7 @@ pub(super) fn claim(directory: &Path) -> io::Result<File> {
 }
 
 fn named(path: &Path, error: io::Error) -> io::Error {
-    if owned::is_refusal(&error) {
+    if trusted_files::is_refusal(&error) {
         return error;
     }
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
@@ -83,7 +83,7 @@ pub(super) fn recover(directory: &Path, lanes: &SpillLanes) -> io::Result<(Vec<S
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
             }
             Err(Unreadable::Damaged) => {
-                let torn = find::contents_unsealed(&path).map_err(named)?;
+                let torn = segment_reader::contents_unsealed(&path).map_err(named)?;
                 add_torn(&torn, lanes, &mut found);
                 set_aside(&path, &mut found).map_err(named)?;
             }
@@ -117,7 +117,7 @@ fn add_torn(torn: &[(String, u64)], lanes: &SpillLanes, found: &mut Recovered) {
 
 /// Reads a segment; one without waiting datagrams is removed.
 fn take(mut segment: Segment, lanes: &SpillLanes, found: &mut Recovered) -> io::Result<Option<Segment>> {
-    let contents = find::contents(&segment)?;
+    let contents = segment_reader::contents(&segment)?;
     if contents.records == 0 && contents.torn_bytes >= HEAD_BYTES as u64 {
         // There was a frame, and it cannot be read.
         add_torn(&contents.torn, lanes, found);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::layout::{FrameHead, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, MARKS, SegmentHeader, SegmentMark, Unreadable};
-use udpd_base::os::owned;
+use udpd_base::os::trusted_files;
 
 /// No segment has a number from this one on.
 const NUMBER_END: u64 = 1 << 62;
@@ -67,7 +67,7 @@ impl Segment {
     /// Creates a segment. So many of its first datagrams have been handed on already.
     pub(super) fn create(directory: &Path, number: u64, handed: u32) -> io::Result<Self> {
         let path = path(directory, number);
-        let file = owned::open(&path, OpenOptions::new().read(true).write(true).create_new(true))?;
+        let file = trusted_files::open(&path, OpenOptions::new().read(true).write(true).create_new(true))?;
         // The seed of a hash table is the only random number of the standard library.
         let key = (RandomState::new().hash_one(number) >> 32) as u32;
         let header = SegmentHeader { number, key };
@@ -105,7 +105,7 @@ impl Segment {
 
     /// Opens a segment of an earlier process, without reading its contents.
     pub(super) fn open((number, path): (u64, PathBuf)) -> io::Result<Result<Self, Unreadable>> {
-        let file = owned::open(&path, OpenOptions::new().read(true).write(true))?;
+        let file = trusted_files::open(&path, OpenOptions::new().read(true).write(true))?;
         let bytes = file.metadata()?.len();
         let mut header = [0; HEADER_BYTES];
         if bytes < HEADER_BYTES as u64 {

@@ -19,16 +19,16 @@ use std::path::{Path, PathBuf};
 use mmsg::Datagram;
 
 use super::layout::{FRAME_BYTES_MAX, FrameHead, HEAD_BYTES, HEADER_BYTES, RECORDS_MAX};
-use super::outgoing::Outgoing;
 use super::recover::Recovered;
 use super::segment::Segment;
-use super::{find, outgoing, recover};
+use super::write_buffer::Outgoing;
+use super::{recover, segment_reader, write_buffer};
 
 /// How often an unreadable place is read again, four times a second.
 const TRIES: u32 = 20;
 
 /// The memory of one store and its reader.
-pub const MEMORY_BYTES: usize = outgoing::MEMORY_BYTES + 2 * FRAME_BYTES_MAX;
+pub const MEMORY_BYTES: usize = write_buffer::MEMORY_BYTES + 2 * FRAME_BYTES_MAX;
 
 /// The smallest limit that is useful: a few segments of a few frames.
 pub const BYTES_MIN: u64 = 4 << 20;
@@ -342,7 +342,7 @@ impl SpillStore {
     /// The next head of a segment.
     fn head_in(&mut self, index: usize) -> Result<Option<(u64, FrameHead)>, SpillReadError> {
         let mut error = None;
-        let next = find::next(&self.segments[index], self.place.at, &mut error);
+        let next = segment_reader::next(&self.segments[index], self.place.at, &mut error);
         match error {
             Some(error) if self.failures < TRIES => {
                 self.failures += 1;
@@ -360,15 +360,15 @@ impl SpillStore {
     fn frame_at(&mut self, index: usize, begin: u64, head: FrameHead) -> Result<Option<Frame>, SpillReadError> {
         let segment = &mut self.segments[index];
         let decided = u64::from(segment.mark.decided);
-        let is_whole = find::is_whole(segment, begin, head);
+        let is_whole = segment_reader::is_whole(segment, begin, head);
         let behind = begin + if is_whole { head.frame_bytes() } else { HEAD_BYTES as u64 };
         if !is_whole || head.end() <= decided {
             self.place.at = behind;
             return Ok(None);
         }
-        let read = find::body(segment, begin, head, &mut self.body);
+        let read = segment_reader::body(segment, begin, head, &mut self.body);
         if let Err(error) = &read
-            && find::is_of_the_disk(error)
+            && segment_reader::is_of_the_disk(error)
             && self.failures < TRIES
         {
             self.failures += 1;
@@ -382,7 +382,8 @@ impl SpillStore {
         segment.seen += datagrams;
         (self.place.at, self.names_bytes) = (behind, head.names_bytes());
         let (segment, is_damaged) = (segment.number, read.is_err());
-        let unread = is_damaged.then(|| find::listener_of(&self.segments[index], begin, head).unwrap_or_default());
+        let unread =
+            is_damaged.then(|| segment_reader::listener_of(&self.segments[index], begin, head).unwrap_or_default());
         let SpillLane { listener, lane, .. } = *self.lane_of(head, unread.as_deref());
         let (skipped, end) = (skipped as usize, head.end());
         Ok(Some(Frame { segment, listener, lane, skipped, datagrams, end, is_damaged, is_unwritten: false }))

@@ -27,11 +27,11 @@ use crate::sys;
 use crate::wait::Wait;
 use crate::wait::WakeFlag;
 
-use super::control::BatchFacts;
+use super::attached_program::Redirect;
 use super::move_frame::{FrameMover, Moved};
 use super::options::{Options, Tally};
-use super::redirect::Redirect;
 use super::refusal::Step;
+use super::sender_cmsg::BatchFacts;
 use super::socket::{self, XdpSocket};
 use super::socket::{Counter, Statistics};
 use super::umem::Umem;

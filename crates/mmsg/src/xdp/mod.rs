@@ -70,23 +70,23 @@
 //! for (`membarrier`), and the ring is final. When an engine is dropped nothing is leaked: the kernel has pinned the
 //! pages and lets go of them last, whatever is unmapped here.
 
-mod control;
+mod attached_program;
 mod engine;
 mod frame;
-mod hidden_state;
+mod frame_metadata;
 mod move_frame;
 mod options;
 mod program;
-mod redirect;
 mod refusal;
 mod rings;
+mod sender_cmsg;
 mod socket;
 #[cfg(test)]
 mod testing;
 mod umem;
 
 pub use crate::refusal::{Obstacle, Refusal};
+pub use attached_program::{Loaded, Redirect};
 pub(crate) use engine::Xdp;
 pub use options::{Checksums, Mode, Options, Tally, Wanted};
-pub use redirect::{Loaded, Redirect};
 pub use socket::{Counter, Statistics, socket};

@@ -15,9 +15,9 @@ use libc::mmsghdr;
 
 use crate::region::Layout;
 
-use super::control::{self, BatchFacts};
 use super::frame::{ChecksumState, FrameError, UdpFrame};
 use super::options::{Checksums, Tally};
+use super::sender_cmsg::{self, BatchFacts};
 use super::umem::{FramePlace, Umem};
 
 /// Moves datagrams from frames into slots.
@@ -67,7 +67,7 @@ impl FrameMover {
         };
         tally.left_to_device += u64::from(udp.checksum_state == ChecksumState::LeftToDevice);
         let length = udp.payload.len();
-        let name = control::sender(&udp, facts.interface);
+        let name = sender_cmsg::sender(&udp, facts.interface);
         // SAFETY: the header is ours, by the caller, and armed: its parts are those of its own block. The payload lies
         // within the frame. Two blocks of one arena do not overlap.
         unsafe {
@@ -91,7 +91,7 @@ impl FrameMover {
             // much free before every frame.
             let room = self.layout.control_bytes;
             let space = slice::from_raw_parts_mut(payload.sub(room), room);
-            (*inner).msg_controllen = control::write(space, facts, &udp) as _;
+            (*inner).msg_controllen = sender_cmsg::write(space, facts, &udp) as _;
             (*inner).msg_flags = 0;
             Moved { block: free, is_taken: true }
         }

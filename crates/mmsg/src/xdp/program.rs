@@ -77,7 +77,7 @@ pub(super) struct Filter<'a> {
 pub(super) enum HiddenState<'a> {
     /// It asks the driver for the tag, by the kernel function of this number. In the driver there are no trains.
     Asked(u32),
-    /// A [`HiddenStateProgram`](super::hidden_state::HiddenStateProgram) notes it in this map before.
+    /// A [`HiddenStateProgram`](super::frame_metadata::HiddenStateProgram) notes it in this map before.
     Noted(BorrowedFd<'a>),
     /// Above the driver without such notes: a train has an unfinished checksum, so every frame with one is taken for a
     /// train. Tags are not seen.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::counter::CounterSet;
 use super::counter::Published;
+use super::counter_list::{DestinationTally, SinkTally};
 use super::snapshot::DestinationSnapshot;
-use super::tables::{DestinationTally, SinkTally};
 
 /// What a consumer has counted, by the index of the listener.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::counter::{Cells, CounterSet};
+use super::counter_list::FileTally;
 use super::snapshot::FilesSnapshot;
-use super::tables::FileTally;
 
 /// The published side of one file and of those that it replaced.
 #[derive(Debug, Default)]

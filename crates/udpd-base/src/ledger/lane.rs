@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::counter::Published;
 use super::counter::{Cells, CounterSet};
+use super::counter_list::{LaneTally, SinkDropped};
 use super::senders::{Echoes, EchoesSeen};
 use super::senders::{SenderSnapshot, Senders};
-use super::tables::{LaneTally, SinkDropped};
 use super::trains::{Trains, TrainsSeen};
 use crate::os::threads::lock;
 

@@ -11,10 +11,10 @@ use hostloss::HostReading;
 use serde::{Deserialize, Serialize};
 
 use super::counter::CounterSet;
+use super::counter_list::{DestinationTally, FileTally, LaneTally, SinkTally, UpstreamTally};
 use super::lane::XdpSnapshot;
 use super::residence::ResidenceSnapshot;
 use super::senders::SenderSnapshot;
-use super::tables::{DestinationTally, FileTally, LaneTally, SinkTally, UpstreamTally};
 
 /// The whole ledger at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

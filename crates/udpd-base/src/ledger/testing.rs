@@ -3,10 +3,10 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::counter_list::{FileTally, ListenerDropped, SinkDropped, UpstreamTally};
 use super::snapshot::{
     BeforeSnapshot, DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, UpstreamSnapshot,
 };
-use super::tables::{FileTally, ListenerDropped, SinkDropped, UpstreamTally};
 use super::*;
 
 /// A table as it stands in the ledger; what is not there is 0.

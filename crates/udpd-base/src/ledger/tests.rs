@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::tables::{FileTally, KERNEL_DROPPED, ListenerDropped, SinkDropped, UpstreamTally};
+use super::counter_list::{FileTally, KERNEL_DROPPED, ListenerDropped, SinkDropped, UpstreamTally};
 use super::testing::{each_table, example, table};
 use super::*;
 

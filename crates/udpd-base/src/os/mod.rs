@@ -3,14 +3,14 @@
 
 pub mod console;
 pub mod holder;
+pub mod host_names;
 pub mod lookup;
-pub mod names;
 pub mod notify;
-pub mod owned;
-pub mod paths;
+pub mod path_check;
 pub mod role;
 pub mod runtime;
 pub mod signals;
 pub mod threads;
+pub mod trusted_files;
 pub mod user;
 pub mod watchdog;

@@ -10,8 +10,8 @@ use self::keys::join;
 pub mod findings;
 pub mod keys;
 pub mod kinds;
-pub mod syntax;
 pub mod table;
+pub mod toml_errors;
 
 #[cfg(test)]
 mod tests;

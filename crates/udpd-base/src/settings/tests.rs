@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::kinds::{ByteSize, Flat, List, OneOf, Or, QuotedText, SubTable, TimeSpan, WholeNumber};
-use super::{Findings, Keys, Problem, Problems, Section, TableSettings, TomlTable, settings, syntax};
+use super::{Findings, Keys, Problem, Problems, Section, TableSettings, TomlTable, settings, toml_errors};
 
 settings! {
     /// A kettle.
@@ -49,7 +49,7 @@ fn keys() -> Keys {
 /// What the text means, and what is warned of.
 fn read(text: &str) -> Result<(Kettle, Vec<Problem>), Problems> {
     let mut findings = Findings::new("f", text, keys());
-    let table = syntax::parse(text, &mut findings).expect("TOML");
+    let table = toml_errors::parse(text, &mut findings).expect("TOML");
     let section = Section::read(TomlTable::root(&table), &mut findings);
     findings.finish(section.settings)
 }

@@ -89,7 +89,7 @@ pub fn fail(tally: &mut SinkTally, datagrams: u64) {
 pub struct OpenContext {
     /// Set when its pipeline receives. What was made for one that never does is removed again.
     pub is_in_force: Arc<AtomicBool>,
-    /// A sink of before writes the same, and has ended when [`Sink::begin`](super::Sink::begin) is called. Until then
+    /// A sink of before writes the same, and has ended when [`Sink::begin`] is called. Until then
     /// this one finds out what would keep it from writing there, and changes nothing.
     pub has_predecessor: bool,
 }

@@ -14,7 +14,7 @@ use crate::format::{Encoder, Scene};
 use crate::handover::Caller;
 use crate::handover::route::FullPolicy;
 use crate::ledger::{DestinationLedger, FileLedger};
-use crate::os::paths;
+use crate::os::path_check;
 use crate::os::role::ThreadRole;
 use crate::os::threads::ThreadRegistry;
 use crate::settings::{Findings, TableSettings, WrittenKeys};
@@ -283,7 +283,7 @@ impl Uri<'_> {
             let what = format!("\"{scheme}://{rest}\" names a host");
             return Err(wrong(ValueAdvice::new(what, format!("write {scheme}:/{rest}"))));
         }
-        paths::absolute(Path::new(written), self.directory).map_err(wrong)
+        path_check::absolute(Path::new(written), self.directory).map_err(wrong)
     }
 }
 

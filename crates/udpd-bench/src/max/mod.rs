@@ -7,9 +7,9 @@
 
 #[cfg(feature = "kafka")]
 mod cluster;
-mod files;
+mod discarding_peer;
 mod listener;
-mod peer;
+mod real_sink_files;
 mod scratch;
 mod search;
 mod stand_ins;

@@ -4,7 +4,7 @@
 //! its number of consumers, and gets another destination: files go to a directory of the bench's own beside the named
 //! ones, on the same disk; sockets lead to peers on this host that read and throw away; standard output is a pipe that
 //! is read; a Kafka cluster is a mock in this process. All of it goes away with the [`SinkStandIns`]. `--real-sinks`
-//! leaves everything as it is, see [`files`](super::files).
+//! leaves everything as it is, see [`real_sink_files`](super::real_sink_files).
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -14,9 +14,9 @@ use std::{fs, io};
 
 #[cfg(feature = "kafka")]
 use super::cluster::Cluster;
-use super::files::{self, Disk, FREE_MIN_BYTES};
+use super::discarding_peer::{Diverted, StandInPeer};
 use super::listener::MeasuredListener;
-use super::peer::{Diverted, StandInPeer};
+use super::real_sink_files::{self, Disk, FREE_MIN_BYTES};
 use super::scratch::ScratchDirs;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::ThreadRegistry;
@@ -87,7 +87,7 @@ impl SinkStandIns {
         };
         let plan = plan::make(&stage.config, &Neighbours::default())?;
         if real {
-            let (touched, disks) = files::touched(&stage.config, &plan)?;
+            let (touched, disks) = real_sink_files::touched(&stage.config, &plan)?;
             stage.notes.extend(touched);
             stage.disks = disks;
         } else {
@@ -176,12 +176,12 @@ impl SinkStandIns {
     fn make_directories(&mut self, plan: &PipelinePlan) -> Result<(), Failure> {
         for (sink, planned) in self.config.sinks.iter().zip(&plan.sinks) {
             let SinkTarget::Files(pattern) = sink.settings.target() else { continue };
-            let (directory, _) = files::split(pattern);
+            let (directory, _) = real_sink_files::split(pattern);
             let own = match self.directories.entry(directory) {
                 std::collections::btree_map::Entry::Occupied(own) => own.into_mut(),
                 std::collections::btree_map::Entry::Vacant(place) => {
                     let own = make_directory(&self.scratches, place.key(), &sink.name)?;
-                    let free = files::free_bytes(&own.path).unwrap_or(0);
+                    let free = real_sink_files::free_bytes(&own.path).unwrap_or(0);
                     // Removing is slower than writing now and then.
                     self.disks.push(Disk::new(&own.path, Some(2 * own.bytes), free));
                     place.insert(own)
@@ -194,7 +194,7 @@ impl SinkStandIns {
 
     fn file(&mut self, name: &str, written: &FileSettings) -> Result<FileSettings, Failure> {
         let mut file = written.clone();
-        let (directory, below) = files::split(&file.path);
+        let (directory, below) = real_sink_files::split(&file.path);
         let own = &self.directories[&directory];
         let path = own.path.join(below);
         let Some(path) = path.to_str() else {
@@ -280,7 +280,7 @@ impl Drop for SinkStandIns {
 
 /// Makes a directory beside the files of a sink or, where that fails, in a directory for temporary files.
 fn make_directory(scratches: &ScratchDirs, directory: &Path, sink: &str) -> Result<TrialDir, Failure> {
-    let wanted = files::nearest_existing(directory);
+    let wanted = real_sink_files::nearest_existing(directory);
     let (path, why) = match scratches.make(wanted) {
         Ok(path) => (path, " (the same file system)".to_owned()),
         Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(too_full(sink, wanted, 0)),
@@ -304,7 +304,7 @@ fn make_directory(scratches: &ScratchDirs, directory: &Path, sink: &str) -> Resu
             (path, format!(" ({}: {error}; {same})", wanted.display()))
         }
     };
-    let free = files::free_bytes(&path).unwrap_or(0);
+    let free = real_sink_files::free_bytes(&path).unwrap_or(0);
     if free < FREE_MIN_BYTES {
         return Err(too_full(sink, &path, free));
     }

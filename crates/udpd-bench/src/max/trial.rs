@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::peer;
+use super::discarding_peer;
 use super::search::{Bounds, SearchLimit, TrialVerdict, search};
 use super::stand_ins::SinkStandIns;
 use crate::cable::Cable;
@@ -158,7 +158,7 @@ fn peers_ns(used: &Used) -> u64 {
     let mock_ns = used.threads_ns(super::cluster::THREAD);
     #[cfg(not(feature = "kafka"))]
     let mock_ns = 0;
-    used.threads_ns(peer::THREADS) + mock_ns
+    used.threads_ns(discarding_peer::THREADS) + mock_ns
 }
 
 /// The cores that no lane is pinned to; empty: the sender runs on any core.

@@ -20,7 +20,7 @@ use udpd_base::sink::settings::SinkTarget;
 use udpd_engine::config::{Config, SinkConfig};
 use udpd_engine::plan::PipelinePlan;
 use udpd_engine::plan::descriptors;
-use udpd_engine::plan::limits::MemoryLimits;
+use udpd_engine::plan::memory_limits::MemoryLimits;
 use udpd_sandbox::SandboxMode;
 
 /// Below it a port takes a capability.

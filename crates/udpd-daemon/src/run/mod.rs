@@ -46,7 +46,7 @@ use udpd_endpoint::control::OldProcess;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::plan;
-use udpd_engine::plan::limits::MemoryLimits;
+use udpd_engine::plan::memory_limits::MemoryLimits;
 use udpd_engine::plan::{PipelinePlan, descriptors, neighbours, remarks};
 use udpd_sandbox::SandboxMode;
 

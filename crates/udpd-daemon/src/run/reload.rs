@@ -21,7 +21,7 @@ use udpd_base::sink::Differs;
 use udpd_engine::config::{Config, Gro, HostView, MayCome, SinkConfig};
 use udpd_engine::pipeline::{CommitFlag, ReloadContext, ReplacementPipeline};
 use udpd_engine::plan;
-use udpd_engine::plan::limits::MemoryLimits;
+use udpd_engine::plan::memory_limits::MemoryLimits;
 use udpd_engine::plan::{PipelinePlan, descriptors};
 
 /// How long a sink that stays may take to be handed over to the pipeline of the reload before. One that takes longer is

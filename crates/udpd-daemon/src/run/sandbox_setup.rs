@@ -11,7 +11,7 @@ use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::os::user;
 use udpd_base::os::user::Account;
-use udpd_base::os::{owned, threads};
+use udpd_base::os::{threads, trusted_files};
 use udpd_base::sink::settings::{Needs, SinkTarget};
 use udpd_endpoint::control::BoundControlSocket;
 use udpd_engine::config::{Config, EngineKind, ListenerConfig};
@@ -175,7 +175,7 @@ impl SandboxSetup {
 
 fn make_spills(config: &Config) -> Result<(), Failure> {
     for path in config.sinks.iter().filter_map(|sink| Some(sink.settings.spill()?.path)) {
-        owned::make_directory(path).map_err(|error| match owned::is_refusal(&error) {
+        trusted_files::make_directory(path).map_err(|error| match trusted_files::is_refusal(&error) {
             true => Failure::new(ExitCode::Permission, format!("cannot use the spill {}: {error}", path.display())),
             false => {
                 let message = format!("cannot make the spill {}: {error}; see to its directory", path.display());

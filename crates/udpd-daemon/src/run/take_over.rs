@@ -21,7 +21,7 @@ use udpd_base::os::notify::Notifier;
 use udpd_endpoint::control::{OldProcess, OldProcessEnd, OldProcessSearch, TakeOverOffer};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::{InheritedSockets, PreparedPipeline};
-use udpd_engine::plan::limits::MemoryLimits;
+use udpd_engine::plan::memory_limits::MemoryLimits;
 use udpd_engine::plan::{PipelinePlan, descriptors};
 
 /// The daemon that is taken over from, with all that it has passed.

@@ -4,8 +4,8 @@
 //! Two readings of the ledger are compared, and a line is written only when something was lost since the line before:
 //! a host that loses nothing logs nothing, and one that loses a million a second logs one line in ten seconds.
 
+use udpd_base::ledger::counter_list::{KERNEL_DROPPED, QUEUE_DROPPED};
 use udpd_base::ledger::snapshot::{ListenerSnapshot, Snapshot};
-use udpd_base::ledger::tables::{KERNEL_DROPPED, QUEUE_DROPPED};
 use udpd_base::ledger::{CounterTable, LedgerCounter};
 
 #[derive(Debug, Default)]

@@ -20,7 +20,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use super::lock::StartLock;
 use crate::service::StreamListener;
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::{owned, runtime};
+use udpd_base::os::{runtime, trusted_files};
 
 /// Owner and group may ask for the ledger.
 const SOCKET_MODE: u32 = 0o660;
@@ -56,7 +56,7 @@ impl BoundControlSocket {
         // What can never be a socket's path is said before anything is made.
         SocketAddr::from_pathname(path).map_err(|error| failure(path, "bind it", &error))?;
         make_directory(directory_of(path)).map_err(|error| failure(path, "make its directory", &error))?;
-        owned::check_directory_of_socket(directory_of(path)).map_err(|error| {
+        trusted_files::check_directory_of_socket(directory_of(path)).map_err(|error| {
             let message = format!("cannot make the control socket {}: {error}", path.display());
             Failure::new(ExitCode::Permission, message)
         })?;

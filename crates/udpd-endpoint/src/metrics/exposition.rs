@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 
 use hostloss::{HostReading, InterfaceReading, KernelCounter, KernelTable};
+use udpd_base::ledger::counter_list::KERNEL_DROPPED;
 use udpd_base::ledger::snapshot::{
     BeforeSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
 };
-use udpd_base::ledger::tables::KERNEL_DROPPED;
 use udpd_base::ledger::{CounterTable, LedgerCounter, ResidenceSnapshot};
 
 /// What all drops have in common, whatever their reason.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::*;
 use hostloss::Losses;
 use hostloss::tables::{LinkCounters, Udp};
+use udpd_base::ledger::counter_list::{DestinationTally, FileTally};
 use udpd_base::ledger::snapshot::{DestinationSnapshot, FilesSnapshot};
-use udpd_base::ledger::tables::{DestinationTally, FileTally};
 use udpd_base::ledger::testing::{example, numbered};
 use udpd_base::ledger::{ResidenceTally, SenderSnapshot};
 

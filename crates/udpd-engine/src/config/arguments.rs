@@ -14,7 +14,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Format;
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
 use udpd_base::os::lookup::local_addresses;
-use udpd_base::os::paths;
+use udpd_base::os::path_check;
 use udpd_base::sink::settings::SinkTarget;
 use udpd_base::sink::settings::{Uri, wrong};
 use udpd_base::text::address;
@@ -103,7 +103,7 @@ fn own_file(path: &Path, sinks: &[SinkConfig], directory: &Path) -> Result<PathB
         let advice = ValueAdvice::new("\"-\" would be a file called -", "write /tmp/ledger.json, for example, or ./-");
         return Err(usage("--stats-on-exit", advice));
     }
-    let path = paths::absolute(path, directory).and_then(|text| paths::check_replaced(&text));
+    let path = path_check::absolute(path, directory).and_then(|text| path_check::check_replaced(&text));
     let path = path.map_err(|advice| usage("--stats-on-exit", advice))?;
     if sinks.iter().any(|sink| matches!(sink.settings.target(), SinkTarget::Files(file) if Path::new(file) == path)) {
         let advice = ValueAdvice::new(format!("{path:?} is what --to writes"), "give each its own file");
@@ -158,7 +158,7 @@ fn is_same_stream(one: &SinkTarget<'_>, other: &SinkTarget<'_>) -> bool {
     match (one, other) {
         (SinkTarget::Stdout, SinkTarget::Stdout) => true,
         (SinkTarget::Files(one), SinkTarget::Files(other)) => {
-            paths::resolve(Path::new(one)) == paths::resolve(Path::new(other))
+            path_check::resolve(Path::new(one)) == path_check::resolve(Path::new(other))
         }
         _ => false,
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use udpd_base::logging::LogFormat;
 use udpd_base::os::user;
 use udpd_base::os::user::WantedUser;
-use udpd_base::os::{paths, runtime};
+use udpd_base::os::{path_check, runtime};
 use udpd_base::settings::kinds::{ByteSize, Choose, Chosen, OneOf, Optional, Or, QuotedText};
 use udpd_base::settings::{Field, Findings, ValueKind, settings};
 use udpd_base::text::address;
@@ -23,13 +23,13 @@ settings! {
         metrics_address: Chosen<Option<SocketAddr>> = "127.0.0.1:9817", Choose(Optional(address::parse_metrics)),
             elsewhere "metrics";
         /// A file with the token that metrics and page ask for. "" = they ask for none.
-        metrics_token_file: Option<PathBuf> = "" like "/etc/udpd/metrics.token", Optional(paths::check_file);
+        metrics_token_file: Option<PathBuf> = "" like "/etc/udpd/metrics.token", Optional(path_check::check_file);
         /// The least severe lines in the log.
         log_level: log::LevelFilter = "info", OneOf(LOG_LEVELS), elsewhere "loglevel";
         /// How a line of the log looks.
         log_format: LogFormat = "text", OneOf(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
         /// Where the final ledger goes as JSON when the daemon ends. "" = nowhere.
-        stats_on_exit: Option<PathBuf> = "" like "/var/lib/udpd/ledger.json", Optional(paths::check_replaced);
+        stats_on_exit: Option<PathBuf> = "" like "/var/lib/udpd/ledger.json", Optional(path_check::check_replaced);
         /// What udpd gives up once it runs: capabilities, system calls and paths. With "require" it does not start
         /// where the kernel lacks a part.
         sandbox: SandboxMode = "auto", OneOf(SANDBOX_MODES);
@@ -73,7 +73,7 @@ struct ControlSocketPath;
 
 impl ValueKind<Chosen<Option<PathBuf>>> for ControlSocketPath {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Chosen<Option<PathBuf>>> {
-        let packaged = Choose(Optional(paths::check_socket)).read(field, findings)?;
+        let packaged = Choose(Optional(path_check::check_socket)).read(field, findings)?;
         Some(if field.written { packaged } else { Chosen { value: own_socket(packaged.value), written: false } })
     }
 }

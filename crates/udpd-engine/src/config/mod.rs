@@ -10,7 +10,7 @@ mod check;
 mod daemon;
 pub mod feeders;
 mod file;
-mod host;
+mod host_view;
 mod listener;
 pub mod manual;
 mod sinks;
@@ -24,7 +24,7 @@ use std::path::Path;
 pub use arguments::{RunArguments, forms as to_forms};
 pub use check::SLOT_BYTES_MIN;
 pub use daemon::DaemonConfig;
-pub use host::{HostView, Lists, MayCome};
+pub use host_view::{HostView, Lists, MayCome};
 pub use listener::{
     Absorb, ENGINES, EngineKind, Gro, Lanes, ListenerConfig, Multicast, OnTruncate, ReceiveBuffer, Spread, Timestamps,
 };
@@ -66,7 +66,7 @@ impl Config {
     /// Checks the text of a file called `name` against `host`, and returns the configuration or all its problems.
     pub fn parse(text: &str, name: &str, host: &HostView) -> Result<Self, Problems> {
         let mut findings = Findings::new(name, text, file::keys());
-        let Some(table) = settings::syntax::parse(text, &mut findings) else {
+        let Some(table) = settings::toml_errors::parse(text, &mut findings) else {
             return Err(findings.into_problems());
         };
         let sections = file::read_sections(&table, &mut findings);

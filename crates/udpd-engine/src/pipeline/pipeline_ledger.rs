@@ -19,10 +19,10 @@ use crate::plan::spread::Intake;
 use hostloss::HostLedger;
 use udpd_base::handover::channel::Closer;
 use udpd_base::handover::pool::BlockGauge;
+use udpd_base::ledger::counter_list::{LaneTally, SinkDropped, SinkTally};
 use udpd_base::ledger::snapshot::{
     DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot,
 };
-use udpd_base::ledger::tables::{LaneTally, SinkDropped, SinkTally};
 use udpd_base::ledger::{
     ConsumerLedger, CounterSet, CounterTable, DestinationLedger, FileLedger, LaneLedger, LaneReading, Published,
     ResidenceSnapshot, ResidenceTally, Tallies, XdpSnapshot,

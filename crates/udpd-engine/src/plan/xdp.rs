@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use crate::config::EngineKind;
     use crate::plan::PipelinePlan;
-    use crate::plan::limits::MemoryLimits;
+    use crate::plan::memory_limits::MemoryLimits;
     use crate::plan::testing::plan_with_queues;
 
     #[test]

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::super::index::Index;
+use super::super::finished_files::Index;
 use super::super::name::{FileName, is_behind_finished, matches};
 use super::key::{KeyReading, SourceKey, SourcePattern, without_slashes};
 

@@ -22,7 +22,7 @@ use mmsg::RecvBatch;
 use mmsg::proxy::Flaw;
 
 use udpd_base::capture::headers;
-use udpd_base::ledger::tables::ListenerDropped;
+use udpd_base::ledger::counter_list::ListenerDropped;
 
 pub use access::{AccessList, Conflict, NetworkOrigin, Networks};
 pub use limiter::{RateLimiter, TABLE_BYTES};

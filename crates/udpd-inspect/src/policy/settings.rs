@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ipnet::{IpNet, ip_mask_to_prefix};
 
 use super::access::AccessList;
-use udpd_base::os::paths;
+use udpd_base::os::path_check;
 use udpd_base::settings::kinds::{List, OneOf, SubTable, WholeNumber};
 use udpd_base::settings::{Field, Findings, KeyDeclaration, TableSettings, ValueKind, settings};
 use udpd_base::text::advice::ValueAdvice;
@@ -166,7 +166,7 @@ const EXAMPLE: &str = "write an address and a length, such as \"10.0.0.0/8\" or 
 /// The path of a list.
 fn check_list_file(text: &str) -> Result<String, ValueAdvice> {
     // The path is what was written, which is text.
-    paths::check_file(text).map(|path| path.display().to_string())
+    path_check::check_file(text).map(|path| path.display().to_string())
 }
 
 fn without_length(text: &str) -> ValueAdvice {

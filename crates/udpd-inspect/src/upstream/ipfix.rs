@@ -13,7 +13,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use super::header::{ExporterClock, short};
-use super::ring::StreamKey;
+use super::note_ring::StreamKey;
 use super::stream::{Arrival, NumberedStream, SequenceRules, StreamCounts};
 use super::table::STREAMS_MAX;
 

@@ -7,16 +7,16 @@
 //! ```
 //!
 //! A receiver reads the header of each datagram after trains are split and before anything is dropped. For each run of
-//! consecutive numbers in a batch it writes a note into its `ring` (`observer`, `header`). One thread for the listener
-//! takes the notes of all lanes (`tracker`) and keeps a bounded `table` of streams. `gaps` are the numbers that a
-//! stream lacks, `stream` decides what is a loss and what a new start, and `ipfix` learns how an exporter of IPFIX
-//! counts.
+//! consecutive numbers in a batch it writes a note into its `note_ring` (`observer`, `header`). One thread for the
+//! listener takes the notes of all lanes (`tracker`) and keeps a bounded `table` of streams. `gaps` are the numbers
+//! that a stream lacks, `stream` decides what is a loss and what a new start, and `ipfix` learns how an exporter of
+//! IPFIX counts.
 
 mod gaps;
 mod header;
 mod ipfix;
+mod note_ring;
 mod observer;
-mod ring;
 mod settings;
 mod stream;
 mod table;
@@ -31,15 +31,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use self::gaps::WINDOW;
 use self::ipfix::{LEARNING_BYTES, TEMPLATES_BYTES};
+use self::note_ring::{NoteRing, RING_BYTES, TrackerWaker};
 pub use self::observer::Observer;
-use self::ring::{NoteRing, RING_BYTES, TrackerWaker};
 pub use self::settings::{AnySequence, Fixed, NumberOrder, Sequence, SequenceUnit};
 pub use self::table::STREAMS_MAX;
 use self::table::TABLE_BYTES;
 use self::tracker::StreamTracker;
 use udpd_base::ledger::Published;
+use udpd_base::ledger::counter_list::UpstreamTally;
 use udpd_base::ledger::snapshot::UpstreamSnapshot;
-use udpd_base::ledger::tables::UpstreamTally;
 
 /// What a listener with a `sequence` knows of what never reached this host: shared by the observers of its lanes, the
 /// thread that tracks its streams, and the readers of the ledger.

@@ -13,7 +13,7 @@ use mmsg::RecvBatch;
 
 use super::header::{self, SequenceHeader};
 use super::ipfix::{self, Set};
-use super::ring::{NoteKind, NoteRing, NoteWriter, SequenceNote, StreamKey, TrackerWaker};
+use super::note_ring::{NoteKind, NoteRing, NoteWriter, SequenceNote, StreamKey, TrackerWaker};
 use super::settings::Sequence;
 use udpd_base::capture::headers;
 

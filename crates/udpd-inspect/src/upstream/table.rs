@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::ring::StreamKey;
+use super::note_ring::StreamKey;
 use super::stream::NumberedStream;
 use udpd_base::ledger::Keyed;
 

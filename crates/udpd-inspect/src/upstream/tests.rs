@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::ring::{NOTES, NoteKind, NoteWriter, SequenceNote, StreamKey};
+use super::note_ring::{NOTES, NoteKind, NoteWriter, SequenceNote, StreamKey};
 use super::testing::{Network, Random, sent, truth};
 use super::tracker::StreamTracker;
 use super::{Fixed, NumberOrder, Sequence, UpstreamMonitor};

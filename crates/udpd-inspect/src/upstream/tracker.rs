@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use super::MonitorState;
 use super::ipfix::{CountedStream, IpfixMessage, Learning, MessageRecords, RecordFormat, Templates};
-use super::ring::{NOTES, NoteKind, NoteRing, SequenceNote, StreamKey};
+use super::note_ring::{NOTES, NoteKind, NoteRing, SequenceNote, StreamKey};
 use super::settings::{Sequence, SequenceUnit};
 use super::stream::{Arrival, NumberedStream, SequenceRules, StreamCounts};
 use super::table::{NO_LANE, STREAMS_MAX, StreamEntry, StreamSlot, StreamTable};
-use udpd_base::ledger::tables::UpstreamTally;
+use udpd_base::ledger::counter_list::UpstreamTally;
 use udpd_base::os::threads;
 
 /// How long the thread rests while notes come. What one stream sends by several lanes meanwhile is taken lane by lane,

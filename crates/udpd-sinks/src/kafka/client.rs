@@ -13,15 +13,15 @@ use rdkafka::error::{KafkaError as LibraryError, RDKafkaErrorCode};
 use rdkafka::message::Message;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 
+#[cfg(feature = "kafka-tls")]
+use super::certificate_diagnosis;
+use super::client_properties;
+use super::client_properties::Purpose;
 use super::context::{Context, Reported, Returned, size_at_least};
-use super::library;
-use super::library::Purpose;
 use super::message::{MessageOutcome, MessageRefusal, refuse};
 use super::secrets::HiddenSecrets;
 use super::settings::KafkaError;
 use super::settings::KafkaSettings;
-#[cfg(feature = "kafka-tls")]
-use super::trust;
 use udpd_base::ledger::Tallies;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
@@ -96,7 +96,7 @@ impl KafkaClient {
         listeners: usize,
         registry: ThreadRegistry,
     ) -> Result<Self, KafkaError> {
-        let batch_bytes = library::batch_bytes(settings);
+        let batch_bytes = client_properties::batch_bytes(settings);
         let producer = producer(name, settings, listeners, batch_bytes)?;
         let under_way = vec![0; listeners];
         let now = Instant::now();
@@ -307,7 +307,7 @@ impl KafkaClient {
         self.producer.context().review(in_vain, now);
         #[cfg(feature = "kafka-tls")]
         if let Some(question) = self.producer.context().take_question() {
-            trust::log_distrust(&self.registry, &self.name, question);
+            certificate_diagnosis::log_distrust(&self.registry, &self.name, question);
         }
     }
 
@@ -431,9 +431,9 @@ fn producer(
     listeners: usize,
     batch_bytes: usize,
 ) -> Result<BaseProducer<Context>, KafkaError> {
-    let mut config = library::client_config(settings, Purpose::Use)?;
+    let mut config = client_properties::client_config(settings, Purpose::Use)?;
     config.set("batch.size", batch_bytes.to_string());
-    let hidden = HiddenSecrets::new(library::secrets(&config));
+    let hidden = HiddenSecrets::new(client_properties::secrets(&config));
     let context = Context::new(name, settings, listeners, batch_bytes, hidden);
-    BaseProducer::from_config_and_context(&config, context).map_err(|error| library::refusal(settings, error))
+    BaseProducer::from_config_and_context(&config, context).map_err(|error| client_properties::refusal(settings, error))
 }

@@ -18,14 +18,14 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, DeliveryResult, Message, OwnedMessage};
 use rdkafka::producer::ProducerContext;
 
+#[cfg(feature = "kafka-tls")]
+use super::certificate_diagnosis::{self, TrustQuestion};
 use super::log_lines::{KafkaLog, Lines};
 use super::message::{MessageOutcome, MessageRefusal, TICKET_SHIFT};
 use super::secrets;
 use super::secrets::HiddenSecrets;
 use super::security::{Sasl, Security};
 use super::settings::KafkaSettings;
-#[cfg(feature = "kafka-tls")]
-use super::trust::{self, TrustQuestion};
 use udpd_base::os::threads::lock;
 
 /// A count that one thread writes and reads.
@@ -213,7 +213,7 @@ impl Context {
         if let Some(path) = &self.security.certificate_file {
             cure = format!("check {}, and then: udpd reload", path.display());
             #[cfg(feature = "kafka-tls")]
-            if let Some(until) = trust::valid_until(path) {
+            if let Some(until) = certificate_diagnosis::valid_until(path) {
                 cure = format!("{until}; check it, and then: udpd reload");
             }
         }
@@ -223,7 +223,9 @@ impl Context {
     /// TLS with a broker fails.
     fn not_trusted(&self, reason: &str) {
         #[cfg(feature = "kafka-tls")]
-        if let Some(broker) = trust::broker_of(reason).filter(|_| reason.contains("certificate verify failed")) {
+        if let Some(broker) =
+            certificate_diagnosis::broker_of(reason).filter(|_| reason.contains("certificate verify failed"))
+        {
             self.away.store(true, Ordering::Relaxed);
             if lock(&self.log_lines).note_locked_out() {
                 let (broker, ca_file) = (broker.to_owned(), self.security.ca_file.clone());

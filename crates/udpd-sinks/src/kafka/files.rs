@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-use udpd_base::os::paths;
+use udpd_base::os::path_check;
 use udpd_base::text::advice::ValueAdvice;
 
 /// How the path of a credential begins, and the variable that says where they are.
@@ -27,7 +27,7 @@ pub(super) const BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// A path as the configuration may name it: absolute, or a credential.
 pub(super) fn check_path(text: &str) -> Result<PathBuf, ValueAdvice> {
     match text.strip_prefix(CREDENTIAL) {
-        None => paths::check_file(text),
+        None => path_check::check_file(text),
         Some(name) if !name.is_empty() && !name.contains('/') => Ok(PathBuf::from(text)),
         Some(_) => {
             let cure = format!("write {CREDENTIAL}NAME, where the unit has LoadCredential=NAME:/path");

@@ -31,13 +31,15 @@
 //! **A client that fails for good**, which an idempotent one does when a broker has lost messages that it acknowledged,
 //! is replaced by a new one. What was under way is failed; the daemon goes on.
 
+#[cfg(feature = "kafka-tls")]
+mod certificate_diagnosis;
 #[cfg(feature = "kafka")]
 mod client;
 #[cfg(feature = "kafka")]
+mod client_properties;
+#[cfg(feature = "kafka")]
 mod context;
 mod files;
-#[cfg(feature = "kafka")]
-mod library;
 #[cfg(feature = "kafka")]
 mod log_lines;
 #[cfg(feature = "kafka")]
@@ -50,8 +52,6 @@ mod security;
 mod settings;
 #[cfg(feature = "kafka")]
 mod sink;
-#[cfg(feature = "kafka-tls")]
-mod trust;
 
 pub use security::{Sasl, Security};
 pub use settings::{KafkaError, KafkaSettings};

@@ -12,7 +12,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::library::LINGER;
+use super::client_properties::LINGER;
 use super::message::{MessageOutcome, MessageRefusal, TICKET_SHIFT, refuse};
 use udpd_base::ledger::SinkTally;
 use udpd_base::sink::deliver;

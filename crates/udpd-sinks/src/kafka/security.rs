@@ -183,7 +183,7 @@ impl Security {
         }
         #[cfg(feature = "kafka-tls")]
         for (key, path) in self.files().filter(|(key, _)| matches!(*key, "tls_ca_file" | "tls_certificate_file")) {
-            if let Some(past) = super::trust::expiry(path) {
+            if let Some(past) = super::certificate_diagnosis::expiry(path) {
                 doubts.push((key, ValueAdvice::new(past, "put a renewed one there, and then: udpd reload")));
             }
         }

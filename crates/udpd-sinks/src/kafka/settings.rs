@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
 #[cfg(feature = "kafka")]
-use super::library;
+use super::client_properties;
 use super::security::Security;
 #[cfg(feature = "kafka")]
 use super::sink::KafkaSink;
@@ -214,7 +214,7 @@ impl KafkaSettings {
     fn verify(&self) -> Result<(), KafkaError> {
         self.security.check()?;
         #[cfg(feature = "kafka")]
-        library::check(self)?;
+        client_properties::check(self)?;
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use mmsg::Datagram;
 
 use super::client::{KafkaClient, Offered, Record};
-use super::library;
+use super::client_properties;
 use super::message::{self, MessageRefusal, ShortText, TICKET_SHIFT};
 use super::rounds::{DeliveryRounds, MessageSlot, MessageSlots};
 use super::settings::{KafkaError, KafkaSettings};
@@ -59,10 +59,11 @@ impl KafkaSink {
         registry: ThreadRegistry,
     ) -> Result<Self, KafkaError> {
         let client = KafkaClient::start(name, settings, listeners.len(), registry)?;
-        let topics = listeners.iter().map(|listener| library::expand_topic(&settings.topic, listener, name)).collect();
+        let topics =
+            listeners.iter().map(|listener| client_properties::expand_topic(&settings.topic, listener, name)).collect();
         let (name, listeners, settings) = (name.to_owned(), listeners.to_vec(), settings.clone());
         let (wait, due) = (REPORT_WAIT_MIN, Instant::now() + IDLE_WAIT);
-        let slots = MessageSlots::new(DeliveryRounds::new(library::batch(&settings)));
+        let slots = MessageSlots::new(DeliveryRounds::new(client_properties::batch(&settings)));
         Ok(Self { name, settings, listeners, topics, client, slots, wait, due })
     }
 

@@ -16,7 +16,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::*;
 use udpd_base::ledger::CounterTable as _;
-use udpd_base::ledger::tables::{SinkDropped, SinkTally};
+use udpd_base::ledger::counter_list::{SinkDropped, SinkTally};
 use udpd_spill::spilling::{Spill, Spilling};
 
 /// Nothing here takes that long unless it never comes.

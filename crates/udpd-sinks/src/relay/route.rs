@@ -20,7 +20,7 @@ use nix::errno::Errno;
 use nix::libc;
 
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::names::{FollowedName, LookupRequest};
+use udpd_base::os::host_names::{FollowedName, LookupRequest};
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::text::address;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use sink::{UnixDatagramSink, UnixStreamSink};
 use udpd_base::exit::Failure;
 use udpd_base::format::Format;
-use udpd_base::os::paths;
+use udpd_base::os::path_check;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::settings::kinds::{OneOf, QuotedText, SubTable};
 use udpd_base::settings::{Findings, WrittenKeys, settings};
@@ -23,7 +23,7 @@ settings! {
     #[derive(Debug, Clone, PartialEq)]
     pub struct UnixSettings {
         /// Where another program listens.
-        path: PathBuf = required like "/run/collector.sock", QuotedText(paths::check_socket);
+        path: PathBuf = required like "/run/collector.sock", QuotedText(path_check::check_socket);
         /// What kind of socket that is.
         socket: UnixSocket = "datagram", OneOf(&[("datagram", UnixSocket::Datagram), ("stream", UnixSocket::Stream)]);
         /// How datagrams are told apart in a stream.
@@ -58,7 +58,7 @@ impl WrittenSink for UnixSettings {
         name: "unix",
         form: "unix:PATH",
         read: |uri| {
-            let path = paths::check_socket(&uri.path()?).map_err(wrong)?;
+            let path = path_check::check_socket(&uri.path()?).map_err(wrong)?;
             Ok(Self { path, ..Self::default() }.finished())
         },
     }];

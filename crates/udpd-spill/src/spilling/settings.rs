@@ -9,8 +9,8 @@ use super::SpillableSink;
 use super::sink::Spilling;
 use crate::{BYTES_MIN, FILES_MAX, MEMORY_BYTES, SpillLane, SpillLanes};
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::os::owned;
 use udpd_base::os::role::ThreadRole;
+use udpd_base::os::trusted_files;
 use udpd_base::settings::kinds::{ByteSize, Optional};
 use udpd_base::settings::{Findings, WrittenKeys, settings};
 use udpd_base::sink::Sink;
@@ -170,7 +170,7 @@ impl SpillLocation {
             );
             return Err(Failure::new(ExitCode::Configuration, message));
         }
-        owned::make_directory(root).map_err(|error| refusal(opening.sink, root, &error))?;
+        trusted_files::make_directory(root).map_err(|error| refusal(opening.sink, root, &error))?;
         let others = left_behind(root, consumer, consumers).map_err(|error| refusal(opening.sink, root, &error))?;
         Ok(Some(Self { directory, bytes_max, lanes, others }))
     }
@@ -179,7 +179,7 @@ impl SpillLocation {
 /// The error for a directory that cannot be used, with its cure.
 pub(super) fn refusal(sink: &str, directory: &Path, error: &io::Error) -> Failure {
     let directory = directory.display();
-    if owned::is_refusal(error) {
+    if trusted_files::is_refusal(error) {
         return Failure::new(ExitCode::Permission, format!("[sink.{sink}] cannot use the spill {directory}: {error}"));
     }
     let (code, cure) = match error.kind() {

@@ -1,14 +1,14 @@
 //! `udpd explain`: which layer of this host loses datagrams, why, and the exact command or key that cures it; with and
 //! without a running daemon, and for the sockets of other programs.
 //!
-//! `watch` takes readings for some seconds and makes plain [`evidence`] of them. Each of the `cases` looks at that
+//! `watch` takes readings for some seconds and makes plain `evidence` of them. Each of the `cases` looks at that
 //! alone and finds something or not, so each is tested from evidence. `finding` puts what they found in order, and
-//! `show` and `sysctl` print it. docs/explain.md has the table of cases.
+//! `show` and `sysctl_dropin` print it. docs/explain.md has the table of cases.
 
 mod cases;
 mod evidence;
 mod finding;
-mod sysctl;
+mod sysctl_dropin;
 mod watch;
 
 use std::io::Write;
@@ -69,7 +69,7 @@ pub fn execute(arguments: &ExplainArguments, daemon: &DaemonAccess<'_>, out: &mu
             Some(config) => plan::make(config, &plan::neighbours(config.daemon.control_socket.value.as_deref()))?.lanes,
             None => Vec::new(),
         };
-        return console::print(out, &sysctl::render(&evidence, config, &lanes));
+        return console::print(out, &sysctl_dropin::render(&evidence, config, &lanes));
     }
     let findings = cases::diagnose(&evidence);
     let report =

@@ -10,10 +10,10 @@ use std::io::Write;
 use hostloss::{HostReading, KernelTable as _, Loss, Losses, tables};
 
 use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::ledger::counter_list::FileTally;
 use udpd_base::ledger::snapshot::{
     LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
 };
-use udpd_base::ledger::tables::FileTally;
 use udpd_base::ledger::{CounterTable as _, LedgerCounter};
 use udpd_base::os::console;
 use udpd_base::text::tables::{TextTable, grouped, or_dash};

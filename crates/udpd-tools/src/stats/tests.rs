@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use udpd_base::ledger::SenderSnapshot;
+use udpd_base::ledger::counter_list::FileTally;
 use udpd_base::ledger::snapshot::FilesSnapshot;
-use udpd_base::ledger::tables::FileTally;
 use udpd_base::ledger::testing::{example, numbered, upstream};
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_endpoint::control::{BoundControlSocket, ControlServer, Seats};

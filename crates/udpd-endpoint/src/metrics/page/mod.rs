@@ -4,9 +4,9 @@
 //! The policy that goes with it names style and script by their hashes, so a browser runs nothing else, whatever a name
 //! in the ledger may hold; the script itself writes text and never markup, which `require-trusted-types-for` enforces.
 
-mod digest;
+mod sha256;
 
-use udpd_base::ledger::tables::{KERNEL_DROPPED, ListenerDropped, SinkDropped};
+use udpd_base::ledger::counter_list::{KERNEL_DROPPED, ListenerDropped, SinkDropped};
 use udpd_base::ledger::{CounterTable, LedgerCounter};
 
 const FRAME: &str = include_str!("page.html");
@@ -36,8 +36,8 @@ impl MetricsPage {
             "default-src 'none'; script-src '{}'; style-src '{}'; img-src data:; connect-src 'self'; frame-src 'self'; \
              base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
              trusted-types 'none'",
-            digest::source(SCRIPT),
-            digest::source(STYLE)
+            sha256::source(SCRIPT),
+            sha256::source(STYLE)
         );
         Self { text, policy }
     }

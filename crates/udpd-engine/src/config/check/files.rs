@@ -17,7 +17,7 @@ use crate::config::daemon::DaemonConfig;
 use crate::config::feeders::LaneFeeds;
 use crate::config::file::{Sections, SinkInFile};
 use crate::config::sinks::{ConsumerCount, SinkConfig};
-use udpd_base::os::paths::{resolve, tidy};
+use udpd_base::os::path_check::{resolve, tidy};
 use udpd_base::settings::{Findings, ValuePlace, WrittenKeys};
 use udpd_base::sink::settings::SinkTarget;
 use udpd_file::template;

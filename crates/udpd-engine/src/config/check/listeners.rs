@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 
 use super::multicast;
-use crate::config::host::HostView;
+use crate::config::host_view::HostView;
 use crate::config::listener::ListenerConfig;
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
 use udpd_base::settings::{Findings, Located, Section, ValuePlace};

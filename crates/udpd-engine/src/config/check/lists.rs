@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::host::{HostView, Lists};
+use crate::config::host_view::{HostView, Lists};
 use crate::config::listener::ListenerConfig;
 use udpd_base::settings::{Findings, Section, ValuePlace};
 use udpd_base::text::advice::ValueAdvice;

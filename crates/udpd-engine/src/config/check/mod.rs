@@ -19,7 +19,7 @@ use super::Config;
 use super::daemon::DaemonConfig;
 use super::feeders::LaneFeeds;
 use super::file::Sections;
-use super::host::HostView;
+use super::host_view::HostView;
 use super::listener::ListenerConfig;
 use super::sinks::SinkConfig;
 use super::steer::{SteerConfig, or_auto};

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 
 use super::listeners::addresses;
-use crate::config::host::HostView;
+use crate::config::host_view::HostView;
 use crate::config::listener::{Lanes, ListenerConfig, Spread, receives};
 use udpd_base::settings::{Findings, Section};
 

@@ -5,7 +5,7 @@
 
 use crate::explain::evidence::Evidence;
 use crate::explain::finding::{Cure, Finding, LossLayer};
-use crate::explain::sysctl::{percent, time};
+use crate::explain::sysctl_dropin::{percent, time};
 use udpd_base::text::tables::grouped;
 
 /// A core that is so busy gains nothing from a longer queue.

@@ -5,7 +5,7 @@
 use super::of_ports;
 use crate::explain::evidence::{Evidence, KernelSettings, Port};
 use crate::explain::finding::{Cure, Finding, LossLayer};
-use crate::explain::sysctl::{Buffer, STALL_SECONDS, megabytes, percent};
+use crate::explain::sysctl_dropin::{Buffer, STALL_SECONDS, megabytes, percent};
 use udpd_base::text::tables::grouped;
 use udpd_base::text::units::print_size;
 

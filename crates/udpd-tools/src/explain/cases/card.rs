@@ -4,7 +4,7 @@
 
 use crate::explain::evidence::{Evidence, InterfaceEvidence};
 use crate::explain::finding::{Cure, Finding, LossLayer, quote};
-use crate::explain::sysctl::{percent, time};
+use crate::explain::sysctl_dropin::{percent, time};
 use udpd_base::text::tables::grouped;
 
 pub(super) fn ring_too_small(evidence: &Evidence) -> Vec<Finding> {

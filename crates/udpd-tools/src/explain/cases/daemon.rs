@@ -5,7 +5,7 @@ use super::of_ports;
 use super::reader::BUSY;
 use crate::explain::evidence::{Evidence, ListenerEvidence, Port, SinkEvidence};
 use crate::explain::finding::{Cure, Finding, LossLayer};
-use crate::explain::sysctl::{STALL_SECONDS, megabytes, percent, time};
+use crate::explain::sysctl_dropin::{STALL_SECONDS, megabytes, percent, time};
 use udpd_base::text::tables::grouped;
 use udpd_base::text::units::print_size;
 

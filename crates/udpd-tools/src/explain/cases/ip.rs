@@ -4,7 +4,7 @@
 
 use crate::explain::evidence::Evidence;
 use crate::explain::finding::{Cure, Finding, LossLayer, quote, sysctl_of_interface};
-use crate::explain::sysctl::{megabytes, percent};
+use crate::explain::sysctl_dropin::{megabytes, percent};
 use udpd_base::text::tables::grouped;
 
 /// From this share on the memory for fragments counts as full: a look sees it after the kernel has made room.

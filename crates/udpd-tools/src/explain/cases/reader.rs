@@ -4,7 +4,7 @@
 use super::of_ports;
 use crate::explain::evidence::{Evidence, ListenerEvidence, Port, ReaderEvidence};
 use crate::explain::finding::{Cure, Finding};
-use crate::explain::sysctl::percent;
+use crate::explain::sysctl_dropin::percent;
 use udpd_base::text::tables::grouped;
 
 /// A thread that runs more of the time has none left for a burst.

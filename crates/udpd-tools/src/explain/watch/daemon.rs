@@ -110,7 +110,7 @@ fn of_sink(now: &SinkSnapshot, before: &[SinkSnapshot], config: Option<&Config>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udpd_base::ledger::tables::UpstreamTally;
+    use udpd_base::ledger::counter_list::UpstreamTally;
 
     fn missing(missing: Option<u64>, missing_at_least: u64) -> UpstreamSnapshot {
         UpstreamSnapshot {

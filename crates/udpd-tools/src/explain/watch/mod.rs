@@ -2,8 +2,8 @@
 //! what cannot be read is reported and never guessed.
 
 mod daemon;
+mod drop_names;
 mod host;
-mod names;
 mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::drop_names::DropNames;
 use self::host::Looks;
-use self::names::DropNames;
 use self::sockets::Owners;
 use super::evidence::Evidence;
 use hostloss as host_ledger;

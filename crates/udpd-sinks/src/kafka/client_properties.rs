@@ -376,5 +376,5 @@ fn security_properties(of: &Security, purpose: Purpose) -> Result<Vec<Property>,
 #[path = "security_properties_tests.rs"]
 mod security_properties_tests;
 #[cfg(test)]
-#[path = "library_tests.rs"]
+#[path = "client_properties_tests.rs"]
 mod tests;

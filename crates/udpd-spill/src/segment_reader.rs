@@ -10,7 +10,7 @@ use mmsg::PackedDatagrams;
 
 use super::layout::{ALIGNMENT, FRAME_BYTES_MAX, FrameHead, HEAD_BYTES, HEADER_BYTES, SegmentMark, may_be_head};
 use super::segment::Segment;
-use udpd_base::os::owned;
+use udpd_base::os::trusted_files;
 
 /// How much is read at once in the search for the next frame.
 const LOOK_BYTES: usize = 64 << 10;
@@ -172,7 +172,7 @@ fn count(bytes: &[u8]) -> (u64, usize) {
 
 /// The datagrams of a segment whose header is damaged, so that none of its heads can be trusted.
 pub(super) fn contents_unsealed(path: &Path) -> io::Result<Vec<(String, u64)>> {
-    let file = owned::open(path, OpenOptions::new().read(true))?;
+    let file = trusted_files::open(path, OpenOptions::new().read(true))?;
     let bytes = file.metadata()?.len();
     let mut header = [0; HEADER_BYTES];
     let mut torn = Vec::new();

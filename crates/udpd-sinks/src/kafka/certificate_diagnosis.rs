@@ -209,5 +209,5 @@ fn authorities_of(path: &Path) -> Result<Vec<X509>, String> {
 }
 
 #[cfg(test)]
-#[path = "trust_tests.rs"]
+#[path = "certificate_diagnosis_tests.rs"]
 mod tests;

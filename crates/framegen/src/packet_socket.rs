@@ -11,9 +11,9 @@ use std::{io, thread};
 
 use mmsg::{SendBatch, Socket};
 
+use crate::frame_template::{FrameTime, FrameWriter};
 use crate::live::LiveSent;
 use crate::spec::FrameSpec;
-use crate::writer::{FrameTime, FrameWriter};
 
 /// Frames that go in one call.
 const FRAMES_A_CALL: usize = 64;

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use super::name::FileName;
 use udpd_base::codec::Method;
-use udpd_base::os::owned;
+use udpd_base::os::trusted_files;
 
 /// The first line, so that no other file is taken for an index.
 const HEADER: &str = "udpd index 1\n";
@@ -326,7 +326,7 @@ fn fingerprint(text: &str) -> u64 {
 
 /// Opens only a file that no other user can have written, because what is listed will be removed.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    owned::open_as(path, options, 0o640)
+    trusted_files::open_as(path, options, 0o640)
 }
 
 /// Opens a file that begins like an index, perhaps with a torn first line, and refuses any other. The next read begins
@@ -352,5 +352,5 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, bool)> {
 }
 
 #[cfg(test)]
-#[path = "index_tests.rs"]
+#[path = "finished_files_tests.rs"]
 mod tests;

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bpf::{Map, Program, ProgramKind, Types, XDP_GENERIC, XDP_NATIVE};
 
-use super::hidden_state::HiddenStateProgram;
+use super::frame_metadata::HiddenStateProgram;
 use super::options::{Mode, Wanted};
 use super::program::{Filter, HiddenState, KEY_BYTES, Key, LICENSE, PASS, ProgramMaps, assemble, key};
 use super::refusal::Step;
