@@ -27,7 +27,7 @@ pub fn execute(options: HelperOptions, user: &[u32]) -> Result<(), Failure> {
         let message = "this command is for udpd run, which starts it where it needs it; there is nothing to type";
         return Err(Failure::new(ExitCode::Usage, message));
     }
-    // What is meant for the daemon path_rules it, and the end of the daemon is the end of this.
+    // Signals meant for the daemon reach it, and this process ends when the daemon ends.
     let _ = SigSet::all().thread_block();
     let _ = rustix::thread::set_name(c"udpd-warden");
     if let &[uid, gid] = user {

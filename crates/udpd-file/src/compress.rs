@@ -557,7 +557,7 @@ fn keep_reserve(file: &File) -> io::Result<()> {
 
 fn drop_cache(plain: &File, packed: &File) {
     for file in [plain, packed] {
-        // ValueAdvice: where it is not taken nothing is wrong.
+        // Advice: where it is not taken nothing is wrong.
         let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     }
 }

@@ -120,7 +120,7 @@ impl LogHandle {
     /// are cheaper than fresh ones, and what other programs have cached stays.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.0.sync_data()?;
-        // ValueAdvice: where it is not taken nothing is wrong.
+        // Advice: where it is not taken nothing is wrong.
         let _ = posix_fadvise(&*self.0, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         Ok(())
     }

@@ -107,14 +107,14 @@ pub fn become_user_with(account: &Account, kept: CapabilitySet) -> Result<(), St
 
 /// Changes the user and its groups, and leaves the capabilities permitted. When this fails, nothing has changed.
 fn change_user(account: &Account) -> Result<(), String> {
-    let groups = getgroups().map_err(|error| format!("getgroups: {error}"))?;
+    let groups = getgroups().map_err(|error| format!("getgroups: {}", error.desc()))?;
     let own = nix::unistd::getgid();
     set_keep_capabilities(true).map_err(|error| format!("prctl: {error}"))?;
     let (uid, gid) = (account.uid, account.gid);
     let outcome = setgroups(&account.groups)
-        .map_err(|error| format!("setgroups: {error}"))
-        .and_then(|()| setresgid(gid, gid, gid).map_err(|error| format!("setresgid: {error}")))
-        .and_then(|()| setresuid(uid, uid, uid).map_err(|error| format!("setresuid: {error}")));
+        .map_err(|error| format!("setgroups: {}", error.desc()))
+        .and_then(|()| setresgid(gid, gid, gid).map_err(|error| format!("setresgid: {}", error.desc())))
+        .and_then(|()| setresuid(uid, uid, uid).map_err(|error| format!("setresuid: {}", error.desc())));
     let _ = set_keep_capabilities(false);
     if outcome.is_err() {
         let _ = setresgid(own, own, own);

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{AccessFlags, access, geteuid};
+use nix::unistd::{AccessFlags, User, access, geteuid};
 
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::user;
@@ -119,7 +119,9 @@ impl DaemonUser {
 }
 
 fn shown_user() -> String {
-    format!("{} (uid {})", user::own_name(), geteuid())
+    let uid = geteuid();
+    let name = User::from_uid(uid).ok().flatten().map_or_else(|| "a user without a name".to_owned(), |user| user.name);
+    format!("{name} (uid {uid})")
 }
 
 /// Refuses what this user cannot do at the end, and tells why a reload will be refused.

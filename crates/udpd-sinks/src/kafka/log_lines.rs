@@ -107,12 +107,14 @@ impl KafkaLog {
     /// The client can go on no longer and is replaced by a new one.
     pub(super) fn fatal(&mut self, reason: &str, has_spill: bool, now: Instant) -> Lines {
         let what = if has_spill { "is sent again" } else { "counts as failed" };
-        let text = format!(
-            "the producer of topic {} has failed for good; udpd replaces it, and what it had not delivered {what}: \
-             {reason}",
-            self.topic
-        );
-        self.limited(&self.library, Level::Error, &text, now)
+        let text = || {
+            format!(
+                "the producer of topic {} has failed for good; udpd replaces it, and what it had not delivered {what}: \
+                 {reason}",
+                self.topic
+            )
+        };
+        self.limited(&self.library, Level::Error, text, now)
     }
 
     /// An error of a connection, for which the library has a log line of its own.
@@ -126,13 +128,13 @@ impl KafkaLog {
             return Vec::new();
         }
         self.trouble(reason);
-        self.limited(&self.library, Level::Warn, reason, now)
+        self.limited(&self.library, Level::Warn, || reason.to_owned(), now)
     }
 
     /// A datagram will not be in the topic, or this is unknown.
     pub(super) fn failed(&self, reason: &str, now: Instant) -> Lines {
-        let text = format!("could not deliver a datagram to topic {}: {reason}", self.topic);
-        self.limited(&self.failures, Level::Warn, &text, now)
+        let text = || format!("could not deliver a datagram to topic {}: {reason}", self.topic);
+        self.limited(&self.failures, Level::Warn, text, now)
     }
 
     /// A line of the library's own log.
@@ -143,19 +145,20 @@ impl KafkaLog {
             "FAIL" => Level::Info,
             _ => level,
         };
-        let text = format!("librdkafka: {facility}: {line}");
+        let text = || format!("librdkafka: {facility}: {line}");
         if level < Level::Debug {
-            return self.limited(&self.library, level, &text, now);
+            return self.limited(&self.library, level, text, now);
         }
         let mut lines = self.remind(now);
-        lines.push((level, format!("{}: {text}", self.subject)));
+        lines.push((level, format!("{}: {}", self.subject, text())));
         lines
     }
 
-    /// The lines that are due, and this one unless there were too many of its kind within a minute.
-    fn limited(&self, limiter: &LogLimiter, level: Level, text: &str, now: Instant) -> Lines {
+    /// The lines that are due, and this one unless there were too many of its kind within a minute. Only a line that is
+    /// logged is formatted: each of a million datagrams may fail.
+    fn limited(&self, limiter: &LogLimiter, level: Level, text: impl Fn() -> String, now: Instant) -> Lines {
         let mut lines = self.remind(now);
-        lines.extend(limiter.pass(now).map(|_| (level, format!("{}: {text}", self.subject))));
+        lines.extend(limiter.pass(now).map(|_| (level, format!("{}: {}", self.subject, text()))));
         lines
     }
 

@@ -102,7 +102,7 @@ impl<S: Sink> Bench<S> {
         }
     }
 
-    /// The end; the ledger is closed and has so many were delivered and failed.
+    /// The end; the ledger is closed and has so many as delivered and as failed.
     #[track_caller]
     fn finish(self, delivered: u64, failed: u64) {
         self.finish_with(delivered, SinkDropped { sink_error: failed, ..SinkDropped::default() });

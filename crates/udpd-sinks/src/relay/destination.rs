@@ -263,7 +263,7 @@ impl RelayDestination {
     fn review(&mut self) {
         match self.route.review() {
             RouteChange::Same => {}
-            RouteChange::OpenedSink => self.log_lines.info("there is a route now"),
+            RouteChange::Opened => self.log_lines.info("there is a route now"),
             RouteChange::To(address) => self.log_lines.info(&format!("is at {address} now")),
             RouteChange::From(address) => self.log_lines.info(&format!("udpd now sends from {address}")),
         }

@@ -64,7 +64,7 @@ pub(super) enum RouteChange {
     /// Packets leave from this address now.
     From(IpAddr),
     /// There is a route again.
-    OpenedSink,
+    Opened,
 }
 
 impl RouteSocket {
@@ -155,7 +155,7 @@ impl RouteSocket {
             }
             open => {
                 let from = found.from;
-                if open.replace(found).is_some() { RouteChange::From(from) } else { RouteChange::OpenedSink }
+                if open.replace(found).is_some() { RouteChange::From(from) } else { RouteChange::Opened }
             }
         }
     }

@@ -130,7 +130,7 @@ impl SinkSettings for UnixSettings {
                 let sink = UnixStreamSink::new(name, path, opening.encoder(format), spills);
                 self.spill.around(sink, &opening)
             }
-            None if opening.is_inline => Ok(OpenedSink::new(UnixDatagramSink::that_never_waits(name, path))),
+            None if opening.is_inline && !spills => Ok(OpenedSink::new(UnixDatagramSink::that_never_waits(name, path))),
             None => self.spill.around(UnixDatagramSink::new(name, path, spills), &opening),
         }
     }
