@@ -72,6 +72,7 @@ fn what_is_longer_than_max_length_is_counted_and_kept_or_dropped_as_told() {
         let listener = ended.listener();
         assert_eq!(count(listener, "truncated"), 1, "{policy}");
         assert_eq!(sum(&listener["dropped"]), dropped, "{policy}");
+        assert_eq!(count(&listener["dropped"], "truncated"), dropped, "{policy}");
         assert_eq!(count(&listener["sinks"][0], "delivered"), delivered, "{policy}");
         let text = ended.read("in.log");
         let marked = [b"x".repeat(100), b"\\~101".to_vec()].concat();

@@ -122,6 +122,25 @@ fn the_parts_of_the_pool_are_labelled_and_add_up() {
 }
 
 #[test]
+fn longer_datagrams_and_higher_rates_shorten_the_stall_that_a_queue_survives() {
+    let stall = |absorb: &str| {
+        let (_, json) = checked(&one_sink(absorb, "queue_bytes = '8MiB'"));
+        list(&json, "stalls")[0]["stall_ms"].as_f64().expect("a number")
+    };
+    let base = stall("absorb = { rate = 1000, size = 200 }");
+    assert!((base / stall("absorb = { rate = 4000, size = 200 }") - 4.0).abs() < 0.01);
+    assert!(base > 3.0 * stall("absorb = { rate = 1000, size = 1400 }"));
+}
+
+#[test]
+fn a_pool_that_cannot_hold_what_is_asked_for_is_refused_with_the_sum() {
+    let setup = one_sink("", "queue_bytes = '32MiB'").daemon("pool_bytes = '16MiB'");
+    for command in ["check", "run"] {
+        setup.udpd(command, &[]).ends(78, &["[daemon] pool_bytes = 16.0 MiB", "raise pool_bytes to"]);
+    }
+}
+
+#[test]
 fn the_examples_take_at_most_64_mib_beside_what_absorb_asks_for() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/examples");
     for file in std::fs::read_dir(directory).expect("config/examples").flatten() {

@@ -43,6 +43,18 @@ fn a_denied_flood_ten_times_as_strong_costs_the_allowed_flow_nothing() {
 }
 
 #[test]
+fn a_denied_ipv4_source_is_denied_on_a_socket_of_both_families_too() {
+    let port = free_address().port();
+    let daemon = listening(SocketAddr::from(([0_u16; 8], port)), "deny = ['127.0.0.0/30']\nallow = ['::/0']");
+    let v4 = SocketAddr::from(([127, 0, 0, 1], port));
+    load(v4, [127, 0, 0, 2], 100, 0).send();
+    load(v4, [127, 0, 0, 9], 10, 0).send();
+    Load::new(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port)), Amount::Count(1000)).send();
+    let ended = daemon.end_after(1110);
+    assert_eq!((delivered(&ended.ledger), dropped_for(&ended, "denied")), (1000, 110), "::/0 does not allow IPv4");
+}
+
+#[test]
 fn a_source_beyond_its_rate_gets_that_rate_and_every_datagram_is_accounted_for() {
     for engine in two_engines() {
         let address = free_address();

@@ -79,7 +79,9 @@ fn what_a_reload_cannot_change_is_named_and_the_rest_is_done() {
     fs::write(&token, "a-secret-that-is-long-enough-to-be-taken").expect("the file");
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).expect("its mode");
     let beyond = format!("metrics_token_file = '{}'", token.display());
-    for (lanes, keys, named) in [(2, beyond.as_str(), "metrics_token_file"), (3, "log_format = 'json'", "log_format")] {
+    for (lanes, keys, named) in
+        [(2, beyond.as_str(), "metrics_token_file"), (3, "log_format = 'json'", "log_format takes a restart")]
+    {
         let changed = with(address, &format!("lanes = {lanes}")).daemon(&format!("{keys}\nlog_level = 'warn'"));
         daemon.reload(&changed).succeeds(&[&format!("{lanes} lanes"), named]);
     }

@@ -344,6 +344,8 @@ fn a_full_spill_that_blocks_loses_nothing_while_it_runs_and_at_the_end_only_what
             let before = spilled;
             let spilled = count(sink(&ended.ledger), "spilled");
             assert!(spilled >= before, "{spilled} of {before} are still there");
+            // Four mebibytes hold no more of a kilobyte each.
+            assert!(spilled <= (4 << 20) / 1_000, "{spilled} are more than the spill holds");
             assert_eq!(dropped(sink(&ended.ledger), "sink_error"), report.sent - spilled);
             let lines = Lines::listen(manager.directory());
             manager.start(&setup);

@@ -3,8 +3,8 @@
 Each case starts a daemon, lets strace attach to it, sends numbered datagrams, and ends it by SIGTERM. What was sent is
 counted here and what was delivered is read from the file: the ledger is what is judged, not what is believed.
 """
-import glob
 import json
+import os
 import signal
 import subprocess
 import time
@@ -47,8 +47,8 @@ def deny(process, calls, error):
 
     def is_attached():
         check(tracer.poll() is None, "strace did not attach")
-        return all(f"TracerPid:\t{tracer.pid}" in read(f"{task}/status")
-                   for task in glob.glob(f"/proc/{process.pid}/task/*"))
+        tasks = os.listdir(f"/proc/{process.pid}/task")
+        return all(f"TracerPid:\t{tracer.pid}" in read(f"/proc/{process.pid}/task/{task}/status") for task in tasks)
 
     until("strace has every thread", is_attached, 30)
     return tracer

@@ -34,7 +34,8 @@ impl Process {
         let pipe = BufReader::new(child.stderr.take().expect("stderr is piped"));
         let (tell, lines) = unbounded();
         std::thread::spawn(move || {
-            pipe.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)).unwrap_or_default();
+            let lines = pipe.lines().map(|line| line.expect("the log is UTF-8"));
+            lines.map(|line| tell.send(line)).take_while(Result::is_ok).for_each(drop);
         });
         Self { child, lines, said: Vec::new() }
     }

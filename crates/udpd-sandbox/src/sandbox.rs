@@ -76,8 +76,8 @@ impl Sandbox {
         lock(&self.refused).clone()
     }
 
-    /// What these roles may open together; nothing before [`open_only`](Self::open_only). A receiver with an inline sink
-    /// has a role of that sink as well. Such a sink has neither files nor a spill, so a receiver still opens nothing.
+    /// What these roles may open together; nothing before [`open_only`](Self::open_only). A receiver with an inline
+    /// sink has a role of that sink as well. Such a sink has neither files nor a spill, so a receiver opens nothing.
     fn allowed_paths(&self, roles: &[ThreadRole]) -> AllowedPaths {
         let rules = self.path_rules.get();
         let of_roles = roles.iter().filter_map(|role| rules?.of(*role));

@@ -218,7 +218,7 @@ impl AccessRefusal {
             .field("WWW-Authenticate", "Basic realm=\"udpd\", charset=\"UTF-8\"")
             .field("WWW-Authenticate", "Bearer realm=\"udpd\""),
             Self::Host => HttpResponse::words(
-                "421 Misdirected HttpRequest",
+                "421 Misdirected Request",
                 "udpd is not known by the name in this request, which may be a trick of a foreign site. Ask for an \
                  address, for localhost or for the name of this machine, or set metrics_token_file: then any name \
                  will do.\n",
@@ -247,10 +247,10 @@ impl<S: Fn() -> Snapshot + Send + 'static> ServiceProtocol for MetricsAnswers<S>
         let response = match question {
             ClientQuestion::Whole(head) => match HttpRequest::read(head) {
                 Some(request) => return self.answer(&request, asker),
-                None => HttpResponse::words("400 Bad HttpRequest", "udpd does not serve this HTTP request.\n"),
+                None => HttpResponse::words("400 Bad Request", "udpd does not serve this HTTP request.\n"),
             },
             ClientQuestion::TooLong => HttpResponse::words(
-                "431 HttpRequest Header Fields Too Large",
+                "431 Request Header Fields Too Large",
                 "The head of the request is longer than 8 KiB, which is as much as udpd reads.\n",
             ),
         };

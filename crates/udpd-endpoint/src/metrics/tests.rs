@@ -42,7 +42,19 @@ fn get(address: SocketAddr, path: &str, fields: &str) -> String {
 
 #[track_caller]
 fn assert_status(answer: &str, status: &str) {
-    assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{status} was expected: {answer:.400}");
+    let reason = match status {
+        "200" => "OK",
+        "400" => "Bad Request",
+        "401" => "Unauthorized",
+        "403" => "Forbidden",
+        "404" => "Not Found",
+        "405" => "Method Not Allowed",
+        "421" => "Misdirected Request",
+        "431" => "Request Header Fields Too Large",
+        "503" => "Service Unavailable",
+        _ => panic!("{status} is no answer of udpd"),
+    };
+    assert!(answer.starts_with(&format!("HTTP/1.1 {status} {reason}\r\n")), "{status} was expected: {answer:.400}");
 }
 
 #[test]
