@@ -49,7 +49,8 @@ impl Challenger {
             let mut piece = [0; 4096];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let parts = &mut [IoSliceMut::new(&mut piece)];
-            let read = recvmsg(&self.stream, parts, &mut control, RecvFlags::CMSG_CLOEXEC).expect("an answer").bytes;
+            let mut receive = || recvmsg(&self.stream, parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+            let read = rustix::io::retry_on_intr(&mut receive).expect("an answer").bytes;
             assert!(read > 0, "it has hung up after {:?}", String::from_utf8_lossy(&self.bytes));
             for part in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(descriptors) = part {
