@@ -1,4 +1,4 @@
-//! Why the datagrams of a receive queue are handled on another core than planned, and what cures that. CauseQuery for
+//! Why the datagrams of a receive queue are handled on another core than planned, and what cures that. Asked for
 //! when an alarm is due and not before, because it takes a few dozen small files.
 //!
 //! The cause decides the words: an interrupt that fires elsewhere, and then what moves interrupts on this host; RPS or

@@ -63,7 +63,7 @@ impl MetricsServer {
         self.address
     }
 
-    /// MetricsAnswers from what `snapshot` returns, on a thread of its own, until stopped: to all that can connect, or
+    /// Answers from what `snapshot` returns, on a thread of its own, until stopped: to all that can connect, or
     /// to those with the token.
     pub fn serve(
         self,

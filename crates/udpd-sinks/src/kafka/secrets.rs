@@ -94,7 +94,7 @@ fn parse_token(text: &str, now: SystemTime) -> Result<KafkaToken, String> {
     })
 }
 
-/// What a JSON Web KafkaToken says of itself, if it is one.
+/// What a JSON Web Token says of itself, if it is one.
 fn claims(text: &str) -> Option<Value> {
     let mut parts = text.split('.');
     let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
