@@ -1,5 +1,6 @@
 //! What others ask of the running daemon: its control socket and its metrics, which `service` serves.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
 

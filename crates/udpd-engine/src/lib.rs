@@ -9,6 +9,7 @@
 //! Reading order for a newcomer: `pipeline`, its `receiver` and `consumer`, then `udpd_base::handover` and
 //! `udpd_base::ledger`.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
 

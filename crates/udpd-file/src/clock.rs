@@ -8,6 +8,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicI64, Ordering},
 };
+use udpd_base::seams::clock;
 
 /// The wall clock counts as set when it differs from the monotonic clock by more than this.
 const SET_BY: Duration = Duration::from_secs(2);
@@ -25,10 +26,10 @@ impl WallClock {
         {
             let set_by = self.set_by.load(Ordering::Relaxed);
             let by = Duration::from_secs(set_by.unsigned_abs());
-            if set_by < 0 { SystemTime::now() - by } else { SystemTime::now() + by }
+            if set_by < 0 { clock::wall() - by } else { clock::wall() + by }
         }
         #[cfg(not(test))]
-        SystemTime::now()
+        clock::wall()
     }
 
     /// The same in seconds since 1970; 0 for a clock before that.

@@ -23,7 +23,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
-use std::{fmt, fs, io};
+use std::{fmt, io};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use nix::fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise};
@@ -40,6 +40,7 @@ use udpd_base::ledger::FileLedger;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::seams::disk;
 
 /// A file to be compressed.
 #[derive(Debug)]
@@ -251,9 +252,9 @@ pub(crate) fn is_temporary_of(name: &str) -> Option<&str> {
 pub(crate) fn remove_left(plain: &Path) {
     for path in Method::ALL.map(|method| path_for(plain, method)) {
         let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
-        let Ok(left) = OpenOptions::new().read(true).custom_flags(flags).open(&path) else { continue };
+        let Ok(left) = disk::open(&path, OpenOptions::new().read(true).custom_flags(flags)) else { continue };
         if left.metadata().is_ok_and(|found| found.is_file()) && !lock::is_locked(&left) {
-            let _ = fs::remove_file(&path);
+            let _ = disk::remove_file(&path);
         }
     }
 }
@@ -264,7 +265,7 @@ impl TemporaryFile {
         let path = path_for(plain, method);
         let open = |options: &mut OpenOptions| {
             let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
-            options.custom_flags(flags).mode(mode & 0o777).open(&path)
+            disk::open(&path, options.custom_flags(flags).mode(mode & 0o777))
         };
         let make = || open(OpenOptions::new().write(true).create_new(true));
         let file = match make() {
@@ -276,7 +277,7 @@ impl TemporaryFile {
                 if lock::is_locked(&left) {
                     return Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process compresses it"));
                 }
-                fs::remove_file(&path)?;
+                disk::remove_file(&path)?;
                 make()?
             }
             made => made?,
@@ -296,7 +297,7 @@ impl TemporaryFile {
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if self.is_in_place() {
-            let _ = fs::remove_file(&self.path);
+            let _ = disk::remove_file(&self.path);
         }
     }
 }
@@ -335,7 +336,7 @@ pub(crate) fn list(retention: &mut FileRetention, plain: &Path, made: &Compresse
 pub(crate) fn take_place(made: &CompressedFile) -> Result<(), CompressError> {
     set_aside(&made.temporary.path, std::iter::once(made.target.clone()), |_| ()).map_err(CompressError::Failed)?;
     let directory = made.target.parent().unwrap_or(Path::new("/"));
-    File::open(directory).and_then(|directory| directory.sync_all()).map_err(CompressError::Failed)
+    File::open(directory).and_then(|directory| disk::sync_all(&directory)).map_err(CompressError::Failed)
 }
 
 /// Removes the plain file. If that fails, the next look at the index does it.
@@ -475,7 +476,8 @@ fn pack(job: &CompressJob, is_wanted: &dyn Fn() -> bool) -> Result<CompressedFil
     }
     let before = FileStamp::of(&plain)?;
     let temporary = TemporaryFile::make(&job.file.path, job.recipe.method, plain.metadata()?.mode())?;
-    let mut encoder = CompressingWriter::new(job.recipe, &temporary.file, before.bytes, before.changed)?;
+    let mut encoder =
+        CompressingWriter::new(job.recipe, disk::Appender(&temporary.file), before.bytes, before.changed)?;
     io::Seek::rewind(&mut plain)?;
     let mut chunk = vec![0; CHUNK_BYTES];
     let (mut done, mut step) = (0, 0);
@@ -487,7 +489,7 @@ fn pack(job: &CompressJob, is_wanted: &dyn Fn() -> bool) -> Result<CompressedFil
             step = done + STEP_BYTES;
             keep_reserve(&temporary.file)?;
             if done > 0 {
-                temporary.file.sync_data()?;
+                disk::sync_data(&temporary.file)?;
                 drop_cache(&plain, &temporary.file);
             }
         }
@@ -510,7 +512,7 @@ fn pack(job: &CompressJob, is_wanted: &dyn Fn() -> bool) -> Result<CompressedFil
     encoder.finish()?;
     // Tools that go by the age of files find the same age.
     temporary.file.set_times(FileTimes::new().set_modified(before.changed).set_accessed(before.changed))?;
-    temporary.file.sync_all()?;
+    disk::sync_all(&temporary.file)?;
     drop_cache(&plain, &temporary.file);
     if FileStamp::of(&plain)? != before {
         return Err(CompressError::Changed);
@@ -564,6 +566,8 @@ fn drop_cache(plain: &File, packed: &File) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn candidate(name: &str) -> CompressCandidate {

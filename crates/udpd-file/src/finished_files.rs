@@ -13,14 +13,15 @@
 //! dropped, so the index is as long as what is kept.
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::name::FileName;
 use udpd_base::codec::Method;
 use udpd_base::os::trusted_files;
+use udpd_base::seams::disk;
 
 /// The first line, so that no other file is taken for an index.
 const HEADER: &str = "udpd index 1\n";
@@ -155,8 +156,8 @@ impl Index {
             // A line that was written in part would damage the next one too.
             self.lines = None;
             match open_index(&self.path, OpenOptions::new().read(true).append(true)) {
-                Ok(mut file) => {
-                    file.write_all(line.as_bytes())?;
+                Ok(file) => {
+                    disk::append_all(&file, line.as_bytes())?;
                     self.lines = Some(lines + 1);
                     return Ok(());
                 }
@@ -241,7 +242,7 @@ impl Index {
     pub(super) fn sync(&self) -> io::Result<()> {
         match open(&self.path, OpenOptions::new().read(true)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            opened => opened?.sync_data(),
+            opened => disk::sync_data(&opened?),
         }
     }
 
@@ -288,21 +289,21 @@ impl Index {
         let mut beside = self.path.as_os_str().to_owned();
         beside.push(".new");
         let beside = PathBuf::from(beside);
-        let mut file = match open(&beside, OpenOptions::new().write(true).create_new(true)) {
+        let file = match open(&beside, OpenOptions::new().write(true).create_new(true)) {
             // If it is ours, a crash has left it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 open_index(&beside, OpenOptions::new().read(true))?;
-                fs::remove_file(&beside)?;
+                disk::remove_file(&beside)?;
                 open(&beside, OpenOptions::new().write(true).create_new(true))?
             }
             opened => opened?,
         };
-        file.write_all(text.as_bytes()).and_then(|()| file.sync_data())?;
+        disk::append_all(&file, text.as_bytes()).and_then(|()| disk::sync_data(&file))?;
         match open_index(&self.path, OpenOptions::new().read(true)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        fs::rename(&beside, &self.path)?;
+        disk::rename(&beside, &self.path)?;
         self.lines = Some(lines);
         Ok(())
     }

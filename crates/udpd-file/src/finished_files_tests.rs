@@ -1,5 +1,6 @@
 //! What is listed, in which order, and what is forgotten, whatever a crash or another program does to the index.
 
+use std::fs;
 use std::time::Duration;
 
 use super::*;

@@ -9,7 +9,7 @@
 //! one name takes nothing from the others.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, PosixFadviseAdvice, fallocate, posix_fadvise};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::lock;
 use super::repair::{check_format, set_torn_aside};
 use udpd_base::format::Boundary;
+use udpd_base::seams::disk;
 use udpd_base::sink::outbox::OutboxDestination;
 
 /// How much free space a broken file needs before it is written again.
@@ -35,12 +35,12 @@ pub(super) struct LogHandle(Arc<File>);
 
 impl OutboxDestination for LogHandle {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&*self.0).write(bytes)
+        disk::append(&self.0, bytes)
     }
 
     fn take_back(&mut self, bytes: usize) -> io::Result<()> {
         let length = self.0.metadata()?.len();
-        self.0.set_len(length.saturating_sub(bytes as u64))
+        disk::set_len(&self.0, length.saturating_sub(bytes as u64))
     }
 }
 
@@ -95,7 +95,7 @@ impl LogHandle {
             return Err(Errno::EFBIG.into());
         }
         match fallocate(&*self.0, FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, PROBE_BYTES) {
-            Ok(()) => self.0.set_len(length),
+            Ok(()) => disk::set_len(&self.0, length),
             Err(Errno::EOPNOTSUPP) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -107,19 +107,19 @@ impl LogHandle {
             return Ok(());
         }
         let before = self.length()?;
-        (&*self.0).write_all(bytes).inspect_err(|_| {
-            let _ = self.0.set_len(before);
+        disk::append_all(&self.0, bytes).inspect_err(|_| {
+            let _ = disk::set_len(&self.0, before);
         })
     }
 
     pub(super) fn cut_to(&self, length: u64) -> io::Result<()> {
-        if self.length()? > length { self.0.set_len(length) } else { Ok(()) }
+        if self.length()? > length { disk::set_len(&self.0, length) } else { Ok(()) }
     }
 
     /// Syncs the file and gives its cache back to the kernel: the next writes use pages that were just in use, which
     /// are cheaper than fresh ones, and what other programs have cached stays.
     pub(super) fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()?;
+        disk::sync_data(&self.0)?;
         // Advice: where it is not taken nothing is wrong.
         let _ = posix_fadvise(&*self.0, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         Ok(())
@@ -164,13 +164,9 @@ fn directory_of(path: &Path) -> &Path {
 /// Opens or creates a regular file with one name, to append to it. A symbolic link as the last part of the path is
 /// refused; a pipe or a device does not block.
 pub(super) fn append_to(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
-        .open(path)?;
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let options = OpenOptions::new().read(true).append(true).create(true).mode(0o640).custom_flags(flags).clone();
+    let file = disk::open(path, &options)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
@@ -189,7 +185,7 @@ pub(super) fn append_to(path: &Path) -> io::Result<File> {
 pub(super) fn open_there(path: &Path) -> io::Result<File> {
     let open = |append| {
         let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
-        OpenOptions::new().read(true).append(append).custom_flags(flags).open(path)
+        disk::open(path, OpenOptions::new().read(true).append(append).custom_flags(flags))
     };
     let file = match open(true) {
         Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied) => open(false)?,
@@ -229,16 +225,16 @@ pub(super) fn set_aside(
             continue;
         }
         announce(&name);
-        match renameat_with(CWD, path, CWD, &name, RenameFlags::NOREPLACE) {
+        match disk::rename_to_new(path, &name) {
             Ok(()) => return Ok(name),
-            Err(rustix::io::Errno::EXIST) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             // A file system that cannot refuse to replace: a link can be made only where nothing is.
-            Err(rustix::io::Errno::INVAL) => match fs::hard_link(path, &name) {
-                Ok(()) => return fs::remove_file(path).map(|()| name),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => match disk::hard_link(path, &name) {
+                Ok(()) => return disk::remove_file(path).map(|()| name),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             },
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "every name for the finished file exists already"))

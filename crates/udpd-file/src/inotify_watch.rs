@@ -15,6 +15,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use super::handle::LogHandle;
+use udpd_base::seams::clock;
 
 #[derive(Debug)]
 pub(super) struct KeeperWaker(Arc<EventFd>);
@@ -84,7 +85,7 @@ impl InotifyWatch {
 
     /// Waits for the waker, the deadline, or a file that was moved or removed; returns the indexes of such files.
     pub(super) fn wait(&self, deadline: Option<Instant>) -> Vec<usize> {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(clock::now()));
         // Rounded up: a timeout cut to 0 ms would spin.
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
@@ -95,7 +96,7 @@ impl InotifyWatch {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => {
                 log::error!("the keeper of files cannot wait for its requests: {error}; it polls for them instead");
-                std::thread::sleep(Duration::from_millis(10));
+                clock::sleep(Duration::from_millis(10));
             }
         }
         let _ = self.waker.read();

@@ -26,6 +26,7 @@ use udpd_base::format::Boundary;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::seams::clock;
 use udpd_base::sink::OpenContext;
 
 pub use super::mailbox::{FileReopener, Reopened};
@@ -180,7 +181,7 @@ impl FileKeeper {
             is_in_force: context.is_in_force,
             watch,
             pending: Vec::new(),
-            retry_at: Instant::now(),
+            retry_at: clock::now(),
         };
         drop(inbox);
         registry.spawn("udpd-keeper", ThreadRole::FileKeeper, move || work.run())?;
@@ -275,13 +276,13 @@ impl KeeperThread {
     }
 
     fn try_again(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         self.files()
             .filter(|files| files.checks_at().is_some_and(|at| at <= now))
             .for_each(|files| files.replace_if_moved());
         if self.retry_at <= now && self.files().any(|files| files.is_failing()) {
             self.files().filter(|files| files.is_failing()).for_each(|files| files.try_again());
-            self.retry_at = Instant::now() + RETRY;
+            self.retry_at = clock::now() + RETRY;
         }
     }
 
@@ -320,7 +321,7 @@ impl KeeperThread {
     /// Offers the compressor the next file of each path that has none there.
     fn offer(&mut self) {
         let Some(jobs) = self.jobs.clone().filter(|_| self.is_in_force.load(Ordering::Acquire)) else { return };
-        let now = Instant::now();
+        let now = clock::now();
         for (owner, entry) in self.entries.iter_mut().enumerate() {
             let offer = entry.as_mut().and_then(|entry| entry.files.offer(now));
             let Some(CompressOffer { file, recipe, boundary, files_lock }) = offer else { continue };
@@ -332,7 +333,7 @@ impl KeeperThread {
     /// When to offer the next file, if nothing else happens.
     fn offers_at(&mut self) -> Option<Instant> {
         self.jobs.as_ref()?;
-        let now = Instant::now();
+        let now = clock::now();
         match self.is_in_force.load(Ordering::Acquire) {
             true => self.files().filter_map(|files| files.offers_at(now)).min(),
             false => Some(now + NOT_IN_FORCE),

@@ -8,6 +8,7 @@
 //! disk costs no datagram. Where each sender has a file of its own the consumer begins and finishes them itself, see
 //! `sources`.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
 

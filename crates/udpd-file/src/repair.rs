@@ -3,11 +3,12 @@
 //! In a file of another format no end of a record can be recognized, so it is refused.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::handle::append_to;
 use udpd_base::format::Boundary;
+use udpd_base::seams::disk;
 
 /// How far from its end an existing file of lines is searched for its last whole line, and how much of a file of blocks
 /// is read at once. No record is as long.
@@ -54,8 +55,8 @@ pub(super) fn torn_end(file: &File, boundary: Boundary) -> io::Result<Vec<u8>> {
 pub(super) fn move_aside(file: &File, path: &Path, torn: &[u8]) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".torn");
-    append_to(Path::new(&aside))?.write_all(torn)?;
-    file.set_len(file.metadata()?.len() - torn.len() as u64)?;
+    disk::append_all(&append_to(Path::new(&aside))?, torn)?;
+    disk::set_len(file, file.metadata()?.len() - torn.len() as u64)?;
     log::warn!(
         "{}: an earlier stop left a record of {} bytes unfinished at its end; moved it to {}",
         path.display(),

@@ -5,12 +5,11 @@
 //! A file counts once, whether it lies here as it was written, compressed, or, after a crash, in both forms.
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use nix::fcntl::OFlag;
 
@@ -22,6 +21,8 @@ use super::name::{FileName, finished_names};
 use super::settings::Keep;
 use udpd_base::codec::{Method, Recipe};
 use udpd_base::logging::{LogLimiter, repeats};
+use udpd_base::seams::clock;
+use udpd_base::seams::disk;
 
 /// The finished files of one path.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ impl FileRetention {
 
     /// How many lines were suppressed before this one; `None` when this one is too.
     fn may_speak(&self, of: usize) -> Option<u64> {
-        self.limiters.as_ref().map_or(Some(0), |limiters| limiters[of].pass(Instant::now()))
+        self.limiters.as_ref().map_or(Some(0), |limiters| limiters[of].pass(clock::now()))
     }
 
     /// Reads the index of an earlier run, once no other sink adds to it.
@@ -144,7 +145,7 @@ impl FileRetention {
                 && other.symlink_metadata().is_ok_and(|other| (other.dev(), other.ino()) == (found.dev(), found.ino()))
         };
         if self.name.finished().iter().any(is_same) {
-            let _ = fs::remove_file(path);
+            let _ = disk::remove_file(path);
         }
     }
 
@@ -250,7 +251,7 @@ pub(super) fn remove_unused(file: &FinishedForm) -> io::Result<()> {
     if lock::is_locked(&opened) {
         return Err(io::Error::other("another process has locked it"));
     }
-    fs::remove_file(&file.path)
+    disk::remove_file(&file.path)
 }
 
 /// Whether a compressed form was made of this file and neither was changed since: both have the same mtime.

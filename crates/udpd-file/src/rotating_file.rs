@@ -31,6 +31,8 @@ use super::retention::FileRetention;
 use super::settings::{FileSettings, Rotate, Sync};
 use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
+use udpd_base::seams::clock;
+use udpd_base::seams::disk;
 use udpd_base::sink::OpenContext;
 
 /// The pause before the consumer asks again for a file that could not be begun.
@@ -159,7 +161,7 @@ impl RotatingFile {
             Err(error) => {
                 if is_new && fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() == 0) {
                     // An empty leftover would block the old file from getting its name back.
-                    let _ = fs::remove_file(&path);
+                    let _ = disk::remove_file(&path);
                 }
                 Err(error)
             }
@@ -252,7 +254,7 @@ impl RotatingFile {
         if self.is_empty(&file.handle) {
             // Nothing arrived in this period.
             if file.handle.is_at(&file.path) {
-                let _ = fs::remove_file(&file.path);
+                let _ = disk::remove_file(&file.path);
             }
             return;
         }
@@ -396,7 +398,7 @@ impl Drop for RotatingFile {
             && self.is_empty(&file.handle)
             && file.handle.is_at(&file.path)
         {
-            let _ = fs::remove_file(&file.path);
+            let _ = disk::remove_file(&file.path);
         }
     }
 }
@@ -475,7 +477,7 @@ impl RotatingFile {
 
     /// Syncs a file and counts the outcome. Returns false when the sync failed and the file was set aside.
     fn force(&mut self, file: &OpenFile, written: u64) -> bool {
-        let begun = SystemTime::now();
+        let begun = clock::wall();
         match file.handle.sync() {
             Ok(()) => self.ledger.note_synced(written, begun),
             Err(error) => {
@@ -508,7 +510,7 @@ impl RotatingFile {
     fn sync_directory(&self) {
         let path = self.name.at(self.begun);
         let directory = path.parent().unwrap_or(Path::new("/"));
-        if let Err(error) = fs::File::open(directory).and_then(|directory| directory.sync_all()) {
+        if let Err(error) = fs::File::open(directory).and_then(|directory| disk::sync_all(&directory)) {
             log::warn!("cannot sync the directory {} to the disk: {error}", directory.display());
         }
     }
@@ -557,7 +559,7 @@ impl KeptFiles for RotatingFile {
         // A file that could not be replaced is retried anyway.
         if !self.is_displaced {
             let is_moved = file.handle.names().is_ok_and(|names| names > 0);
-            let at = Instant::now() + if is_moved { GRACE } else { GRACE_REMOVED };
+            let at = clock::now() + if is_moved { GRACE } else { GRACE_REMOVED };
             self.checks_at = Some(self.checks_at.map_or(at, |before| before.min(at)));
         }
     }
@@ -645,7 +647,7 @@ impl KeptFiles for RotatingFile {
         let Some(queue) = &mut self.queue else { return };
         match outcome.and_then(|made| exchange(&mut self.retention, &file.path, &made)) {
             Ok(sizes) => queue.note_compressed(sizes, &self.ledger),
-            Err(refusal) => queue.note_refused(&file.path, &refusal, Instant::now(), &self.ledger),
+            Err(refusal) => queue.note_refused(&file.path, &refusal, clock::now(), &self.ledger),
         }
     }
 }

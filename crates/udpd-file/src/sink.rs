@@ -19,6 +19,7 @@ use udpd_base::format::{Encoder, Scene};
 use udpd_base::handover::Caller;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{FileLedger, Tallies};
+use udpd_base::seams::clock;
 use udpd_base::sink::outbox::Outbox;
 use udpd_base::sink::{ConsumerFeeders, Sink};
 
@@ -93,7 +94,7 @@ impl LogFile {
             ends: None,
             is_changing: false,
             sync_due: None,
-            last_look: Instant::now(),
+            last_look: clock::now(),
         };
         file.read_mailbox();
         Ok(file)
@@ -164,7 +165,7 @@ impl LogFile {
     }
 
     fn take(&mut self, update: FileUpdate) {
-        let now = Instant::now();
+        let now = clock::now();
         if let Some(ends) = update.ends {
             self.ends = ends.map(|ends| FileEnd::new(ends, &self.clock, now));
         }
@@ -201,7 +202,7 @@ impl LogFile {
     fn note_written(&mut self, bytes: u64) {
         self.ledger.add_written(bytes);
         self.length += bytes;
-        let now = Instant::now();
+        let now = clock::now();
         if let Sync::Every(interval) = self.settings.sync {
             match self.sync_due {
                 None => self.sync_due = Some(now + interval),
@@ -246,7 +247,7 @@ impl LogFile {
     }
 
     pub(super) fn when_due(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         self.read_mailbox();
         self.sync_if_due(now);
         if self.ends.is_some_and(|ends| ends.at <= now) {

@@ -3,6 +3,7 @@
 //! `policy` decides which sources may send and how much, and finds the true sender. `upstream` finds in sequence
 //! numbers what was lost before it reached this host.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
 

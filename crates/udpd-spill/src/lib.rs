@@ -11,6 +11,7 @@
 //! small part of the limit, so space is free again before everything is sent, and the limit is checked before each
 //! write.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
 

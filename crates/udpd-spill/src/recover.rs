@@ -9,6 +9,7 @@ use super::segment::{self, Segment};
 use super::segment_reader;
 use super::store::SpillLanes;
 use udpd_base::os::trusted_files;
+use udpd_base::seams::disk;
 
 /// The writer of a spill locks this file.
 const LOCK: &str = "lock";
@@ -61,7 +62,7 @@ pub(super) fn move_in(from: &Path, to: &Path, first: u64) -> io::Result<()> {
     let theirs = segment::list(from).map_err(named)?;
     let before = segment::list(to)?.first().map_or(first, |(number, _)| *number);
     for ((_, path), number) in theirs.iter().rev().zip((1..before).rev()) {
-        std::fs::rename(path, segment::path(to, number)).map_err(named)?;
+        disk::rename(path, &segment::path(to, number)).map_err(named)?;
     }
     Ok(())
 }
@@ -97,7 +98,7 @@ fn set_aside(path: &Path, found: &mut Recovered) -> io::Result<()> {
     if bytes == 0 {
         // It was only created, or a power cut has taken its content.
         found.empty.push(path.to_owned());
-        return std::fs::remove_file(path);
+        return disk::remove_file(path);
     }
     found.torn_bytes += bytes;
     found.set_aside.push(segment::set_aside(path)?);

@@ -1,14 +1,13 @@
-//! One file of a spill: frames behind one another, and in front of them how far they are decided. In tests the disk can
-//! be a small one, which takes a write up to its last byte.
+//! One file of a spill: frames behind one another, and in front of them how far they are decided.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::layout::{FrameHead, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, MARKS, SegmentHeader, SegmentMark, Unreadable};
 use udpd_base::os::trusted_files;
+use udpd_base::seams::disk;
 
 /// No segment has a number from this one on.
 const NUMBER_END: u64 = 1 << 62;
@@ -77,9 +76,9 @@ impl Segment {
             let at = MARKS[mark.turn as usize % MARKS.len()] as usize;
             bytes[at..at + MARK_BYTES].copy_from_slice(&mark.encode());
         }
-        if let Err(error) = write_all_at(&file, &bytes, 0) {
+        if let Err(error) = disk::write_all_at(&file, &bytes, 0) {
             // An empty file holds nothing.
-            let _ = remove_file(&path);
+            let _ = disk::remove_file(&path);
             return Err(error);
         }
         Ok(Self::new((number, path), file, header, HEADER_BYTES as u64, mark))
@@ -111,7 +110,7 @@ impl Segment {
         if bytes < HEADER_BYTES as u64 {
             return Ok(Err(Unreadable::Damaged));
         }
-        file.read_exact_at(&mut header, 0)?;
+        disk::read_exact_at(&file, &mut header, 0)?;
         Ok(SegmentHeader::decode(&header).map(|own| {
             let mark = SegmentMark::latest(&header);
             let new = Self::new((number, path), file, own, bytes, mark);
@@ -121,9 +120,9 @@ impl Segment {
 
     /// Appends whole frames of so many datagrams. On a failure the segment stays as it was.
     pub(super) fn append(&mut self, frames: &[u8], records: u64) -> io::Result<()> {
-        if let Err(error) = write_all_at(&self.file, frames, self.bytes) {
+        if let Err(error) = disk::write_all_at(&self.file, frames, self.bytes) {
             // Bytes that stay after the end are overwritten, or found to be torn.
-            let _ = set_len(&self.file, self.bytes);
+            let _ = disk::set_len(&self.file, self.bytes);
             return Err(error);
         }
         self.bytes += frames.len() as u64;
@@ -152,7 +151,7 @@ impl Segment {
             return Ok(());
         }
         let mark = SegmentMark { turn: self.written.turn + 1, ..self.mark };
-        self.file.write_all_at(&mark.encode(), MARKS[mark.turn as usize % MARKS.len()])?;
+        disk::write_all_at(&self.file, &mark.encode(), MARKS[mark.turn as usize % MARKS.len()])?;
         (self.mark, self.written, self.is_unsynced) = (mark, mark, true);
         Ok(())
     }
@@ -164,7 +163,7 @@ impl Segment {
 
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if self.is_unsynced {
-            self.file.sync_data()?;
+            disk::sync_data(&self.file)?;
             self.is_unsynced = false;
         }
         Ok(())
@@ -172,68 +171,17 @@ impl Segment {
 
     pub(super) fn head(&self, at: u64) -> io::Result<Option<FrameHead>> {
         let mut bytes = [0; HEAD_BYTES];
-        self.file.read_exact_at(&mut bytes, at)?;
+        disk::read_exact_at(&self.file, &mut bytes, at)?;
         Ok(FrameHead::decode(&bytes, self.header, at))
     }
 
     pub(super) fn remove(&self) -> io::Result<()> {
-        remove_file(&self.path)
+        disk::remove_file(&self.path)
     }
 }
 
 /// Renames a file that cannot be read, so that it is not opened again.
 pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_extension(UNREADABLE_SUFFIX.trim_start_matches('.'));
-    fs::rename(path, &aside).map(|()| aside)
-}
-
-/// Writes all bytes or fails; those that were written by then stay.
-fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-    #[cfg(test)]
-    if let Some(missing) = small::take(file, at + bytes.len() as u64) {
-        let fits = bytes.len().saturating_sub(usize::try_from(missing).unwrap_or(usize::MAX));
-        file.write_all_at(&bytes[..fits], at)?;
-        return Err(io::ErrorKind::StorageFull.into());
-    }
-    file.write_all_at(bytes, at)
-}
-
-fn set_len(file: &File, bytes: u64) -> io::Result<()> {
-    #[cfg(test)]
-    small::give_back(file.metadata()?.len().saturating_sub(bytes));
-    file.set_len(bytes)
-}
-
-fn remove_file(path: &Path) -> io::Result<()> {
-    #[cfg(test)]
-    small::give_back(path.metadata()?.len());
-    fs::remove_file(path)
-}
-
-/// The free space of this thread's disk in tests.
-#[cfg(test)]
-pub(crate) mod small {
-    use std::cell::Cell;
-    use std::fs::File;
-
-    thread_local! {
-        static FREE: Cell<Option<u64>> = const { Cell::new(None) };
-    }
-
-    /// From now on it has so much; `None` for as much as there is.
-    pub(crate) fn set_free(bytes: Option<u64>) {
-        FREE.set(bytes);
-    }
-
-    /// Takes room for a file that is to be so long; how much of that there is not.
-    pub(super) fn take(file: &File, bytes: u64) -> Option<u64> {
-        let room = FREE.get()?;
-        let grows = bytes.saturating_sub(file.metadata().map_or(0, |found| found.len()));
-        FREE.set(Some(room.saturating_sub(grows)));
-        grows.checked_sub(room).filter(|missing| *missing > 0)
-    }
-
-    pub(super) fn give_back(bytes: u64) {
-        FREE.set(FREE.get().map(|room| room + bytes));
-    }
+    disk::rename(path, &aside).map(|()| aside)
 }

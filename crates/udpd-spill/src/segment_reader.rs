@@ -3,7 +3,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use mmsg::PackedDatagrams;
@@ -11,6 +10,7 @@ use mmsg::PackedDatagrams;
 use super::layout::{ALIGNMENT, FRAME_BYTES_MAX, FrameHead, HEAD_BYTES, HEADER_BYTES, SegmentMark, may_be_head};
 use super::segment::Segment;
 use udpd_base::os::trusted_files;
+use udpd_base::seams::disk;
 
 /// How much is read at once in the search for the next frame.
 const LOOK_BYTES: usize = 64 << 10;
@@ -51,7 +51,7 @@ fn search(segment: &Segment, mut at: u64, error: &mut Option<io::Error>) -> Opti
     while at + HEAD_BYTES as u64 <= segment.bytes {
         let wanted = bytes.len().min(usize::try_from(segment.bytes - at).unwrap_or(usize::MAX));
         let found = &mut bytes[..wanted];
-        if noted(segment.file.read_exact_at(found, at), error).is_some() {
+        if noted(disk::read_exact_at(&segment.file, found, at), error).is_some() {
             for place in (0..found.len()).step_by(ALIGNMENT).filter(|&place| may_be_head(&found[place..])) {
                 let at = at + place as u64;
                 if let Some(head) = noted(segment.head(at), error).flatten() {
@@ -127,7 +127,7 @@ fn unsealed(
     while at + HEAD_BYTES as u64 <= end {
         let length = FRAME_BYTES_MAX.min(usize::try_from(end - at).unwrap_or(usize::MAX));
         bytes.resize(length, 0);
-        file.read_exact_at(&mut bytes, at)?;
+        disk::read_exact_at(file, &mut bytes, at)?;
         let Some((name, datagrams, frame_bytes)) = unsealed_frame(&bytes) else { return Ok(()) };
         let undecided = (behind + datagrams).saturating_sub(behind.max(decided));
         add(torn, &name, undecided);
@@ -177,7 +177,7 @@ pub(super) fn contents_unsealed(path: &Path) -> io::Result<Vec<(String, u64)>> {
     let mut header = [0; HEADER_BYTES];
     let mut torn = Vec::new();
     if bytes > HEADER_BYTES as u64 {
-        file.read_exact_at(&mut header, 0)?;
+        disk::read_exact_at(&file, &mut header, 0)?;
         let decided = u64::from(SegmentMark::latest(&header).decided);
         unsealed(&file, HEADER_BYTES as u64, bytes, (0, decided), &mut torn)?;
     }
@@ -196,14 +196,14 @@ fn add(sums: &mut Vec<(String, u64)>, name: &str, datagrams: u64) {
 pub(super) fn listener_of(segment: &Segment, at: u64, head: FrameHead) -> io::Result<String> {
     let mut name = [0; NAMES_BYTES_MAX];
     let name = &mut name[..usize::from(head.listener_bytes)];
-    segment.file.read_exact_at(name, at + HEAD_BYTES as u64)?;
+    disk::read_exact_at(&segment.file, name, at + HEAD_BYTES as u64)?;
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 
 /// Reads the body of a whole frame; an error where it is not what was written.
 pub(super) fn body(segment: &Segment, at: u64, head: FrameHead, body: &mut Vec<u8>) -> io::Result<()> {
     body.resize(head.body_bytes as usize, 0);
-    segment.file.read_exact_at(body, at + HEAD_BYTES as u64)?;
+    disk::read_exact_at(&segment.file, body, at + HEAD_BYTES as u64)?;
     match crc32fast::hash(body) == head.body_sum {
         true => Ok(()),
         false => Err(io::ErrorKind::InvalidData.into()),

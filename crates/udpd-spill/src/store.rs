@@ -23,6 +23,7 @@ use super::recover::Recovered;
 use super::segment::Segment;
 use super::write_buffer::Outgoing;
 use super::{recover, segment_reader, write_buffer};
+use udpd_base::seams::disk;
 
 /// How often an unreadable place is read again, four times a second.
 const TRIES: u32 = 20;
@@ -200,7 +201,7 @@ impl SpillStore {
         self.segments.push_back(Segment::create(&self.directory, number, self.handed)?);
         self.is_begun = true;
         // A power loss must not lose the name.
-        let forced = File::open(&self.directory).and_then(|directory| directory.sync_all());
+        let forced = File::open(&self.directory).and_then(|directory| disk::sync_all(&directory));
         self.sync_error = forced.err().or(self.sync_error.take());
         Ok(())
     }

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use mmsg::Datagram;
 
 use self::prefix::LinePrefix;
 use crate::capture::headers;
 use crate::handover::batch::LaneBatch;
+use crate::seams::clock;
 
 pub mod jsonl;
 pub mod lines;
@@ -146,7 +147,7 @@ impl Encoder {
     /// The next records are of this batch.
     pub fn begin(&mut self) {
         if self.format.records_arrival() || self.prefix.has_time() {
-            self.now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            self.now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
         }
     }
 

@@ -22,6 +22,7 @@ use crossbeam_utils::CachePadded;
 
 use super::batch::Parcel;
 use crate::os::threads;
+use crate::seams::clock;
 
 /// What lies between one lane and the consumer.
 #[derive(Debug)]
@@ -215,7 +216,7 @@ impl ConsumerInbox {
     /// Sleeps for this long, whatever comes. Receivers see it and fill their batches up meanwhile.
     pub fn nap(&self, length: Duration) {
         self.bell.napping.store(true, Ordering::Relaxed);
-        threads::blocking(|| thread::sleep(length));
+        threads::blocking(|| clock::sleep(length));
         self.bell.napping.store(false, Ordering::Relaxed);
     }
 
@@ -261,7 +262,7 @@ impl ConsumerInbox {
             if bell.called.load(Ordering::Relaxed) && bell.called.swap(false, Ordering::Relaxed) {
                 break Waited::Deadline;
             }
-            match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+            match deadline.map(|deadline| deadline.saturating_duration_since(clock::now())) {
                 None => threads::blocking(thread::park),
                 Some(Duration::ZERO) => break Waited::Deadline,
                 Some(left) => threads::blocking(|| thread::park_timeout(left)),

@@ -16,6 +16,7 @@ use super::senders::{Echoes, EchoesSeen};
 use super::senders::{SenderSnapshot, Senders};
 use super::trains::{Trains, TrainsSeen};
 use crate::os::threads::lock;
+use crate::seams::clock;
 
 /// The published side of one lane.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl LaneLedger {
             source: Mutex::new(source),
             dropped_at_end: AtomicU64::new(u64::MAX),
             began_at: None,
-            senders: Mutex::new(Senders::new(Instant::now())),
+            senders: Mutex::new(Senders::new(clock::now())),
             trains: TrainsSeen::default(),
             echoes: OnceLock::new(),
         }
@@ -274,7 +275,7 @@ impl LaneLedger {
 
     /// Who sends most to this lane, the busiest first.
     pub fn senders(&self) -> Vec<SenderSnapshot> {
-        let mut senders = lock(&self.senders).busiest(Instant::now());
+        let mut senders = lock(&self.senders).busiest(clock::now());
         // What a sample stands for can be more than there was at all.
         let received = self.read().received;
         senders.iter_mut().for_each(|sender| sender.datagrams = sender.datagrams.min(received));

@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use log::Level;
 use serde::Serialize;
 
+use crate::seams::clock;
 use crate::text::units::CalendarTime;
 
 /// How a log line looks.
@@ -56,7 +57,7 @@ impl Style {
 
     /// One line with its newline, stamped with the present time and the calling thread.
     pub(super) fn line(self, level: Level, message: fmt::Arguments<'_>) -> Vec<u8> {
-        self.line_at(SystemTime::now(), level, message)
+        self.line_at(clock::wall(), level, message)
     }
 
     fn line_at(self, now: SystemTime, level: Level, message: fmt::Arguments<'_>) -> Vec<u8> {

@@ -8,7 +8,6 @@
 use std::io::{ErrorKind, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -23,6 +22,7 @@ use crate::os::role::ThreadRole;
 use crate::os::threads;
 use crate::os::threads::ThreadRegistry;
 use crate::os::threads::lock;
+use crate::seams::clock;
 
 /// How many lines may wait for the writer. At the length of a usual line that is less than a megabyte.
 const QUEUE_LINES: usize = 4096;
@@ -62,7 +62,7 @@ pub struct Logger {
 impl Logger {
     /// Writes what is queued, waiting for it no longer than `limit`. Later lines are counted as lost.
     pub fn finish(self, limit: Duration) {
-        let deadline = Instant::now() + limit;
+        let deadline = clock::now() + limit;
         let (alive, ended) = bounded::<()>(0);
         if self.queue.send_deadline(LogMessage::Finish(alive), deadline).is_ok() {
             // Either answer ends the wait: the writer dropped its end, or the time is over.
@@ -302,7 +302,7 @@ impl<W: Write> LogWriter<W> {
                 Ok(count) => written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    threads::blocking(|| thread::sleep(FULL_OUTPUT_PAUSE))
+                    threads::blocking(|| clock::sleep(FULL_OUTPUT_PAUSE))
                 }
                 Err(_) => break,
             }

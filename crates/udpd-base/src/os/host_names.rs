@@ -15,6 +15,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::role::ThreadRole;
 use super::threads::{self, ThreadRegistry};
+use crate::seams::clock;
 use crate::text::units::print_duration;
 
 /// How soon a question that had no answer is asked again, at the latest.
@@ -90,7 +91,7 @@ impl FollowedName {
 
     /// Waits for the first answer or failure, and no longer than until `limit`.
     pub fn wait(&self, limit: Instant) {
-        let time = limit.saturating_duration_since(Instant::now());
+        let time = limit.saturating_duration_since(clock::now());
         let known = self.board.lock();
         // Neither a poisoned lock nor the end of the time is a reason not to go on.
         let _ = self.board.asked.wait_timeout_while(known, time, |known| !known.is_asked);

@@ -6,7 +6,6 @@
 //! it should.
 
 use std::io;
-use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -16,6 +15,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use super::role::ThreadRole;
 use super::threads::{self, DaemonEvent, ThreadRegistry};
 use crate::exit::{ExitCode, Failure};
+use crate::seams::clock;
 
 /// What a signal does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,7 +151,7 @@ fn next(descriptor: &SignalFd) -> i32 {
                 if let Ok(signal) = named().wait() {
                     return signal as i32;
                 }
-                thread::sleep(PAUSE);
+                clock::sleep(PAUSE);
             }
         }
     }

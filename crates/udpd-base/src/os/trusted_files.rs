@@ -16,6 +16,8 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
+use crate::seams::disk;
+
 /// What a file is made with, whatever the umask.
 pub const FILE_MODE: u32 = 0o600;
 
@@ -94,13 +96,14 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 pub fn open_as(path: &Path, options: &mut OpenOptions, mode: u32) -> io::Result<File> {
     // A pipe in its place does not make us wait for its other end.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file =
-        options.mode(mode).custom_flags(flags.bits()).open(path).map_err(|error| match error.raw_os_error() {
+    let file = disk::open(path, options.mode(mode).custom_flags(flags.bits())).map_err(|error| {
+        match error.raw_os_error() {
             Some(number) if number == Errno::ELOOP as i32 => {
                 refused(path, "is a symbolic link", "what is a file itself", "put the file itself there")
             }
             _ => error,
-        })?;
+        }
+    })?;
     check_file(path, &file)?;
     Ok(file)
 }

@@ -5,14 +5,14 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::handoff::HandoffServer;
 use super::reload::Reloader;
 use udpd_base::exit::Failure;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::os::threads::lock;
+use udpd_base::seams::clock;
 use udpd_base::settings::Chosen;
 use udpd_endpoint::control::{BoundControlSocket, ControlServer, Seats};
 use udpd_endpoint::metrics::{MetricsHandle, MetricsServer, TokenFile};
@@ -119,11 +119,11 @@ fn optional<T, E>(
 
 /// Tries until the process before has given it up. Where that fails, this process goes on without.
 fn until_free<E>(what: &str, bind: impl Fn() -> Result<E, Failure>) -> Option<E> {
-    let deadline = Instant::now() + FREEING_LIMIT;
+    let deadline = clock::now() + FREEING_LIMIT;
     loop {
         match bind() {
             Ok(endpoint) => return Some(endpoint),
-            Err(_) if Instant::now() < deadline => thread::sleep(FREEING_PAUSE),
+            Err(_) if clock::now() < deadline => clock::sleep(FREEING_PAUSE),
             Err(failure) => {
                 log::error!("goes on without a {what}, because it receives already: {failure}");
                 return None;

@@ -7,7 +7,7 @@
 //! datagram.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
@@ -15,6 +15,7 @@ use super::crash_record::RECORD_NAME;
 use super::main_loop::MainLoop;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::{self, DaemonEvent, ThreadRegistry};
+use udpd_base::seams::clock;
 use udpd_endpoint::control::{NewProcess, NewProcessState, OfferedSockets, TakeOverOffer, TakeOverRequest};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Lane;
@@ -156,13 +157,13 @@ impl MainLoop<'_> {
     /// Waits until the new process has opened everything, and lets it receive. When the end of this process is
     /// requested meanwhile, this process ends all the same, and the new one sees that end.
     fn wait_until_open(&self, new_process: &mut NewProcess) -> Result<(), String> {
-        let deadline = Instant::now() + OPENING_LIMIT;
+        let deadline = clock::now() + OPENING_LIMIT;
         loop {
             match threads::blocking(|| new_process.wait_until_open(MOMENT)) {
                 NewProcessState::Open => return threads::blocking(|| new_process.say_gone()),
                 NewProcessState::Failed(why) => return Err(why),
                 NewProcessState::Preparing if self.events.end_is_requested(Duration::ZERO) => return Ok(()),
-                NewProcessState::Preparing if Instant::now() < deadline => {}
+                NewProcessState::Preparing if clock::now() < deadline => {}
                 NewProcessState::Preparing => {
                     let why = format!("it has not opened its files and sockets within {} s", OPENING_LIMIT.as_secs());
                     new_process.refuse(&why);
@@ -179,9 +180,9 @@ impl MainLoop<'_> {
         // The warnings of the file are logged already.
         let config = Arc::new(Config { warnings: Vec::new(), ..Config::clone(&self.config) });
         for limit in CLOSING_LIMITS {
-            let deadline = Instant::now() + limit;
+            let deadline = clock::now() + limit;
             while !threads::blocking(|| new_process.wait_for_end(MOMENT))
-                && Instant::now() < deadline
+                && clock::now() < deadline
                 && !self.events.end_is_requested(Duration::ZERO)
             {}
             let pending = self.reloader.begin_again(self.pipeline.reload_context(), Arc::clone(&config));

@@ -30,6 +30,7 @@ use udpd_base::os::notify::Notifier;
 use udpd_base::os::signals::{self, Effect};
 use udpd_base::os::threads::lock;
 use udpd_base::os::threads::{self, DaemonEvent, ThreadRegistry};
+use udpd_base::seams::clock;
 use udpd_endpoint::control::Seats;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
@@ -119,7 +120,7 @@ impl ReloadLog {
         if self.why != why {
             (self.why, self.refused) = (why.to_owned(), LogLimiter::default());
         }
-        self.refused.pass(Instant::now())
+        self.refused.pass(clock::now())
     }
 }
 
@@ -199,7 +200,7 @@ impl<'a> MainLoop<'a> {
 
     /// Handles events until one ends the daemon; makes a round once a second.
     pub(super) fn run(mut self) -> MainLoopEnd {
-        let mut next = Instant::now() + ROUND;
+        let mut next = clock::now() + ROUND;
         for round in 1_u32.. {
             loop {
                 let until = self.next_look_at_gro().map_or(next, |look| look.min(next));
@@ -210,12 +211,12 @@ impl<'a> MainLoop<'a> {
                         return MainLoopEnd { reason, pipeline, listeners, handoff };
                     }
                     Ok(event) => self = self.handle(&event),
-                    Err(RecvTimeoutError::Timeout) if Instant::now() < next => self = self.decide_gro(),
+                    Err(RecvTimeoutError::Timeout) if clock::now() < next => self = self.decide_gro(),
                     Err(RecvTimeoutError::Timeout) => break,
                     Err(RecvTimeoutError::Disconnected) => unreachable!("the registry holds a sender"),
                 }
             }
-            next = Instant::now() + ROUND;
+            next = clock::now() + ROUND;
             self.look(round);
             self = self.revive_queues().decide_gro();
         }
@@ -260,7 +261,7 @@ impl<'a> MainLoop<'a> {
         let result = match self.wait_for(pending) {
             Ok(reloaded) => {
                 let is_news = matches!(reloaded.outcome, ReloadOutcome::Changed(_)) || by_signal;
-                let silent = if is_news { Some(0) } else { self.reload_log.unchanged.pass(Instant::now()) };
+                let silent = if is_news { Some(0) } else { self.reload_log.unchanged.pass(clock::now()) };
                 let (next, done) = self.put_in_force(reloaded, silent.is_some());
                 self = next;
                 if let Some(silent) = silent {
@@ -313,8 +314,8 @@ impl<'a> MainLoop<'a> {
     /// Waits for a reload to be made, and for events meanwhile: a file that it opens may never answer.
     pub(super) fn wait_for(&mut self, pending: PendingReload) -> Result<ReloadResult, Failure> {
         let PendingReload { made, commit_flag } = pending;
-        let is_due = Instant::now() + reload::BUILD_LIMIT;
-        let mut next = Instant::now() + ROUND;
+        let is_due = clock::now() + reload::BUILD_LIMIT;
+        let mut next = clock::now() + ROUND;
         let refusal = loop {
             let event = threads::blocking(|| {
                 select! {
@@ -332,9 +333,9 @@ impl<'a> MainLoop<'a> {
                         break Failure::new(ExitCode::Failure, "udpd ends");
                     }
                 }
-                Ok(None) if Instant::now() >= is_due => break reload::too_slow(),
+                Ok(None) if clock::now() >= is_due => break reload::too_slow(),
                 Ok(None) => {
-                    next = Instant::now() + ROUND;
+                    next = clock::now() + ROUND;
                     self.read_counters();
                 }
             }
@@ -387,9 +388,9 @@ impl<'a> MainLoop<'a> {
 
     /// When to look at `gro = "auto"` again; `None` where all listeners are decided.
     fn next_look_at_gro(&self) -> Option<Instant> {
-        let is_refused = self.gro_refused_at.is_some_and(|at| at.elapsed() < GRO_PAUSE);
+        let is_refused = self.gro_refused_at.is_some_and(|at| clock::since(at) < GRO_PAUSE);
         let is_open = !is_refused && self.config.listeners.iter().any(gro_decision::is_open);
-        is_open.then(|| Instant::now() + LOOK_AT_GRO_EVERY)
+        is_open.then(|| clock::now() + LOOK_AT_GRO_EVERY)
     }
 
     /// Makes lanes anew for the listeners whose `gro` can be decided now.
@@ -405,7 +406,7 @@ impl<'a> MainLoop<'a> {
                 "gro stays as it is, because lanes cannot be made anew: {failure}; udpd tries again in {} s",
                 GRO_PAUSE.as_secs()
             );
-            own.gro_refused_at = Some(Instant::now());
+            own.gro_refused_at = Some(clock::now());
         }
         own
     }
@@ -431,14 +432,14 @@ impl<'a> MainLoop<'a> {
             }
             Err(failure) => (due, failure),
         };
-        failed.iter().for_each(|listener| own.queues.note_failure(listener, &failure, Instant::now()));
+        failed.iter().for_each(|listener| own.queues.note_failure(listener, &failure, clock::now()));
         own
     }
 
     /// The listeners whose queues can get engines now: their program is at the interface.
     fn due_queues(&mut self) -> Vec<String> {
         let Self { queues, pipeline, .. } = self;
-        let now = Instant::now();
+        let now = clock::now();
         let note = |listener: &str, state| pipeline.set_queue_state(listener, state);
         let mut due = queues.look(&pipeline.xdp_queues(), now, xdp_queues::card, note);
         due.retain(|listener| {
@@ -471,7 +472,7 @@ impl<'a> MainLoop<'a> {
         self.look_at_relays();
         let has_changed = self.look_at_stalls();
         if has_changed || round.is_multiple_of(REPORT_EVERY) {
-            let (snapshot, stalled) = (self.pipeline.ledger().snapshot(), self.stalls.stalled(Instant::now()));
+            let (snapshot, stalled) = (self.pipeline.ledger().snapshot(), self.stalls.stalled(clock::now()));
             self.status.after(&snapshot, &stalled).into_iter().for_each(|line| self.notifier.status(line));
         }
         if round.is_multiple_of(REPORT_EVERY) {
@@ -492,7 +493,7 @@ impl<'a> MainLoop<'a> {
 
     /// Logs which sinks take nothing, and which do again; whether there is anything to log.
     fn look_at_stalls(&mut self) -> bool {
-        let changes = self.stalls.look(self.pipeline.ledger().progress(), Instant::now());
+        let changes = self.stalls.look(self.pipeline.ledger().progress(), clock::now());
         for change in &changes {
             match change {
                 StallChange::Begun { sink, lasts, .. } => {

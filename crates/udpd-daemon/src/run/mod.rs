@@ -42,6 +42,7 @@ use udpd_base::os::signals::{self, Effect};
 use udpd_base::os::threads::{self, DaemonEvent, ThreadRegistry};
 use udpd_base::os::user;
 use udpd_base::os::watchdog::Watchdog;
+use udpd_base::seams::clock;
 use udpd_endpoint::control::OldProcess;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
@@ -125,7 +126,7 @@ fn serve(
     takes_over: bool,
 ) -> Result<(), Failure> {
     let mut found = find_old_process(&mut config, &mut passed, takes_over)?;
-    let (config, sandbox, started_at) = (Arc::new(config), Arc::new(sandbox), Instant::now());
+    let (config, sandbox, started_at) = (Arc::new(config), Arc::new(sandbox), clock::now());
     let notifier = Arc::new(Notifier::from_environment());
     let plan = plan_beside(&mut found, &config, &sandbox, file.as_deref())?;
     registry.register_current("main");

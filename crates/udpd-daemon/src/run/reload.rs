@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
@@ -17,6 +17,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::snapshot::ReloadSnapshot;
 use udpd_base::os::threads;
 use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
+use udpd_base::seams::clock;
 use udpd_base::sink::Differs;
 use udpd_engine::config::{Config, Gro, HostView, MayCome, SinkConfig};
 use udpd_engine::pipeline::{CommitFlag, ReloadContext, ReplacementPipeline};
@@ -254,7 +255,7 @@ pub(super) fn keys_that_need_a_restart(config: &Config, before: &Config) -> Vec<
 
 /// For the ledger.
 pub(super) fn snapshot_of(result: &Result<String, Failure>) -> ReloadSnapshot {
-    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let at = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     match result {
         Ok(text) => ReloadSnapshot { at, done: true, text: text.clone() },
         Err(failure) => ReloadSnapshot { at, done: false, text: failure.message.clone() },

@@ -8,7 +8,6 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Instant;
 
 use super::crash_record::{ProcessRecord, RECORD_NAME, RecordFile};
 use super::descriptor_store::DescriptorStore;
@@ -18,6 +17,7 @@ use super::socket_activation::PassedDescriptors;
 use super::{Start, Started};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::notify::Notifier;
+use udpd_base::seams::clock;
 use udpd_endpoint::control::{OldProcess, OldProcessEnd, OldProcessSearch, TakeOverOffer};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::{InheritedSockets, PreparedPipeline};
@@ -163,7 +163,7 @@ fn receive_in_its_place(
     let mut from = inherited.assign_for_take_over(config, plan)?;
     let (names, left) = (from.names.clone(), std::mem::take(&mut from.left));
     let mut prepared = PreparedPipeline::beside(from, config, plan, registry)?;
-    let (asked_at, sockets) = (Instant::now(), names.len());
+    let (asked_at, sockets) = (clock::now(), names.len());
     let begin_on = |sockets| PassedDescriptors { sockets, record: None, lost_process: None };
     let record = match old.let_stop(names)? {
         OldProcessEnd::Stopped(record) => record,
@@ -210,7 +210,7 @@ fn receive_in_its_place(
     log::info!(
         "took over {sockets} sockets from {old}; {:.1} ms from asking it to stop until this process received, \
          in which datagrams waited in the sockets",
-        asked_at.elapsed().as_secs_f64() * 1000.0
+        clock::since(asked_at).as_secs_f64() * 1000.0
     );
     Ok(TakeOverOutcome::Done(Box::new(Started { store, endpoints, pipeline })))
 }

@@ -6,13 +6,14 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::server::LIMITS;
 use super::socket;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
 use udpd_base::os::runtime;
+use udpd_base::seams::clock;
 
 /// How long to wait for the ledger, and for being let in.
 const STATS_LIMIT: Duration = Duration::from_secs(5);
@@ -121,13 +122,13 @@ pub(super) fn was_not_heard(error: &io::Error) -> bool {
 
 /// Writes the question and reads all of the answer, within `limit`: the time that is left shrinks with each call.
 pub(super) fn exchange(mut stream: UnixStream, question: &[u8], limit: Duration) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + limit;
+    let deadline = clock::now() + limit;
     stream.set_write_timeout(Some(limit))?;
     stream.write_all(question).map_err(timed_out)?;
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(clock::now());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }

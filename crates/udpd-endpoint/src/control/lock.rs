@@ -10,11 +10,11 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use udpd_base::seams::clock;
 
 /// A process that may open it can hold it.
 const MODE: u32 = 0o600;
@@ -49,7 +49,7 @@ impl StartLock {
                         return Ok(lock);
                     }
                 }
-                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) => clock::sleep(PAUSE),
                 Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Interrupted => {}
                 Err(TryLockError::Error(error)) => return Err(error),
             }
@@ -93,6 +93,8 @@ fn open(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use std::thread;
 
     use super::*;
 

@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -21,6 +21,7 @@ use nix::unistd::{User, geteuid};
 use super::client::{ATTEMPTS, exchange, was_not_heard};
 use super::seats::Seats;
 use super::socket;
+use udpd_base::seams::clock;
 
 /// How long one daemon may take to answer, and all of them together.
 const ONE_LIMIT: Duration = Duration::from_secs(1);
@@ -88,7 +89,7 @@ impl NeighbourSearch<'_> {
         is_believed: &dyn Fn(u32) -> bool,
         is_daemon: &dyn Fn(i32, u32) -> bool,
     ) -> Neighbours {
-        let begun = Instant::now();
+        let begun = clock::now();
         let mut found = Neighbours::default();
         let mut asked: Vec<PathBuf> = self.except.map(real).into_iter().collect();
         let listening = listening(self.proc_root).unwrap_or_else(|error| {
@@ -105,7 +106,7 @@ impl NeighbourSearch<'_> {
             if !is_known && !fs::metadata(path).is_ok_and(|file| is_believed(file.uid())) {
                 continue;
             }
-            match ask(path, limit(path, begun.elapsed()), is_daemon) {
+            match ask(path, limit(path, clock::since(begun)), is_daemon) {
                 Ok(seats) if found.daemons.iter().any(|other| is_same(&other.seats, &seats)) => {}
                 Ok(seats) => found.daemons.push(Neighbour { path: path.clone(), seats }),
                 Err(Silence::Gone) => {}
@@ -155,10 +156,10 @@ fn ask(path: &Path, limit: Duration, is_daemon: &dyn Fn(i32, u32) -> bool) -> Re
     if limit.is_zero() {
         return Err(Silence::Failed(io::Error::new(ErrorKind::TimedOut, "others have taken all the time there was")));
     }
-    let deadline = Instant::now() + limit;
+    let deadline = clock::now() + limit;
     let mut outcome = ask_once(path, limit, is_daemon);
     for _ in 1..ATTEMPTS {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(clock::now());
         if left.is_zero() || !matches!(&outcome, Err(Silence::Failed(error)) if was_not_heard(error)) {
             break;
         }

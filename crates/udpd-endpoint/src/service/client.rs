@@ -9,6 +9,7 @@ use nix::poll::PollFlags;
 use nix::sys::socket::{self, setsockopt, sockopt};
 
 use super::ServiceLimits;
+use udpd_base::seams::clock;
 
 const PIECE_BYTES: usize = 4096;
 
@@ -135,12 +136,12 @@ impl<S: Read + Write + AsFd> Client<S> {
     }
 
     pub(super) fn wait(&mut self, limits: &ServiceLimits) {
-        (self.stage, self.deadline) = (ClientStage::Waiting, Instant::now() + limits.waiting);
+        (self.stage, self.deadline) = (ClientStage::Waiting, clock::now() + limits.waiting);
     }
 
     /// Gives it its answer, as much of it as the connection takes at once.
     pub(super) fn give(&mut self, answer: Vec<u8>, limits: &ServiceLimits) -> ClientStep {
-        self.took = Instant::now();
+        self.took = clock::now();
         (self.stage, self.deadline) = (ClientStage::Taking { answer, written: 0 }, self.took + limits.taking);
         self.write(limits)
     }
@@ -157,7 +158,7 @@ impl<S: Read + Write + AsFd> Client<S> {
         // Where the kernel refuses, it keeps what tcp_wmem allows, which is bounded as well.
         let _ = setsockopt(&self.stream, sockopt::SndBuf, &STREAM_BUFFER_BYTES);
         self.stage = ClientStage::Following { piece: first.into(), written: 0, unasked: 0 };
-        self.deadline = Instant::now() + limits.taking;
+        self.deadline = clock::now() + limits.taking;
         self.write_piece(limits)
     }
 
@@ -166,7 +167,7 @@ impl<S: Read + Write + AsFd> Client<S> {
         match &mut self.stage {
             ClientStage::Following { piece, written, .. } if *written == piece.len() => {
                 (*piece, *written) = (Arc::clone(next), 0);
-                self.deadline = Instant::now() + limits.taking;
+                self.deadline = clock::now() + limits.taking;
                 self.write_piece(limits)
             }
             _ => ClientStep::Stays,
@@ -184,7 +185,7 @@ impl<S: Read + Write + AsFd> Client<S> {
         if socket::shutdown(self.stream.as_fd().as_raw_fd(), socket::Shutdown::Write).is_err() {
             return ClientStep::Leaves;
         }
-        (self.stage, self.deadline) = (ClientStage::Leaving, Instant::now() + limits.leaving);
+        (self.stage, self.deadline) = (ClientStage::Leaving, clock::now() + limits.leaving);
         ClientStep::Stays
     }
 
@@ -216,7 +217,7 @@ fn write_some(stream: &mut impl Write, bytes: &[u8], written: &mut usize, took: 
         }
     };
     if *written > before {
-        *took = Instant::now();
+        *took = clock::now();
     }
     outcome
 }

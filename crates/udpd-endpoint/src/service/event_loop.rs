@@ -7,7 +7,6 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -20,6 +19,7 @@ use super::{
     AskingClient, ClientQuestion, LateAnswer, Reply, ServiceLimits, ServiceProtocol, ServiceWaker, StreamListener,
 };
 use udpd_base::os::threads;
+use udpd_base::seams::clock;
 
 /// How often in a row `accept` may fail because of a client before it is taken for a failure of the host.
 const ACCEPT_FAILURES: u32 = 16;
@@ -64,7 +64,7 @@ impl<L: StreamListener, P: ServiceProtocol> EventLoop<L, P> {
             name,
             listener: Arc::clone(listener),
             limits,
-            next_tick: limits.tick.map(|_| Instant::now()),
+            next_tick: limits.tick.map(|_| clock::now()),
             protocol,
             clients: Vec::new(),
             next_number: 0,
@@ -83,7 +83,7 @@ impl<L: StreamListener, P: ServiceProtocol> EventLoop<L, P> {
     /// Serves until stopped.
     pub(super) fn run(mut self) {
         loop {
-            let now = Instant::now();
+            let now = clock::now();
             self.end_if_stopping(now);
             self.close_overdue(now);
             if self.end.is_some() && self.clients.is_empty() {
@@ -255,7 +255,7 @@ impl<L: StreamListener, P: ServiceProtocol> EventLoop<L, P> {
                 Ok(stream) => {
                     (self.accept_failures, self.accept_from, one_waits) = (0, None, false);
                     if ioctl_fionbio(&stream, true).is_ok() {
-                        self.clients.push(Client::new(self.next_number, stream, &self.limits, Instant::now()));
+                        self.clients.push(Client::new(self.next_number, stream, &self.limits, clock::now()));
                         self.next_number += 1;
                     }
                 }
@@ -283,7 +283,7 @@ impl<L: StreamListener, P: ServiceProtocol> EventLoop<L, P> {
 
     fn pause_accepting(&mut self, error: &io::Error) {
         self.warn("accept a client", error);
-        self.accept_from = Some(Instant::now() + self.limits.pause);
+        self.accept_from = Some(clock::now() + self.limits.pause);
     }
 
     /// From when on a client can be accepted; `None` while that depends on others.
@@ -302,7 +302,7 @@ impl<L: StreamListener, P: ServiceProtocol> EventLoop<L, P> {
                 return true;
             }
         }
-        let now = Instant::now();
+        let now = clock::now();
         let stalled = self.clients.iter().enumerate();
         let stalled = stalled.filter_map(|(index, client)| Some((client.may_go_from(&self.limits)?, index)));
         let Some((_, index)) = stalled.filter(|(from, _)| *from <= now).min() else { return false };
@@ -332,7 +332,7 @@ impl<L: StreamListener, P: ServiceProtocol> EventLoop<L, P> {
 
     fn pause(&mut self, what: &str, error: &io::Error) {
         self.warn(what, error);
-        threads::blocking(|| thread::sleep(self.limits.pause));
+        threads::blocking(|| clock::sleep(self.limits.pause));
     }
 
     fn warn(&mut self, what: &str, error: &io::Error) {

@@ -6,7 +6,6 @@
 //! travels in full batches. A lone datagram is handed on at once, and no traffic means no wake-ups at all.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{consumer_handoff::ConsumerHandoff, latency_sampling::ResidenceTracker};
@@ -15,6 +14,7 @@ use udpd_base::handover::channel::{ConsumerInbox, Waited};
 use udpd_base::handover::pool::Homes;
 use udpd_base::ledger::{ConsumerLedger, Tallies};
 use udpd_base::os::threads;
+use udpd_base::seams::clock;
 use udpd_base::sink::{self, Sink};
 
 /// The length of a nap: what a flood may wait.
@@ -63,14 +63,14 @@ impl Consumer {
     pub(super) fn run(mut self, closed: impl FnOnce(&str)) -> ConsumerEnd {
         let mut closed = Some(closed);
         let mut reason = None;
-        let mut pace = Pace::new(self.channel.places_min(), Instant::now());
+        let mut pace = Pace::new(self.channel.places_min(), clock::now());
         let mut woken_by = 0;
         loop {
             let (taken, is_empty) = self.consume_some();
             let datagrams = woken_by + taken;
             self.sink.flush(&mut self.tallies);
             // Also while there is no end of batches: what is due for a quiet file does not wait for a busy one.
-            if self.sink.due().is_some_and(|due| due <= Instant::now()) {
+            if self.sink.due().is_some_and(|due| due <= clock::now()) {
                 self.sink.when_due(&mut self.tallies);
             }
             self.publish();
@@ -84,7 +84,7 @@ impl Consumer {
             }
             woken_by = if !is_empty {
                 0
-            } else if pace.wants_nap(datagrams, Instant::now) {
+            } else if pace.wants_nap(datagrams, clock::now) {
                 self.channel.nap(NAP);
                 0
             } else {
@@ -92,7 +92,7 @@ impl Consumer {
                     Some(datagrams) => datagrams,
                     None if self.take_handoff() => {
                         // Its queue may have other places.
-                        pace = Pace::new(self.channel.places_min(), Instant::now());
+                        pace = Pace::new(self.channel.places_min(), clock::now());
                         0
                     }
                     None => break,
@@ -147,7 +147,7 @@ impl Consumer {
         let Some(mut next) = self.handoff.take() else { return false };
         self.sink.flush(&mut self.tallies);
         while !next.fits(&self.tallies) && !self.channel.is_ended() && !threads::is_given_up() {
-            threads::blocking(|| thread::sleep(NAP));
+            threads::blocking(|| clock::sleep(NAP));
             self.sink.when_due(&mut self.tallies);
             self.publish();
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::start_gate::{EndSignal, has_ended};
 use super::{
@@ -20,6 +20,7 @@ use crate::config::{Config, SinkConfig};
 use crate::plan::PipelinePlan;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::{self, ThreadHandle};
+use udpd_base::seams::clock;
 use udpd_base::sink::settings::SinkTarget;
 
 const CHECK_EVERY: Duration = Duration::from_micros(200);
@@ -193,15 +194,15 @@ impl OldestDraining {
 
     /// Waits until it has finished, for as long as it holds less at each check: what is slow does not hang.
     pub(super) fn wait_while_it_progresses(&self, limit: Duration) {
-        let deadline = Instant::now() + limit;
+        let deadline = clock::now() + limit;
         let has_finished =
             || self.finishing.iter().all(has_ended) && !self.moving.iter().any(MovingConsumer::has_yet_to_move);
         let mut decided = None;
-        while decided != Some(self.ledger.decided()) && Instant::now() < deadline {
+        while decided != Some(self.ledger.decided()) && clock::now() < deadline {
             decided = Some(self.ledger.decided());
-            let check = Instant::now() + PROGRESS_WITHIN;
-            while !has_finished() && Instant::now() < check {
-                threads::blocking(|| std::thread::sleep(CHECK_EVERY));
+            let check = clock::now() + PROGRESS_WITHIN;
+            while !has_finished() && clock::now() < check {
+                threads::blocking(|| clock::sleep(CHECK_EVERY));
             }
         }
     }
@@ -252,9 +253,9 @@ pub(super) fn refuse_hanging(unfinished: &[UnfinishedConsumer]) -> Result<(), Fa
 
 /// Waits until these have moved, at most so long.
 pub(super) fn wait_for(moving: &[MovingConsumer], limit: Duration) {
-    let deadline = Instant::now() + limit;
-    while moving.iter().any(MovingConsumer::has_yet_to_move) && Instant::now() < deadline {
-        threads::blocking(|| std::thread::sleep(CHECK_EVERY));
+    let deadline = clock::now() + limit;
+    while moving.iter().any(MovingConsumer::has_yet_to_move) && clock::now() < deadline {
+        threads::blocking(|| clock::sleep(CHECK_EVERY));
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use udpd_base::handover::batch::LatencyStamp;
 use udpd_base::ledger::{CounterTable as _, Published, ResidenceTally, SinkTally, Tallies};
+use udpd_base::seams::clock;
 
 /// One batch in so many is sampled, on average.
 pub(super) const BATCHES_PER_SAMPLE: u64 = 16;
@@ -90,7 +91,7 @@ impl ResidenceTracker {
     #[inline]
     pub(super) fn measure_decided(&mut self, tallies: &Tallies) {
         if !self.waiting.is_empty() {
-            self.measure(tallies, Instant::now);
+            self.measure(tallies, clock::now);
         }
     }
 

@@ -29,6 +29,7 @@ use udpd_base::ledger::{
 };
 use udpd_base::os::holder;
 use udpd_base::os::threads::lock;
+use udpd_base::seams::clock;
 use udpd_inspect::upstream::UpstreamMonitor;
 
 /// The kernel's counts of drops, by the inode of the socket.
@@ -169,7 +170,7 @@ impl PipelineLedger {
         let listeners = listeners.map(|(index, listener)| self.listener(index, listener, &whole));
         Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime_seconds: self.started.elapsed().as_secs_f64(),
+            uptime_seconds: clock::since(self.started).as_secs_f64(),
             before: None,
             listeners: listeners.collect(),
             host: self.host.sums(),

@@ -31,6 +31,7 @@ use udpd_base::handover::route::RoomTimeout;
 use udpd_base::ledger::{LaneLedger, LaneTally};
 use udpd_base::os::threads;
 use udpd_base::os::threads::lock;
+use udpd_base::seams::clock;
 use udpd_inspect::policy::{Policy, Unwrapper};
 use udpd_inspect::upstream::Observer;
 
@@ -230,7 +231,7 @@ impl Receiver {
         let mut gave_up_at = None;
         while empty_looks < 2 {
             if self.stop.patience.gives_up.load(Ordering::Relaxed)
-                && gave_up_at.get_or_insert_with(Instant::now).elapsed() > DRAIN_AFTER_GIVE_UP
+                && clock::since(*gave_up_at.get_or_insert_with(clock::now)) > DRAIN_AFTER_GIVE_UP
             {
                 log::error!(
                     "lane {}: datagrams keep arriving while it ends; those in its socket count as unread",
@@ -242,7 +243,7 @@ impl Receiver {
                 empty_looks = 0;
             } else {
                 empty_looks += 1;
-                std::thread::sleep(SETTLE);
+                clock::sleep(SETTLE);
             }
         }
     }
@@ -261,7 +262,7 @@ impl Receiver {
         }
         tally.calls += 1;
         // The time before it rests: what came first has waited longest.
-        let arrived = self.sampler.is_due().then(Instant::now);
+        let arrived = self.sampler.is_due().then(clock::now);
         self.fill_up(tally, batch);
         let messages = batch.messages();
         self.hand_over(tally, parcel, arrived);
@@ -271,7 +272,7 @@ impl Receiver {
     /// Fills a short batch up for as long as no consumer would look at it and something comes.
     fn fill_up(&mut self, tally: &mut LaneTally, batch: &mut RecvBatch) {
         while !batch.is_full() && self.may_rest() {
-            threads::blocking(|| std::thread::sleep(REST));
+            threads::blocking(|| clock::sleep(REST));
             // The next call meets a failure again, and handles it.
             if self.engine.receive_more(batch, Wait::No).unwrap_or(0) == 0 {
                 return;
@@ -378,7 +379,7 @@ fn receive(
         }
         let messages = engine.receive_each(batch).unwrap_or(0);
         if messages == 0 {
-            threads::blocking(|| std::thread::sleep(ERROR_REST));
+            threads::blocking(|| clock::sleep(ERROR_REST));
         }
         messages
     })

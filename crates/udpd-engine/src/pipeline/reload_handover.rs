@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::plan::PipelinePlan;
 use udpd_base::handover::route::FullPolicy;
 use udpd_base::os::threads;
+use udpd_base::seams::clock;
 
 const CHECK_EVERY: Duration = Duration::from_micros(200);
 
@@ -69,10 +70,10 @@ impl Pipeline {
     /// Waits at most `limit` until every retained consumer counts in the ledger of this pipeline, and every sink has
     /// begun.
     pub fn wait_for_earlier_pipelines(&mut self, limit: Duration) {
-        let deadline = Instant::now() + limit;
+        let deadline = clock::now() + limit;
         draining::wait_for(&self.moving_consumers(), limit);
-        while !(self.waiting_sinks().is_empty() && self.draining_sinks().is_empty()) && Instant::now() < deadline {
-            threads::blocking(|| std::thread::sleep(CHECK_EVERY));
+        while !(self.waiting_sinks().is_empty() && self.draining_sinks().is_empty()) && clock::now() < deadline {
+            threads::blocking(|| clock::sleep(CHECK_EVERY));
         }
         self.close_drained();
     }
@@ -85,7 +86,7 @@ impl Pipeline {
     /// Ends the receivers of this pipeline and begins those of its replacement. A receiver that waits for a sink gives
     /// up what it holds when it has done so for some seconds, or when `hurry` says so.
     pub fn hand_over_to(mut self, replacement: ReplacementPipeline, hurry: impl Fn(Duration) -> bool) -> Self {
-        let begun = Instant::now();
+        let begun = clock::now();
         // A consumer that has moved is to move again: it is nothing of earlier pipelines any more.
         self.close_drained();
         let ReplacementPipeline { ready, retention } = replacement;
@@ -181,7 +182,7 @@ impl Pipeline {
         let (of_sockets, of_queues): (Vec<_>, Vec<_>) =
             lanes.into_iter().partition(|lane| lane.thread.setup.plan.has_socket());
         let mut begun: Vec<Lane> = of_sockets.into_iter().map(ReadyLane::begin).collect();
-        log::info!("the new receivers began {:.1} ms after the last ones", since.elapsed().as_secs_f64() * 1000.0);
+        log::info!("the new receivers began {:.1} ms after the last ones", clock::since(since).as_secs_f64() * 1000.0);
         self.xdp_programs.switch_to(config);
         for mut lane in of_queues {
             if let Err(failure) = self.xdp_programs.reopen_engine(&mut lane.thread) {
@@ -220,23 +221,23 @@ impl Pipeline {
         self.stop.requested.store(true, Ordering::Relaxed);
         self.stop.patience.is_relieved.store(true, Ordering::Relaxed);
         self.wake_receivers();
-        let begun = Instant::now();
+        let begun = clock::now();
         let may_wait = self.config.sinks.iter().any(|sink| sink.when_full == FullPolicy::Block);
         let deadline = begun + if may_wait { ROOM_WITHIN } else { RECEIVERS_END_WITHIN };
         let mut is_over = false;
         while !is_over && !self.receivers_have_ended() {
-            is_over = hurry(CHECK_EVERY) || Instant::now() >= deadline;
+            is_over = hurry(CHECK_EVERY) || clock::now() >= deadline;
         }
         if !self.receivers_have_ended() {
             log::error!(
                 "a receiver has waited {:.1} s for a sink that takes nothing; it gives up what it holds, which counts \
                  as sink_error",
-                begun.elapsed().as_secs_f64()
+                clock::since(begun).as_secs_f64()
             );
             self.stop.patience.gives_up.store(true, Ordering::Relaxed);
-            let deadline = Instant::now() + RECEIVERS_END_WITHIN;
-            while !self.receivers_have_ended() && Instant::now() < deadline {
-                threads::blocking(|| std::thread::sleep(CHECK_EVERY));
+            let deadline = clock::now() + RECEIVERS_END_WITHIN;
+            while !self.receivers_have_ended() && clock::now() < deadline {
+                threads::blocking(|| clock::sleep(CHECK_EVERY));
             }
         }
         self.receivers_have_ended()

@@ -2,13 +2,14 @@
 //! closed, so that the client may compress or remove it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::RecvTimeoutError;
 
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::lock;
 use udpd_base::os::threads::{self, ThreadRegistry};
+use udpd_base::seams::clock;
 use udpd_file::{Compressor, FileKeeper, FileReopener, Reopened};
 
 /// How long the old files may take. A disk that takes longer hangs, and the client would hang with it.
@@ -72,7 +73,7 @@ impl SinkFiles {
     /// files are closed, and synced as `sync` says: one line that says what was done, or which file could not be begun,
     /// and why.
     pub fn reopen(&self) -> Result<String, String> {
-        let deadline = Instant::now() + REOPEN_LIMIT;
+        let deadline = clock::now() + REOPEN_LIMIT;
         let reopeners = self.list().clone();
         let asked: Vec<_> = reopeners.iter().map(|(sink, reopener)| (sink, reopener.ask())).collect();
         let mut sum = Reopened::default();

@@ -13,6 +13,7 @@ use super::draining::{DrainingPipeline, has_ended_well};
 use super::running::{Lane, Pipeline};
 use super::{discarded_sockets::count_out, kernel_filters, sequence_followers::SequenceFollower};
 use udpd_base::ledger::Snapshot;
+use udpd_base::seams::clock;
 use udpd_sandbox::privilege_helper;
 
 const CHECK_EVERY: Duration = Duration::from_millis(2);
@@ -27,13 +28,13 @@ impl Pipeline {
     /// Receives nothing more, delivers what is there, closes the ledger. Waits for a sink that takes nothing until
     /// `limit` has passed or `hurry` says so; what it has not taken then is counted as its failure.
     pub fn stop(mut self, limit: Duration, hurry: impl Fn(Duration) -> bool) -> Snapshot {
-        let mut patience = Patience { deadline: Instant::now() + limit, hurry, is_over: false };
+        let mut patience = Patience { deadline: clock::now() + limit, hurry, is_over: false };
         let all_are_woken = self.end_threads(&mut patience);
         let receivers_ended_well = self.close_lanes(all_are_woken, true);
         self.followers.iter().for_each(SequenceFollower::end);
         let followers_have_ended = || self.followers.iter().all(|follower| follower.thread.is_finished());
         patience.wait(followers_have_ended);
-        wait_until(Instant::now() + GIVE_UP_LIMIT, followers_have_ended);
+        wait_until(clock::now() + GIVE_UP_LIMIT, followers_have_ended);
         let consumers = self.consumers.into_iter().map(|consumer| consumer.thread);
         let mut others = self.followers.into_iter().map(|follower| follower.thread).chain(consumers);
         let all_ended_well = others.all(has_ended_well) && receivers_ended_well;
@@ -46,7 +47,7 @@ impl Pipeline {
     /// The beginning of [`Pipeline::stop`]: ends all threads and closes files and connections. The sockets that survive
     /// stay open, so that a replacement could go on with them. Returns whether every thread has ended.
     pub fn suspend(&self, limit: Duration, hurry: impl Fn(Duration) -> bool) -> bool {
-        self.end_threads(&mut Patience { deadline: Instant::now() + limit, hurry, is_over: false });
+        self.end_threads(&mut Patience { deadline: clock::now() + limit, hurry, is_over: false });
         // Each drop is in the ledger of one process.
         self.lanes.iter().filter(|lane| lane.socket_survives()).for_each(|lane| lane.ledger.leave());
         // The process that takes over attaches its own programs.
@@ -73,8 +74,8 @@ impl Pipeline {
         self.stop.requested.store(true, Ordering::Relaxed);
         let all_are_woken = self.wake_receivers();
         if !all_are_woken {
-            let begun = Instant::now();
-            patience.wait(|| self.receivers_have_ended() || begun.elapsed() > UNWAKEABLE_LIMIT);
+            let begun = clock::now();
+            patience.wait(|| self.receivers_have_ended() || clock::since(begun) > UNWAKEABLE_LIMIT);
             self.own_ledger.end_channels();
         }
         patience.wait(|| (self.receivers_have_ended() || !all_are_woken) && self.consumers_have_ended());
@@ -82,9 +83,9 @@ impl Pipeline {
         let are_held_up = all_are_woken && !self.receivers_have_ended();
         self.stop.patience.gives_up.store(true, Ordering::Relaxed);
         if are_held_up {
-            wait_until(Instant::now() + GIVE_UP_LIMIT, || self.receivers_have_ended());
+            wait_until(clock::now() + GIVE_UP_LIMIT, || self.receivers_have_ended());
             // What it drains goes to sinks that do take something, too; cut off, they would leave half a record.
-            wait_until(Instant::now() + GIVE_UP_LIMIT, || self.consumers_have_ended());
+            wait_until(clock::now() + GIVE_UP_LIMIT, || self.consumers_have_ended());
         }
         // A sink that waits for its peer or for room on its disk closes what it has, so that the next start finds what
         // the ledger says.
@@ -99,7 +100,7 @@ impl Pipeline {
         let with_spill = || self.consumers.iter().filter(|consumer| spills(consumer.sink));
         with_spill().for_each(|consumer| consumer.pinned.thread.give_up());
         self.draining.iter().for_each(DrainingPipeline::give_up);
-        wait_until(Instant::now() + GIVE_UP_LIMIT, || with_spill().all(|consumer| consumer.thread.is_finished()));
+        wait_until(clock::now() + GIVE_UP_LIMIT, || with_spill().all(|consumer| consumer.thread.is_finished()));
     }
 
     pub(super) fn refuse_arrivals(&self) {
@@ -220,14 +221,14 @@ struct Patience<H> {
 impl<H: Fn(Duration) -> bool> Patience<H> {
     fn wait(&mut self, is_done: impl Fn() -> bool) {
         while !self.is_over && !is_done() {
-            self.is_over = (self.hurry)(CHECK_EVERY) || Instant::now() >= self.deadline;
+            self.is_over = (self.hurry)(CHECK_EVERY) || clock::now() >= self.deadline;
         }
     }
 }
 
 fn wait_until(deadline: Instant, is_done: impl Fn() -> bool) {
-    while !is_done() && Instant::now() < deadline {
-        std::thread::sleep(CHECK_EVERY);
+    while !is_done() && clock::now() < deadline {
+        clock::sleep(CHECK_EVERY);
     }
 }
 

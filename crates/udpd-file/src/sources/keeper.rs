@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use super::super::clock::WallClock;
 use super::super::compress::{CompressError, CompressQueue, CompressReport, list, remove_plain, take_place};
@@ -30,6 +30,7 @@ use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::os::threads;
+use udpd_base::seams::clock;
 
 /// How many sources may wait for the keeper after they have finished a file. A source beyond that waits until its next
 /// file is finished, or for the search of all indexes.
@@ -134,7 +135,7 @@ impl KeptSourceFiles {
     }
 
     fn sync(&self, written: u64) {
-        let begun = SystemTime::now();
+        let begun = clock::wall();
         let (file_systems, are_all) = self.file_systems.all();
         // All bytes written so far are on these file systems.
         let sync = |file_system: FileSystem| {
@@ -152,7 +153,7 @@ impl KeptSourceFiles {
 
     /// A failing disk fails at every sync, which may be each second, so the lines are limited.
     fn log_sync_error(&self, failures: &[(FileSystem, io::Error)]) {
-        let Some(silent) = self.sync_errors.pass(Instant::now()) else { return };
+        let Some(silent) = self.sync_errors.pass(clock::now()) else { return };
         for (file_system, error) in failures {
             log::error!(
                 "cannot sync the file system of {} to the disk: {error}; what was written to files by source since \
@@ -355,7 +356,7 @@ impl SourceCompressQueue {
     }
 
     fn refuse(&mut self, path: &Path, refusal: &CompressError, ledger: &FileLedger) {
-        self.queue.note_refused(path, refusal, Instant::now(), ledger);
+        self.queue.note_refused(path, refusal, clock::now(), ledger);
         self.names.rotate_left(usize::from(!self.names.is_empty()));
     }
 }

@@ -49,6 +49,7 @@ use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{FileLedger, Tallies};
 use udpd_base::logging::repeats;
 use udpd_base::os::threads;
+use udpd_base::seams::clock;
 use udpd_base::sink::outbox::OutboxDestination;
 use udpd_base::sink::{ConsumerFeeders, Sink};
 use udpd_base::sink::{deliver, fail};
@@ -159,7 +160,7 @@ impl SourcesSink {
     /// Computes when the current period ends.
     fn set_end(&mut self) {
         let seconds = self.files.any_name().and_then(|name| name.ends(self.clock.seconds()));
-        let end = |seconds| FileEnd::new(UNIX_EPOCH + Duration::from_secs(seconds), &self.clock, Instant::now());
+        let end = |seconds| FileEnd::new(UNIX_EPOCH + Duration::from_secs(seconds), &self.clock, clock::now());
         self.ends = seconds.map(end);
     }
 
@@ -193,7 +194,7 @@ impl SourcesSink {
                 let needs_keeper = self.files.retention.add_finished(self.files.name(&key));
                 self.keeper.iter().filter(|_| needs_keeper).for_each(KeeperHandle::wake);
                 if self.settings.sync == Sync::WhenFinished {
-                    self.sync_due = self.sync_due.or(Some(Instant::now()));
+                    self.sync_due = self.sync_due.or(Some(clock::now()));
                 }
             }
             Ok(false) => {}
@@ -259,7 +260,7 @@ impl Sink for SourcesSink {
             self.note_overflow(overflow);
         }
         if self.write_due.is_none() && !self.gathered.is_empty() {
-            self.write_due = Some(Instant::now() + GATHER);
+            self.write_due = Some(clock::now() + GATHER);
         }
     }
 
@@ -268,13 +269,13 @@ impl Sink for SourcesSink {
     }
 
     fn due(&self) -> Option<Instant> {
-        let sweep = self.sweep.map(|_| Instant::now());
+        let sweep = self.sweep.map(|_| clock::now());
         [self.write_due, self.sync_due, self.ends.map(|ends| ends.at), sweep].into_iter().flatten().min()
     }
 
     fn when_due(&mut self, tallies: &mut Tallies) {
         self.reopen_if_asked(tallies);
-        let now = Instant::now();
+        let now = clock::now();
         if self.ends.is_some_and(|ends| ends.has_come(&self.clock, now)) {
             self.sweep = Some(0);
             self.set_end();
@@ -338,7 +339,7 @@ impl SourcesSink {
         }
         self.ledger.add_written(bytes);
         if let (Sync::Every(interval), None) = (self.settings.sync, self.sync_due) {
-            self.sync_due = Some(Instant::now() + interval);
+            self.sync_due = Some(clock::now() + interval);
         }
     }
 
@@ -435,7 +436,7 @@ impl SourcesSink {
     /// The file of a source cannot be written.
     fn log_write_error(&mut self, place: usize, path: &Path, error: &io::Error) {
         let failing = &mut self.table.at(place).failing;
-        let Some(suppressed) = self.error_log.fail(SourceError::Writing, failing, Instant::now()) else { return };
+        let Some(suppressed) = self.error_log.fail(SourceError::Writing, failing, clock::now()) else { return };
         log::error!(
             "cannot write to {}: {error}; the datagrams of each source whose file cannot be written count as \
              sink_error until it can be{}{}",
@@ -448,7 +449,7 @@ impl SourcesSink {
     /// The file of a source cannot be finished and stays in use.
     fn log_finish_error(&mut self, place: usize, error: &io::Error) {
         let source = self.table.at(place);
-        let Some(suppressed) = self.error_log.fail(SourceError::Finishing, &mut source.failing, Instant::now()) else {
+        let Some(suppressed) = self.error_log.fail(SourceError::Finishing, &mut source.failing, clock::now()) else {
             return;
         };
         let path = self.files.path(&source.key, source.begun.map_or(self.clock.seconds(), |begun| begun.at));
@@ -462,7 +463,7 @@ impl SourcesSink {
 
     /// A file could be opened only after others were closed for it.
     fn log_descriptor_shortage(&mut self, error: &io::Error) {
-        let Some(suppressed) = self.error_log.fail_descriptors(Instant::now()) else { return };
+        let Some(suppressed) = self.error_log.fail_descriptors(clock::now()) else { return };
         log::warn!(
             "{}: cannot open one more file: {error}; half of those that are open are closed for it, so files are \
              opened more often{}{}",
@@ -475,14 +476,14 @@ impl SourcesSink {
     /// The file of a source is finished.
     fn note_finished(&mut self, place: usize) {
         self.error_log.succeed(SourceError::Finishing, &mut self.table.at(place).failing);
-        if self.error_log.is_over(SourceError::Finishing, Instant::now()) {
+        if self.error_log.is_over(SourceError::Finishing, clock::now()) {
             log::warn!("{}: files that are over are finished again", self.settings.path);
         }
     }
 
     /// A round of writing is over.
     fn log_recovery(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         self.error_log.add_lost(self.failed);
         if self.failed.0 == 0 && self.error_log.is_over(SourceError::Writing, now) {
             let lost = self.error_log.take_lost();

@@ -1,6 +1,5 @@
 //! The file of one source: opened, opened again, closed when it was moved, and finished.
 
-use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +17,7 @@ use super::key::{KeyParts, SourceKey, SourcePattern};
 use super::table::{BegunFile, KnownSources};
 use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
+use udpd_base::seams::disk;
 
 /// What the files of all sources have in common.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl SourceFiles {
         let noted = handle.metadata().and_then(|metadata| self.file_systems.note(path, &metadata));
         if let Err(error) = noted.and_then(|()| handle.append_whole(&self.header)) {
             if is_new {
-                let _ = fs::remove_file(path);
+                let _ = disk::remove_file(path);
             }
             return Err(error);
         }

@@ -23,6 +23,7 @@ use mmsg::proxy::Flaw;
 
 use udpd_base::capture::headers;
 use udpd_base::ledger::counter_list::ListenerDropped;
+use udpd_base::seams::clock;
 
 pub use access::{AccessList, Conflict, NetworkOrigin, Networks};
 pub use limiter::{RateLimiter, TABLE_BYTES};
@@ -45,7 +46,7 @@ impl Policy {
             return None;
         }
         let limiter = limit.map(|(limit, offences)| RateLimiter::new(limit, offences));
-        Some(Self { access, limiter, started: Instant::now() })
+        Some(Self { access, limiter, started: clock::now() })
     }
 
     /// Discards and counts what is refused. A denied source uses no tokens.
@@ -58,7 +59,7 @@ impl Policy {
             }
             Some(limiter) => {
                 // Once for the batch: all of it was received in one call.
-                limiter.set_time(self.started.elapsed());
+                limiter.set_time(clock::since(self.started));
                 batch.retain(|datagram| {
                     let source = headers::source(datagram).ip();
                     if access.is_some_and(|access| !access.accepts(source)) {

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::MonitorState;
 use super::ipfix::{CountedStream, IpfixMessage, Learning, MessageRecords, RecordFormat, Templates};
@@ -17,6 +17,7 @@ use super::stream::{Arrival, NumberedStream, SequenceRules, StreamCounts};
 use super::table::{NO_LANE, STREAMS_MAX, StreamEntry, StreamSlot, StreamTable};
 use udpd_base::ledger::counter_list::UpstreamTally;
 use udpd_base::os::threads;
+use udpd_base::seams::clock;
 
 /// How long the thread rests while notes come. What one stream sends by several lanes meanwhile is taken lane by lane,
 /// and should be less than the window.
@@ -113,7 +114,7 @@ impl StreamTracker {
 
     /// Takes notes until told to end, and then the remaining ones once: a receiver may still be running.
     pub(super) fn run(mut self) {
-        let mut swept = Instant::now();
+        let mut swept = clock::now();
         let mut is_unsettled = false;
         loop {
             if self.shared.is_ending.load(Ordering::Acquire) {
@@ -124,16 +125,16 @@ impl StreamTracker {
             }
             let taken = self.take_notes(TURN);
             is_unsettled |= taken > 0;
-            if is_unsettled && swept.elapsed() >= SWEEP {
+            if is_unsettled && clock::since(swept) >= SWEEP {
                 is_unsettled = self.sweep();
-                swept = Instant::now();
+                swept = clock::now();
             }
             if taken > 0 {
                 self.publish();
                 if !self.is_behind {
                     let is_calm = self.lanes.len() == 1 && taken <= FEW && self.templates.is_none();
                     let rest = if is_calm { LONG_REST } else { REST };
-                    threads::blocking(|| std::thread::sleep(rest));
+                    threads::blocking(|| clock::sleep(rest));
                 }
             } else {
                 self.sleep(is_unsettled);

@@ -5,7 +5,6 @@
 //! yet.
 
 use std::fmt;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::config::FromClientConfigAndContext;
@@ -25,6 +24,7 @@ use super::settings::KafkaSettings;
 use udpd_base::ledger::Tallies;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::seams::clock;
 use udpd_base::sink::{deliver, fail};
 
 /// How long to sleep before the next look for room in a full queue: at first, and at most while nothing is reported.
@@ -99,7 +99,7 @@ impl KafkaClient {
         let batch_bytes = client_properties::batch_bytes(settings);
         let producer = producer(name, settings, listeners, batch_bytes)?;
         let under_way = vec![0; listeners];
-        let now = Instant::now();
+        let now = clock::now();
         Ok(Self {
             producer,
             registry,
@@ -131,9 +131,9 @@ impl KafkaClient {
         let mut wait = ROOM_WAIT_MIN;
         // What came back goes first.
         while !self.send_again(tallies) {
-            threads::blocking(|| thread::sleep(wait));
+            threads::blocking(|| clock::sleep(wait));
             wait = (wait * 2).min(ROOM_WAIT_MAX);
-            self.review(Instant::now());
+            self.review(clock::now());
         }
         wait = ROOM_WAIT_MIN;
         loop {
@@ -150,9 +150,9 @@ impl KafkaClient {
                     if self.drain(tallies) {
                         wait = ROOM_WAIT_MIN;
                     } else {
-                        threads::blocking(|| thread::sleep(wait));
+                        threads::blocking(|| clock::sleep(wait));
                         wait = (wait * 2).min(ROOM_WAIT_MAX);
-                        self.review(Instant::now());
+                        self.review(clock::now());
                     }
                 }
                 LibraryError::MessageProduction(RDKafkaErrorCode::Fatal) if self.renew(tallies) => {}
@@ -256,9 +256,9 @@ impl KafkaClient {
         if is_fatal {
             // It sends nothing any more. What it has sent may still be acknowledged, and would come twice.
             self.producer.purge(PurgeConfig::default().queue());
-            let deadline = Instant::now() + ANSWER_LIMIT;
-            while self.producer.in_flight_count() > 0 && Instant::now() < deadline {
-                threads::blocking(|| thread::sleep(END_WAIT));
+            let deadline = clock::now() + ANSWER_LIMIT;
+            while self.producer.in_flight_count() > 0 && clock::now() < deadline {
+                threads::blocking(|| clock::sleep(END_WAIT));
                 self.poll();
             }
         }
@@ -268,7 +268,7 @@ impl KafkaClient {
             tell(ticket, outcome, partition);
         });
         if any {
-            self.last_report = Instant::now();
+            self.last_report = clock::now();
         }
         if is_fatal {
             self.take_back();
@@ -319,8 +319,8 @@ impl KafkaClient {
         tallies: &mut Tallies,
         publish: &mut dyn FnMut(&mut Tallies),
     ) -> u64 {
-        let deadline = Instant::now() + limit;
-        while self.under_way() > 0 && !self.producer.context().is_fatal() && Instant::now() < deadline {
+        let deadline = clock::now() + limit;
+        while self.under_way() > 0 && !self.producer.context().is_fatal() && clock::now() < deadline {
             // The library sends at once while this call lasts, which is a moment: hence so often, or a busy machine
             // never runs the library's own thread in that moment. Its result is known from what is under way.
             for _ in 0..FLUSHES {
@@ -329,7 +329,7 @@ impl KafkaClient {
             if self.drain(tallies) {
                 publish(tallies);
             } else {
-                thread::sleep(END_WAIT);
+                clock::sleep(END_WAIT);
             }
             self.send_again(tallies);
         }
@@ -369,7 +369,7 @@ impl KafkaClient {
             any |= settled > 0;
         }
         if any {
-            self.last_report = Instant::now();
+            self.last_report = clock::now();
         }
         any
     }
@@ -380,10 +380,10 @@ impl KafkaClient {
             return;
         }
         self.producer.purge(PurgeConfig::default().queue().inflight());
-        let deadline = Instant::now() + PURGE_LIMIT;
-        while self.under_way() > 0 && Instant::now() < deadline {
+        let deadline = clock::now() + PURGE_LIMIT;
+        while self.under_way() > 0 && clock::now() < deadline {
             if !self.drain(tallies) {
-                threads::blocking(|| thread::sleep(END_WAIT));
+                threads::blocking(|| clock::sleep(END_WAIT));
             }
         }
         for (listener, under_way) in self.under_way.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
@@ -396,7 +396,7 @@ impl KafkaClient {
         let returned = self.take_returned();
         self.give_up(tallies);
         // Only this sink waits.
-        threads::blocking(|| thread::sleep(RENEWAL_PAUSE.saturating_sub(self.born.elapsed())));
+        threads::blocking(|| clock::sleep(RENEWAL_PAUSE.saturating_sub(clock::since(self.born))));
         let is_renewed = self.replace();
         if is_renewed {
             self.resend(returned, tallies);
@@ -408,7 +408,7 @@ impl KafkaClient {
 
     /// Starts another client in the place of this one; returns false if that fails.
     fn replace(&mut self) -> bool {
-        self.born = Instant::now();
+        self.born = clock::now();
         match producer(&self.name, &self.settings, self.under_way.len(), self.batch_bytes) {
             Ok(producer) => {
                 // The library ends the threads of the old one, and waits for them.

@@ -27,6 +27,7 @@ use super::secrets::HiddenSecrets;
 use super::security::{Sasl, Security};
 use super::settings::KafkaSettings;
 use udpd_base::os::threads::lock;
+use udpd_base::seams::clock;
 
 /// A count that one thread writes and reads.
 #[derive(Debug, Default)]
@@ -162,7 +163,7 @@ impl Context {
 
     /// Logs that a datagram will not be in the topic, a few times a minute at most.
     pub(super) fn refused(&self, reason: &str) {
-        self.write(|log_lines| log_lines.failed(&self.hidden.clean(reason), Instant::now()));
+        self.write(|log_lines| log_lines.failed(&self.hidden.clean(reason), clock::now()));
     }
 
     /// Logs once that the topic takes nothing now, until it takes something again.
@@ -272,7 +273,7 @@ impl ClientContext for Context {
             RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => Level::Info,
             RDKafkaLogLevel::Debug => Level::Debug,
         };
-        self.write(|log_lines| log_lines.library(level, facility, &self.hidden.clean(line), Instant::now()));
+        self.write(|log_lines| log_lines.library(level, facility, &self.hidden.clean(line), clock::now()));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -284,7 +285,7 @@ impl ClientContext for Context {
             }
             Some(RDKafkaErrorCode::Fatal) => {
                 if !self.fatal.swap(true, Ordering::Relaxed) {
-                    self.write(|log_lines| log_lines.fatal(reason, self.has_spill, Instant::now()));
+                    self.write(|log_lines| log_lines.fatal(reason, self.has_spill, clock::now()));
                 }
             }
             Some(RDKafkaErrorCode::Authentication) => self.refused_by_broker(reason),
@@ -304,7 +305,7 @@ impl ClientContext for Context {
                     Lines::new()
                 });
             }
-            _ => self.write(|log_lines| log_lines.error(reason, Instant::now())),
+            _ => self.write(|log_lines| log_lines.error(reason, clock::now())),
         }
     }
 

@@ -17,6 +17,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 
 use udpd_base::capture::headers;
 use udpd_base::ledger::SinkTally;
+use udpd_base::seams::clock;
 
 /// Longer than any address with its port, and than any number.
 const TEXT_BYTES: usize = 64;
@@ -124,7 +125,7 @@ impl MessageOutcome {
 /// Whether a time is of the last minute, or is still to come.
 fn is_fresh(timestamp_ms: i64) -> bool {
     let then = SystemTime::UNIX_EPOCH + Duration::from_millis(timestamp_ms.try_into().unwrap_or(0));
-    then.elapsed().is_ok_and(|age| age < FRESH) || then > SystemTime::now()
+    clock::since(then).is_ok_and(|age| age < FRESH) || then > clock::wall()
 }
 
 /// Moves datagrams of a listener from pending to those that no broker takes.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use super::client_properties::LINGER;
 use super::message::{MessageOutcome, MessageRefusal, TICKET_SHIFT, refuse};
 use udpd_base::ledger::SinkTally;
+use udpd_base::seams::clock;
 use udpd_base::sink::deliver;
 
 /// For how long messages of a round are handed over: well below the time after which the library sends.
@@ -58,7 +59,7 @@ impl DeliveryRounds {
     }
 
     pub(super) fn begin(&self) -> RoundLimit {
-        RoundLimit { begun: Instant::now(), messages: 0, bytes: 0, is_over: false, is_cut: false }
+        RoundLimit { begun: clock::now(), messages: 0, bytes: 0, is_over: false, is_cut: false }
     }
 
     /// Whether a message of this size fits into the round.
@@ -71,7 +72,7 @@ impl DeliveryRounds {
         }
         room.messages += 1;
         room.bytes += size;
-        let is_late = room.messages.is_multiple_of(LOOK_EVERY) && room.begun.elapsed() >= HAND_OVER;
+        let is_late = room.messages.is_multiple_of(LOOK_EVERY) && clock::since(room.begun) >= HAND_OVER;
         room.is_over |= is_doubtful || is_late;
         true
     }

@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::files;
 use udpd_base::os::threads::lock;
+use udpd_base::seams::clock;
 use udpd_base::text::base64;
 use udpd_base::text::units::CalendarTime;
 
@@ -62,7 +63,7 @@ impl fmt::Debug for KafkaToken {
 
 /// What is in the file now.
 pub(super) fn read_token(path: &Path) -> Result<KafkaToken, String> {
-    let token = read(path).and_then(|text| parse_token(text.trim(), SystemTime::now()));
+    let token = read(path).and_then(|text| parse_token(text.trim(), clock::wall()));
     token.map_err(|why| format!("token_file = \"{}\": {why}", path.display()))
 }
 

@@ -8,7 +8,6 @@
 //! and nothing comes twice while the client lives. The library gives up no message by itself; what it gives back
 //! because a broker refuses it for now, or its topic is not there, is handed over again.
 
-use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use mmsg::Datagram;
@@ -22,6 +21,7 @@ use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::seams::clock;
 use udpd_base::sink::{ConsumerFeeders, Sink};
 use udpd_spill::spilling::SpillableSink;
 
@@ -62,7 +62,7 @@ impl KafkaSink {
         let topics =
             listeners.iter().map(|listener| client_properties::expand_topic(&settings.topic, listener, name)).collect();
         let (name, listeners, settings) = (name.to_owned(), listeners.to_vec(), settings.clone());
-        let (wait, due) = (REPORT_WAIT_MIN, Instant::now() + IDLE_WAIT);
+        let (wait, due) = (REPORT_WAIT_MIN, clock::now() + IDLE_WAIT);
         let slots = MessageSlots::new(DeliveryRounds::new(client_properties::batch(&settings)));
         Ok(Self { name, settings, listeners, topics, client, slots, wait, due })
     }
@@ -100,7 +100,7 @@ impl KafkaSink {
         if settled {
             self.wait = REPORT_WAIT_MIN;
         }
-        let now = Instant::now();
+        let now = clock::now();
         self.client.review(now);
         self.due = now + if self.client.under_way() == 0 { IDLE_WAIT } else { self.wait };
         settled
@@ -145,7 +145,7 @@ impl Sink for KafkaSink {
 
 /// The time of day, counted as the kernel counts it.
 fn since_epoch() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+    clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// How long the reports of a batch are waited for.
@@ -170,7 +170,7 @@ impl KafkaSink {
             // The new client has nothing under way.
             slots.begin_anew();
         }
-        let outcome = slots.conclude(Instant::now());
+        let outcome = slots.conclude(clock::now());
         if outcome.is_too_large {
             self.client.log_split();
         }
@@ -217,7 +217,7 @@ impl SpillableSink for KafkaSink {
     fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
         let was_tried = !self.slots.slots.is_empty();
         let count = batch.datagrams.datagrams().count();
-        let deadline = Instant::now() + if was_tried { PATIENCE_AGAIN } else { PATIENCE };
+        let deadline = clock::now() + if was_tried { PATIENCE_AGAIN } else { PATIENCE };
         let mut is_over = false;
         loop {
             let is_given_back = self.poll_outcomes();
@@ -227,17 +227,17 @@ impl SpillableSink for KafkaSink {
             if self.slots.under_way() == 0 && !self.hand_over(batch) {
                 break;
             }
-            is_over = Instant::now() >= deadline;
+            is_over = clock::now() >= deadline;
             if is_over {
                 break;
             }
             self.client.hurry();
-            threads::blocking(|| thread::sleep(LOOK));
+            threads::blocking(|| clock::sleep(LOOK));
         }
-        self.client.review(Instant::now());
+        self.client.review(clock::now());
         self.slots.settle(count, &mut tallies[batch.listener], left);
         self.slots.goes_on = is_over && left.len() < count;
-        self.slots.idle_due = Some(Instant::now() + IDLE_WAIT);
+        self.slots.idle_due = Some(clock::now() + IDLE_WAIT);
     }
 
     fn goes_on(&self) -> bool {
@@ -255,13 +255,13 @@ impl SpillableSink for KafkaSink {
     }
 
     fn due(&self) -> Option<Instant> {
-        Some(self.slots.idle_due.unwrap_or_else(Instant::now))
+        Some(self.slots.idle_due.unwrap_or_else(clock::now))
     }
 
     fn when_due(&mut self) {
         self.poll_outcomes();
-        self.client.review(Instant::now());
-        self.slots.idle_due = Some(Instant::now() + IDLE_WAIT);
+        self.client.review(clock::now());
+        self.slots.idle_due = Some(clock::now() + IDLE_WAIT);
     }
 
     fn go_on_for(&mut self, _: &ConsumerFeeders) {}

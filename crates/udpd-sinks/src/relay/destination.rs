@@ -12,7 +12,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use mmsg::proxy::{PREFIX_BYTES_MAX, Prefix};
@@ -24,6 +23,7 @@ use super::settings::KeepSource;
 use udpd_base::capture::headers;
 use udpd_base::ledger::{DestinationLedger, DestinationTally, Tallies};
 use udpd_base::os::threads;
+use udpd_base::seams::clock;
 use udpd_base::sink::{deliver, fail};
 use udpd_base::text::address::PeerAddress;
 
@@ -234,7 +234,7 @@ impl RelayDestination {
                 self.is_stalled = true;
                 return false;
             }
-            threads::blocking(|| thread::sleep(FULL_WAIT));
+            threads::blocking(|| clock::sleep(FULL_WAIT));
         }
         true
     }

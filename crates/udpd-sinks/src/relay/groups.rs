@@ -21,6 +21,7 @@ use mmsg::Datagram;
 use super::destination::RelayDestination;
 use super::settings::{Distribute, RelayMode, SourceRoute};
 use udpd_base::capture::headers;
+use udpd_base::seams::clock;
 use udpd_base::text::address::PeerAddress;
 
 /// Chooses for all datagrams of a relay.
@@ -101,7 +102,7 @@ impl DestinationGroup {
         if is_at_rest && !own[0].take_failure() {
             return;
         }
-        let now = Instant::now();
+        let now = clock::now();
         if let Some(place) = self.offered.take().filter(|_| self.tried.is_none()) {
             failover.begin_trial(place, now);
         }

@@ -4,6 +4,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use udpd_base::seams::clock;
 use udpd_base::text::address::PeerAddress;
 
 /// Errors are over after so long without one.
@@ -93,8 +94,8 @@ impl DestinationLog {
     /// A round of sending is over; so many datagrams have failed and been answered with an error since the start.
     pub(super) fn settle(&mut self, failed: u64, answers: u64) {
         if std::mem::take(&mut self.fresh) {
-            self.last_error = Some(Instant::now());
-        } else if self.last_error.is_some_and(|last_error| last_error.elapsed() >= QUIET) {
+            self.last_error = Some(clock::now());
+        } else if self.last_error.is_some_and(|last_error| clock::since(last_error) >= QUIET) {
             self.last_error = None;
             self.logged.clear();
             self.info(&format!(

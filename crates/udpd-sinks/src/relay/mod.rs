@@ -26,6 +26,7 @@ use settings::RelayMode;
 use udpd_base::format::Scene;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{DestinationLedger, Tallies};
+use udpd_base::seams::clock;
 use udpd_base::sink::{ConsumerFeeders, Sink};
 use udpd_base::text::address::PeerAddress;
 use udpd_spill::spilling::SpillableSink;
@@ -84,7 +85,7 @@ impl RelaySink {
                 false => waits = true,
             }
         }
-        self.retry = waits.then(|| Instant::now() + RETRY);
+        self.retry = waits.then(|| clock::now() + RETRY);
     }
 }
 
@@ -92,7 +93,7 @@ impl Sink for RelaySink {
     /// Waits for resolvers here and not at the start, which a silent resolver would delay. What comes meanwhile waits
     /// in the queue. A sink that never waits begins without the addresses that are not known yet.
     fn begin(&mut self) {
-        let limit = Instant::now() + if self.never_waits { Duration::ZERO } else { FIRST_ANSWER };
+        let limit = clock::now() + if self.never_waits { Duration::ZERO } else { FIRST_ANSWER };
         self.destinations.iter_mut().for_each(|destination| destination.begin(limit));
     }
 
@@ -122,10 +123,10 @@ impl Sink for RelaySink {
     }
 
     fn finish(&mut self, tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {
-        let limit = Instant::now() + FINISH_LIMIT;
+        let limit = clock::now() + FINISH_LIMIT;
         self.flush_all(tallies);
-        while self.retry.is_some() && Instant::now() < limit {
-            std::thread::sleep(RETRY);
+        while self.retry.is_some() && clock::now() < limit {
+            clock::sleep(RETRY);
             self.flush_all(tallies);
         }
         self.destinations.iter_mut().for_each(|destination| destination.give_up(tallies));

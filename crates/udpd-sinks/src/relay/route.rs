@@ -23,6 +23,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::host_names::{FollowedName, LookupRequest};
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::seams::clock;
 use udpd_base::text::address;
 use udpd_base::text::address::PeerAddress;
 
@@ -74,7 +75,7 @@ impl RouteSocket {
         target: DestinationTarget,
         is_raw: bool,
     ) -> Result<(Self, Option<io::Error>), (&'static str, io::Error)> {
-        let mut route = Self { target, address: None, is_raw, open: None, reviewed: Instant::now() };
+        let mut route = Self { target, address: None, is_raw, open: None, reviewed: clock::now() };
         if route.target.is_named() {
             return route.check_right().map(|()| (route, None));
         }
@@ -133,10 +134,10 @@ impl RouteSocket {
 
     /// Reviews the route, at most once a second.
     pub(super) fn review(&mut self) -> RouteChange {
-        if self.reviewed.elapsed() < REVIEW_INTERVAL {
+        if clock::since(self.reviewed) < REVIEW_INTERVAL {
             return RouteChange::Same;
         }
-        self.reviewed = Instant::now();
+        self.reviewed = clock::now();
         // Without a new answer the old address stays.
         let Ok(addresses) = self.target.now(self.address) else { return RouteChange::Same };
         let Ok((address, found)) = self.find_first(&addresses) else {

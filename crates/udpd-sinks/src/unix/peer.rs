@@ -9,6 +9,7 @@ use nix::libc;
 
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::os::user;
+use udpd_base::seams::clock;
 
 /// How often a peer that is gone is looked for.
 const RETRY: Duration = Duration::from_millis(250);
@@ -55,9 +56,9 @@ impl<S> UnixPeer<S> {
 
     /// The socket, if the peer is there; connects if the last attempt is long enough ago.
     pub(super) fn find(&mut self) -> Option<&mut S> {
-        let is_due = || self.tried.is_none_or(|tried| tried.elapsed() >= RETRY);
+        let is_due = || self.tried.is_none_or(|tried| clock::since(tried) >= RETRY);
         if self.socket.is_none() && is_due() {
-            self.tried = Some(Instant::now());
+            self.tried = Some(clock::now());
             match (self.connect)(&self.path) {
                 Ok(socket) => {
                     self.note_taken();
@@ -110,7 +111,7 @@ impl<S> UnixPeer<S> {
 
     /// The peer is gone; returns the end of the log line about that, or `None` when nothing is to be logged.
     fn note_gone(&mut self) -> Option<String> {
-        let (was_gone, now) = (std::mem::replace(&mut self.is_gone, true), Instant::now());
+        let (was_gone, now) = (std::mem::replace(&mut self.is_gone, true), clock::now());
         // A peer that is still gone when the minute is over is logged then.
         if self.is_logged_gone || was_gone && self.gone.suppresses(now) {
             return None;

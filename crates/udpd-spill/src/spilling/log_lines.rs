@@ -2,11 +2,11 @@
 //! begins. A spill that is needed again and again gets these lines once a minute.
 
 use std::path::Path;
-use std::time::Instant;
 
 use crate::{Recovered, SpillReadError, SpillStore};
 use udpd_base::handover::route::FullPolicy;
 use udpd_base::logging::{LogLimiter, repeats};
+use udpd_base::seams::clock;
 use udpd_base::text::units::print_size;
 
 /// Writes the lines, and knows which were written.
@@ -50,7 +50,7 @@ impl SpillLog {
         if std::mem::replace(&mut self.is_in_use, true) {
             return;
         }
-        if let Some(silent) = self.uses.pass(Instant::now()) {
+        if let Some(silent) = self.uses.pass(clock::now()) {
             self.is_logged_in_use = true;
             let (sink, directory, times) = (&self.sink, store.directory().display(), repeats(silent));
             log::warn!("sink {sink}: what its destination does not take now waits in {directory}{times}");
@@ -119,7 +119,7 @@ impl SpillLog {
         if std::mem::replace(&mut self.is_full, true) {
             return;
         }
-        let Some(silent) = self.fills.pass(Instant::now()) else { return };
+        let Some(silent) = self.fills.pass(clock::now()) else { return };
         let (sink, directory, bytes) = (&self.sink, store.directory().display(), print_size(store.bytes()));
         let what = match when_full {
             FullPolicy::DropNewest => "what comes now counts as spill_full",

@@ -11,7 +11,6 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use mmsg::PackedBatch;
@@ -26,6 +25,7 @@ use udpd_base::handover::route::FullPolicy;
 use udpd_base::ledger::{CounterSet as _, CounterTable as _, SinkTally, Tallies};
 use udpd_base::os::threads;
 use udpd_base::os::threads::lock;
+use udpd_base::seams::clock;
 use udpd_base::sink::settings::Opening;
 use udpd_base::sink::{ConsumerFeeders, Sink, fail};
 
@@ -204,7 +204,7 @@ impl<S: SpillableSink> Spilling<S> {
         let is_own = !lock(&OWN).insert(location.directory);
         self.log_lines.log_recovered(&store, &found);
         if !store.is_empty() {
-            self.link = LinkState::Down { retry: Instant::now() };
+            self.link = LinkState::Down { retry: clock::now() };
         }
         (self.store, self.opened) = (Some(store), Some(RecoveredSpill { found, is_own }));
         Ok(())
@@ -283,7 +283,7 @@ impl<S: SpillableSink> Spilling<S> {
                 Ok(lent) => {
                     self.added_bytes += bytes;
                     self.refused_since = None;
-                    self.next_sync.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
+                    self.next_sync.get_or_insert_with(|| clock::now() + SYNC_EVERY);
                     if let Some(error) = store.take_sync_error() {
                         self.log_lines.log_sync_error(store.directory(), &error);
                     }
@@ -294,8 +294,8 @@ impl<S: SpillableSink> Spilling<S> {
             let is_patient = !(self.is_last && self.when_full == FullPolicy::Block);
             if error.kind() != io::ErrorKind::QuotaExceeded && !store.is_write_due() && is_patient {
                 // The disk may have failed for a moment only.
-                let since = *self.refused_since.get_or_insert_with(Instant::now);
-                if since.elapsed() < WRITE_PATIENCE {
+                let since = *self.refused_since.get_or_insert_with(clock::now);
+                if clock::since(since) < WRITE_PATIENCE {
                     return;
                 }
             }
@@ -311,7 +311,7 @@ impl<S: SpillableSink> Spilling<S> {
                     self.drain(tallies);
                     // This may take as long as the destination does.
                     tallies.publish();
-                    threads::blocking(|| thread::sleep(FULL_WAIT.min(self.retry)));
+                    threads::blocking(|| clock::sleep(FULL_WAIT.min(self.retry)));
                     true
                 }
             };
@@ -378,7 +378,7 @@ impl<S: SpillableSink> Spilling<S> {
     /// Syncs the spill, when it is due.
     fn sync_when_due(&mut self) {
         let (Some(due), Some(store)) = (self.next_sync, &mut self.store) else { return };
-        if due > Instant::now() {
+        if due > clock::now() {
             return;
         }
         self.next_sync = None;
@@ -401,7 +401,7 @@ impl<S: SpillableSink> Spilling<S> {
 
     /// Marks the destination as down.
     fn note_down(&mut self) {
-        self.link = LinkState::Down { retry: Instant::now() + self.retry };
+        self.link = LinkState::Down { retry: clock::now() + self.retry };
     }
 
     /// One turn: sends from the spill while the destination takes it, for a limited time.
@@ -409,9 +409,9 @@ impl<S: SpillableSink> Spilling<S> {
         if self.link == LinkState::Up || self.store.is_none() {
             return;
         }
-        let begun = Instant::now();
+        let begun = clock::now();
         let mut left_bytes = TURN_BYTES_MIN.max(2 * std::mem::take(&mut self.added_bytes));
-        while left_bytes > 0 && begun.elapsed() < TURN {
+        while left_bytes > 0 && clock::since(begun) < TURN {
             let Some(bytes) = self.step(begun, tallies) else { break };
             left_bytes = left_bytes.saturating_sub(bytes.max(1));
         }
@@ -658,18 +658,18 @@ impl<S: SpillableSink> Sink for Spilling<S> {
         self.write_out(tallies);
         self.drain(tallies);
         self.sync_when_due();
-        if self.inner.due().is_some_and(|due| due <= Instant::now()) {
+        if self.inner.due().is_some_and(|due| due <= clock::now()) {
             self.inner.when_due();
         }
     }
 
     fn due(&self) -> Option<Instant> {
         let link = match self.link {
-            _ if self.opened.is_some() => Some(Instant::now()),
+            _ if self.opened.is_some() => Some(clock::now()),
             LinkState::Up => None,
             LinkState::Down { retry } => Some(retry),
             LinkState::Trial { until } => Some(until),
-            LinkState::Draining => Some(Instant::now()),
+            LinkState::Draining => Some(clock::now()),
         };
         link.into_iter().chain(self.next_sync).chain(self.inner.due()).min()
     }

@@ -9,13 +9,13 @@ use tempfile::TempDir;
 
 use super::settings::SpillLocation;
 use super::*;
-use crate::segment::small;
 use crate::{BYTES_MIN, SpillLane, SpillLanes};
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::handover::route::FullPolicy;
 use udpd_base::ledger::{CounterTable as _, SinkTally, Tallies};
 use udpd_base::sink::testing::Received;
 use udpd_base::sink::{ConsumerFeeders, Sink, deliver};
+use udpd_base::testing::simulated::{self, SmallDisk};
 
 /// Takes what it is allowed to, and remembers it.
 #[derive(Debug, Default)]
@@ -221,7 +221,7 @@ fn fill_disk(batches: &[LaneBatch], room: u64, when_full: FullPolicy, answer_tim
     if !comes_back {
         sink.is_unawaited = || true;
     }
-    small::set_free(Some(room));
+    let small = simulated::enter(SmallDisk::of(room));
     for batch in batches {
         accept_batch(&mut sink, &mut tallies, batch);
         sink.refused_since = sink.refused_since.map(|_| Instant::now() - Duration::from_secs(2));
@@ -233,7 +233,7 @@ fn fill_disk(batches: &[LaneBatch], room: u64, when_full: FullPolicy, answer_tim
         assert_closed(tallies[0]);
     }
     sink.finish(&mut tallies, &mut |_| {});
-    small::set_free(None);
+    drop(small);
     assert_closed(tallies[0]);
     let first = tallies[0];
     assert_eq!(first.pending, 0, "{what}: {first:?}");
@@ -325,12 +325,12 @@ fn what_is_left_of_a_batch_within_which_the_spill_becomes_empty_is_neither_stuck
         let (mut sink, mut tallies) = (spilling(directory.path(), FullPolicy::Block), Tallies::new(0..1));
         sink.retry = Duration::ZERO;
         sink.inner.takes = [0].into();
-        small::set_free(room);
+        let small = room.map(|room| simulated::enter(SmallDisk::of(room)));
         accept_batch(&mut sink, &mut tallies, &batch);
         accept_batch(&mut sink, &mut tallies, &batch);
         drain(&mut sink, &mut tallies);
         sink.finish(&mut tallies, &mut |_| {});
-        small::set_free(None);
+        drop(small);
         assert_eq!((tallies[0].delivered, tallies[0].dropped.total(), tallies[0].spilled), (80, 0, 0), "{room:?}");
         let both: Vec<String> = long.iter().chain(&long).map(|one| String::from_utf8_lossy(one).into_owned()).collect();
         assert_eq!(sink.inner.taken, both, "{room:?}");

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::unistd::geteuid;
 use serde_json::Value;
@@ -15,6 +15,7 @@ use super::super::socket;
 use super::wire::{PeerProcess, Wire};
 use super::{ANSWERING_LIMIT, DYING_LIMIT, Stopped, TakeOverMessage, TakeOverOffer, refusal_in};
 use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::seams::clock;
 
 /// How long a daemon may take to say what it has: longer than a reload that it has to finish first.
 const OFFERING_LIMIT: Duration = Duration::from_secs(45);
@@ -187,9 +188,9 @@ impl OldProcess {
         if let Some(has_ended) = self.peer.wait_for_end(limit) {
             return has_ended;
         }
-        let deadline = Instant::now() + limit;
+        let deadline = clock::now() + limit;
         loop {
-            match self.wire.hear(deadline.saturating_duration_since(Instant::now())) {
+            match self.wire.hear(deadline.saturating_duration_since(clock::now())) {
                 Ok(_) => {}
                 Err(error) => return error.kind() != ErrorKind::TimedOut,
             }

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use mmsg::Socket;
@@ -22,6 +22,7 @@ use udpd_base::exit::Failure;
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{self, ThreadRegistry};
+use udpd_base::seams::clock;
 
 /// How long the new process may take to make what it needs beside this one.
 const PREPARING_LIMIT: Duration = Duration::from_secs(60);
@@ -120,7 +121,7 @@ fn meet(given: &Receiver<OwnedFd>, busy: BusyGuard, own_user: u32, ask: &Ask, st
     let (wire, peer) = match greeted {
         Ok(greeted) => greeted,
         Err(error) => {
-            if let Some(silent) = strangers.pass(Instant::now()) {
+            if let Some(silent) = strangers.pass(clock::now()) {
                 log::warn!("cannot answer a process that wants to take over: {error}{}", repeats(silent));
             }
             return;
@@ -134,7 +135,7 @@ fn meet(given: &Receiver<OwnedFd>, busy: BusyGuard, own_user: u32, ask: &Ask, st
             new_process.refuse(&why);
             // A reader of the line may ask anew at once.
             drop(new_process);
-            let silent = if is_stranger { strangers.pass(Instant::now()) } else { Some(0) };
+            let silent = if is_stranger { strangers.pass(clock::now()) } else { Some(0) };
             if let Some(silent) = silent {
                 let times = repeats(silent);
                 log::warn!("{name} wanted to take over and does not: {why}; nothing has changed here{times}");

@@ -9,8 +9,7 @@ use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -20,6 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::TakeOverMessage;
+use udpd_base::seams::clock;
 
 /// The kernel's SCM_MAX_FD.
 const AT_ONCE: usize = 253;
@@ -74,7 +74,7 @@ impl Wire {
 
     /// The next message, if it comes within this time. What has come of it by then is kept.
     pub(super) fn hear(&mut self, limit: Duration) -> io::Result<TakeOverMessage> {
-        let deadline = Instant::now() + limit;
+        let deadline = clock::now() + limit;
         loop {
             if let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.bytes.drain(..=end).collect();
@@ -86,7 +86,7 @@ impl Wire {
             if self.bytes.len() > LINE_BYTES_MAX {
                 return Err(io::Error::new(ErrorKind::InvalidData, format!("a line of more than {LINE_BYTES_MAX} B")));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(clock::now());
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
@@ -133,7 +133,7 @@ impl Wire {
 
     /// Sends descriptors, which the next message has to explain.
     pub(super) fn send(&mut self, descriptors: &[impl AsFd]) -> io::Result<()> {
-        let deadline = Instant::now() + SAYING_LIMIT;
+        let deadline = clock::now() + SAYING_LIMIT;
         for some in descriptors.chunks(AT_ONCE) {
             let numbers: Vec<RawFd> = some.iter().map(|one| one.as_fd().as_raw_fd()).collect();
             let rights = [ControlMessage::ScmRights(&numbers)];
@@ -144,7 +144,7 @@ impl Wire {
                     Ok(_) => break,
                     Err(Errno::EINTR) => {}
                     // As many as this process may open are on their way.
-                    Err(Errno::ETOOMANYREFS) if Instant::now() < deadline => thread::sleep(SENDING_PAUSE),
+                    Err(Errno::ETOOMANYREFS) if clock::now() < deadline => clock::sleep(SENDING_PAUSE),
                     Err(error) => return Err(timed_out(error.into())),
                 }
             }
@@ -162,9 +162,9 @@ impl PeerProcess {
     /// Waits until the process has ended and its files are closed; `None` where that cannot be seen.
     pub(super) fn wait_for_end(&self, limit: Duration) -> Option<bool> {
         let watch = self.watch.as_ref()?;
-        let deadline = Instant::now() + limit;
+        let deadline = clock::now() + limit;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(clock::now());
             let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
             match poll(&mut [PollFd::new(watch.as_fd(), PollFlags::POLLIN)], left) {
                 Ok(ready) => return Some(ready > 0),

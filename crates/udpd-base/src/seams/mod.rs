@@ -1,0 +1,8 @@
+//! Where a simulation takes the place of the system: the clock and the disk. The daemon asks for the time, waits, and
+//! changes files here and nowhere else; the lint `disallowed_methods` holds that.
+//!
+//! In a build for tests a thread that has entered a simulation (`crate::testing::simulated`) gets what that decides:
+//! the time, a disk that fails. Every other build has nothing of it left.
+
+pub mod clock;
+pub mod disk;
