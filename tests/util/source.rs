@@ -47,8 +47,9 @@ pub(crate) fn texts() -> Vec<(String, String)> {
     let at_root = std::fs::read_dir(root).expect("the repository").map(|entry| entry.expect("an entry").path());
     files.extend(at_root.filter(|path| path.is_file()));
     let relative = |path: &Path| path.strip_prefix(root).expect("below the root").to_str().expect("UTF-8").to_owned();
-    // Records of benches name what there was at their time.
-    let files = files.iter().filter(|path| !path.starts_with(root.join("benches/runs")));
+    // Records of benches name what there was at their time, and inputs of fuzz targets are any bytes.
+    let left_out = ["benches/runs", "tests/corpus/fuzz"].map(|folder| root.join(folder));
+    let files = files.iter().filter(|path| !left_out.iter().any(|folder| path.starts_with(folder)));
     files.filter_map(|path| Some((relative(path), std::fs::read_to_string(path).ok()?))).collect()
 }
 

@@ -131,6 +131,9 @@ mod core_counter;
 mod datagram;
 mod datagrams;
 mod engine;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub mod fuzz;
 mod group;
 mod options;
 mod packed;

@@ -209,7 +209,7 @@ thread_local! {
 }
 
 /// Runs it, and returns why it has panicked, if it has. What it panics with is not printed.
-fn caught<T>(body: impl FnOnce() -> T) -> Result<T, String> {
+pub fn caught<T>(body: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let usual = panic::take_hook();

@@ -7,6 +7,9 @@
 pub mod sink;
 
 pub mod format;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub mod fuzz;
 pub mod logging;
 
 pub mod handover;

@@ -15,6 +15,9 @@
 mod clock;
 mod compress;
 mod finished_files;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub mod fuzz;
 mod handle;
 mod inotify_watch;
 mod keeper;

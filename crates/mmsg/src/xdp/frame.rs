@@ -180,7 +180,7 @@ fn number(bytes: &[u8], at: usize) -> Result<u16, FrameError> {
 /// everywhere. It takes eight bytes at a time, adds each carry again, and folds the sum so that a few can be added
 /// without overflow. The rest is read in pieces of machine sizes: a buffer would have to be written before it is read.
 #[inline]
-fn sum(bytes: &[u8]) -> u64 {
+pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let whole = words.iter().fold(0_u64, |sum, word| {
         let (sum, has_carry) = sum.overflowing_add(u64::from_ne_bytes(*word));
@@ -196,7 +196,7 @@ fn sum(bytes: &[u8]) -> u64 {
 
 /// Folds a 64-bit sum to 16 bits, adding every carry again.
 #[inline]
-fn fold(sum: u64) -> u16 {
+pub(super) fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);

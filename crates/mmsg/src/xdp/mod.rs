@@ -74,6 +74,9 @@ mod attached_program;
 mod engine;
 mod frame;
 mod frame_metadata;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub(crate) mod fuzz;
 mod move_frame;
 mod options;
 mod program;

@@ -11,9 +11,10 @@ pub struct ValueAdvice {
 }
 
 impl ValueAdvice {
-    /// An advice from its two halves.
+    /// An advice from its two halves. Both show parts of values, which may come from elsewhere, as in a list of
+    /// networks: what would command a terminal or begin another line is escaped.
     pub fn new(what: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { what: what.into(), cure: cure.into() }
+        Self { what: harmless(what.into()), cure: harmless(cure.into()) }
     }
 }
 
@@ -21,6 +22,17 @@ impl fmt::Display for ValueAdvice {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}; {}", self.what, self.cure)
     }
+}
+
+fn harmless(text: String) -> String {
+    let is_quote = |letter: char| "\"'\\".contains(letter);
+    let is_shown = |letter: char| letter.is_ascii_graphic() || letter == ' ';
+    if text.chars().all(is_shown) {
+        return text;
+    }
+    text.chars()
+        .map(|letter| if is_quote(letter) { letter.to_string() } else { letter.escape_debug().to_string() })
+        .collect()
 }
 
 /// The candidate that differs from `written` by so few letters that it was probably meant.

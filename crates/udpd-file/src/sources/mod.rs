@@ -15,6 +15,9 @@
 mod error_log;
 mod existing;
 mod file_systems;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub(super) mod fuzz;
 mod gathered;
 mod keeper;
 mod key;

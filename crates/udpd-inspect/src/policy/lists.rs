@@ -50,7 +50,7 @@ pub fn read(
     read_lines(BufReader::with_capacity(64 << 10, file).take(FILE_BYTES_MAX), take, refuse).map_err(unreadable)
 }
 
-fn read_lines(
+pub(crate) fn read_lines(
     mut text: impl BufRead,
     mut take: impl FnMut(IpNet, u32),
     mut refuse: impl FnMut(u32, ValueAdvice),

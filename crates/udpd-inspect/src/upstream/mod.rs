@@ -12,6 +12,9 @@
 //! that a stream lacks, `stream` decides what is a loss and what a new start, and `ipfix` learns how an exporter of
 //! IPFIX counts.
 
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub(crate) mod fuzz;
 mod gaps;
 mod header;
 mod ipfix;
