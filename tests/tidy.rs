@@ -109,6 +109,9 @@ fn every_thread_of_the_daemon_is_started_by_the_registry() {
     let is_exempt = |path: &str| {
         // The registry itself; the bare loops of the bench, which the code that starts them waits for; and tests.
         path == "crates/udpd-base/src/os/threads.rs"
+            // What the registry starts a thread by.
+            || path == "crates/udpd-base/src/seams/waits.rs"
+            || path.starts_with("crates/udpd-base/src/testing/")
             || path.starts_with("crates/udpd-bench/src/")
             || path.ends_with("tests.rs")
     };

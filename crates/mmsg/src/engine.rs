@@ -183,6 +183,11 @@ impl Engine {
         self.wake_flag.waker()
     }
 
+    /// Whether a [waker](Self::waker) has told it not to wait any more.
+    pub fn is_woken(&self) -> bool {
+        self.wake_flag.is_set()
+    }
+
     /// Makes waits of the engine poll the device's queue for so long before they sleep: with a ring from Linux 6.9 on,
     /// with AF_XDP always. For `recvmmsg` see [`Socket::set_busy_poll_us`].
     pub fn set_busy_poll_us(&mut self, microseconds: u32) -> io::Result<()> {

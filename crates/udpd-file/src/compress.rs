@@ -40,7 +40,7 @@ use udpd_base::ledger::FileLedger;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
-use udpd_base::seams::disk;
+use udpd_base::seams::{disk, waits};
 
 /// A file to be compressed.
 #[derive(Debug)]
@@ -424,7 +424,7 @@ impl Compressor {
         let ended = threads::lock(&self.0).as_ref().map(|running| running.ended.clone());
         if let Some(ended) = ended {
             // Nothing is ever sent.
-            let _ = ended.recv_timeout(limit);
+            let _ = waits::recv_timeout(&ended, limit);
         }
     }
 }
@@ -443,7 +443,7 @@ fn lower_priority(cores: &[usize]) {
 }
 
 fn work(jobs: &Receiver<CompressJob>) {
-    while let Ok(job) = threads::blocking(|| jobs.recv()) {
+    while let Ok(job) = threads::blocking(|| waits::recv(jobs)) {
         // At the lowest priority a job may take any time without the thread being stuck.
         threads::blocking(|| {
             let is_wanted = || job.receiver.strong_count() > 0;

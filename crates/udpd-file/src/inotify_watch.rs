@@ -15,7 +15,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use super::handle::LogHandle;
-use udpd_base::seams::clock;
+use udpd_base::seams::{clock, waits};
 
 #[derive(Debug)]
 pub(super) struct KeeperWaker(Arc<EventFd>);
@@ -92,7 +92,9 @@ impl InotifyWatch {
         });
         let files = self.inotify.as_ref().map_or(self.waker.as_fd(), AsFd::as_fd);
         let mut sources = [self.waker.as_fd(), files].map(|source| PollFd::new(source, PollFlags::POLLIN));
-        match poll(&mut sources, timeout) {
+        let mut asked = sources.clone();
+        let ready = || poll(&mut asked, PollTimeout::ZERO).is_ok_and(|found| found > 0).then_some(Ok(1));
+        match waits::until(deadline, ready, || Some(poll(&mut sources, timeout))).unwrap_or(Ok(0)) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => {
                 log::error!("the keeper of files cannot wait for its requests: {error}; it polls for them instead");

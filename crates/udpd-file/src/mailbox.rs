@@ -20,6 +20,7 @@ use super::inotify_watch::KeeperWaker;
 use udpd_base::handover::Caller;
 use udpd_base::os::threads;
 use udpd_base::os::threads::lock;
+use udpd_base::seams::waits;
 
 /// The most requests of one consumer that can be pending: each kind once, and once more for the file in its mailbox.
 pub(super) const REQUESTS_MAX: usize = 10;
@@ -223,7 +224,7 @@ impl KeeperHandle {
     /// Has the first file opened, and waits until that has succeeded or failed.
     pub(super) fn begin(&self) {
         self.request(KeeperRequest::Begin);
-        let _ = threads::blocking(|| self.begun.recv());
+        let _ = threads::blocking(|| waits::recv(&self.begun));
     }
 
     /// Waits until all requests are done, the last of them a sync if one is asked for.
@@ -233,6 +234,6 @@ impl KeeperHandle {
         }
         self.request(KeeperRequest::Close(at));
         // Nothing is ever sent: the wait ends when the keeper drops the other end.
-        let _ = threads::blocking(|| self.done.recv());
+        let _ = threads::blocking(|| waits::recv(&self.done));
     }
 }

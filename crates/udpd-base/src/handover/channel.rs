@@ -22,7 +22,7 @@ use crossbeam_utils::CachePadded;
 
 use super::batch::Parcel;
 use crate::os::threads;
-use crate::seams::clock;
+use crate::seams::{clock, waits};
 
 /// What lies between one lane and the consumer.
 #[derive(Debug)]
@@ -262,11 +262,10 @@ impl ConsumerInbox {
             if bell.called.load(Ordering::Relaxed) && bell.called.swap(false, Ordering::Relaxed) {
                 break Waited::Deadline;
             }
-            match deadline.map(|deadline| deadline.saturating_duration_since(clock::now())) {
-                None => threads::blocking(thread::park),
-                Some(Duration::ZERO) => break Waited::Deadline,
-                Some(left) => threads::blocking(|| thread::park_timeout(left)),
+            if deadline.is_some_and(|deadline| deadline <= clock::now()) {
+                break Waited::Deadline;
             }
+            threads::blocking(|| waits::park(deadline));
         };
         bell.asleep.store(false, Ordering::Relaxed);
         outcome
@@ -369,7 +368,7 @@ impl ConsumerWaker {
             && self.asleep.swap(false, Ordering::Acquire)
             && let Some(consumer) = self.consumer.get()
         {
-            consumer.unpark();
+            waits::unpark(consumer);
         }
     }
 }

@@ -17,6 +17,8 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use mmsg::{PackedBatch, RecvBatch};
 
+use crate::seams::{clock, waits};
+
 use super::batch::{LaneBatch, LaneLoad, LoadOrigin, Parcel, packed, whole};
 
 /// Whose batches these are, as everything that the lane sends on is marked.
@@ -245,17 +247,23 @@ impl Blocks {
 
     /// As [`take`](Self::take); where there is none it waits this long for one to come back.
     pub(super) fn wait(&self, limit: Duration) -> Option<Parcel> {
-        let mut block = if self.allowance.whole == 0 {
-            self.own.free.recv_timeout(limit).ok()
-        } else {
-            select! {
-                recv(self.own.free) -> block => block.ok(),
-                recv(self.shared.free) -> block => block.ok().and_then(|block| self.lend(block)),
-                default(limit) => None,
-            }
-        }?;
-        packed(&mut block).clear();
-        Some(block)
+        waits::until(
+            clock::now().checked_add(limit),
+            || self.take(),
+            || {
+                let mut block = if self.allowance.whole == 0 {
+                    self.own.free.recv_timeout(limit).ok()
+                } else {
+                    select! {
+                        recv(self.own.free) -> block => block.ok(),
+                        recv(self.shared.free) -> block => block.ok().and_then(|block| self.lend(block)),
+                        default(limit) => None,
+                    }
+                }?;
+                packed(&mut block).clear();
+                Some(block)
+            },
+        )
     }
 
     /// The block, unless the queue may borrow no other.

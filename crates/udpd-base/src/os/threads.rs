@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -23,6 +23,8 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use super::role::ThreadRole;
 use crate::exit::{ExitCode, Failure};
+use crate::seams::waits;
+pub use crate::seams::waits::lock;
 
 /// The stack of a thread of which there may be many, a lane or a consumer: several times what it was seen to use.
 pub const STACK_OF_MANY_BYTES: usize = 512 << 10;
@@ -129,7 +131,7 @@ impl<T> StartingThread<T> {
     pub fn wait(self) -> JoinHandle<T> {
         // The standard library ends the process when it has no memory for a new thread's guard. That has to happen
         // while the daemon starts, and not after it has said that it is ready.
-        let _ = self.beginning.recv();
+        let _ = waits::recv(&self.beginning);
         self.handle
     }
 }
@@ -233,7 +235,7 @@ impl ThreadRegistry {
         let alarm = PanicAlarm { member: Arc::clone(&member), events: self.events.clone() };
         let (begun, beginning) = bounded(1);
         let candidate = self.candidate(roles.into());
-        let handle = builder.name(name).spawn(move || {
+        let handle = waits::spawn(builder.name(name), move || {
             let alarm = alarm;
             CANDIDATE.set(candidate);
             alarm.member.thread_id.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
@@ -292,6 +294,7 @@ impl ThreadRegistry {
 /// Notes that the calling thread has made a step. It does nothing on a thread outside of any registry.
 pub fn step() {
     SELF.with(|own| own.get().map(|member| member.advance(2)));
+    waits::turn();
 }
 
 /// Whether no other thread waits any more for what the calling one does: a wait for a peer that takes nothing is to
@@ -310,13 +313,6 @@ pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
         }
         _ => wait(),
     })
-}
-
-/// Locks a mutex also when a thread has panicked with it. The daemon ends then, and its other threads still need what
-/// the mutex guards for the last ledger.
-#[inline]
-pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends also when the wait panics.

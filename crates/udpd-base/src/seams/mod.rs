@@ -6,3 +6,4 @@
 
 pub mod clock;
 pub mod disk;
+pub mod waits;

@@ -21,6 +21,7 @@ use crate::plan::PipelinePlan;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::{self, ThreadHandle};
 use udpd_base::seams::clock;
+use udpd_base::sink::AnySettings;
 use udpd_base::sink::settings::SinkTarget;
 
 const CHECK_EVERY: Duration = Duration::from_micros(200);
@@ -52,6 +53,8 @@ pub(super) struct DrainingPipeline {
 #[derive(Debug)]
 pub(super) struct FinishingConsumer {
     pub(super) sink: String,
+    /// What it was opened with.
+    pub(super) settings: AnySettings,
     pub(super) outputs: ExclusiveOutputs,
     /// Disconnected when its sink is closed.
     pub(super) ended: EndSignal,
@@ -73,6 +76,7 @@ pub(super) struct MovingConsumer {
 #[derive(Debug)]
 pub(super) struct UnfinishedConsumer {
     pub(super) sink: String,
+    pub(super) settings: AnySettings,
     pub(super) outputs: ExclusiveOutputs,
     pub(super) is_given_up: bool,
 }
@@ -148,6 +152,7 @@ impl DrainingPipeline {
     pub(super) fn unfinished(&self) -> impl Iterator<Item = UnfinishedConsumer> {
         self.still_finishing().map(|consumer| UnfinishedConsumer {
             sink: consumer.sink.clone(),
+            settings: Arc::clone(&consumer.settings),
             outputs: consumer.outputs.clone(),
             is_given_up: consumer.handle.is_given_up(),
         })

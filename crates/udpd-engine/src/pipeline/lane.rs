@@ -22,6 +22,7 @@ use udpd_base::handover::pool::{Home, Owner, Pool};
 use udpd_base::ledger::LaneLedger;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{self, StartingThread, ThreadHandle, ThreadRegistry};
+use udpd_base::seams::waits;
 use udpd_inspect::policy::Policy;
 use udpd_inspect::upstream::Observer;
 
@@ -143,7 +144,7 @@ impl LaneThread {
     fn wait(StartingLane { setup, made, commands, thread }: StartingLane) -> Result<Self, Failure> {
         let thread_handle = thread.handle();
         let handle = thread.wait();
-        let made = made.recv().map_err(|_| {
+        let made = waits::recv(&made).map_err(|_| {
             Failure::new(ExitCode::Failure, format!("{setup}: its thread ended while it was starting"))
         })??;
         Ok(Self { setup, made, thread_handle, commands, handle })
@@ -155,7 +156,7 @@ impl LaneThread {
         let _ = self.commands.send(LaneCommand::Open(Arc::clone(redirect), answer));
         let ended =
             || Failure::new(ExitCode::Failure, format!("{}: its thread ended while it was starting", self.setup));
-        let Opened { waker, counter } = threads::blocking(|| answered.recv()).map_err(|_| ended())??;
+        let Opened { waker, counter } = threads::blocking(|| waits::recv(&answered)).map_err(|_| ended())??;
         (self.made.waker, self.made.counter) = (waker, counter);
         Ok(())
     }
@@ -197,7 +198,7 @@ fn run(
         return;
     }
     let start = loop {
-        match threads::blocking(|| commands.recv()) {
+        match threads::blocking(|| waits::recv(commands)) {
             Ok(LaneCommand::Open(redirect, answer)) => {
                 let _ = answer.send(threads::blocking(|| parts.open(&setup, redirect)));
             }

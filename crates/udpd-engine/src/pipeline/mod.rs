@@ -89,6 +89,9 @@ mod stop;
 mod wiring;
 mod xdp_programs;
 
+#[cfg(test)]
+mod simulation_tests;
+
 pub use build::{PreparedPipeline, ReplacementPipeline};
 pub use cumulative_ledger::CumulativeLedger;
 pub use inherited_sockets::{InheritedSocket, InheritedSockets, SocketAssignment, TakeOverAssignment};

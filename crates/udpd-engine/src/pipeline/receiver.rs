@@ -31,7 +31,7 @@ use udpd_base::handover::route::RoomTimeout;
 use udpd_base::ledger::{LaneLedger, LaneTally};
 use udpd_base::os::threads;
 use udpd_base::os::threads::lock;
-use udpd_base::seams::clock;
+use udpd_base::seams::{clock, waits};
 use udpd_inspect::policy::{Policy, Unwrapper};
 use udpd_inspect::upstream::Observer;
 
@@ -365,6 +365,8 @@ fn receive(
     tally: &mut LaneTally,
     refusals: &mut EngineRefusals,
 ) -> usize {
+    let has_something = || engine.is_woken() || engine.wait_readable(Duration::ZERO).unwrap_or(true);
+    let wait = if wait != Wait::No && waits::has_waited(has_something) { Wait::No } else { wait };
     threads::blocking(|| engine.receive(batch, wait)).unwrap_or_else(|error| {
         tally.receive_errors += 1;
         if engine.xdp_tally().is_some() {

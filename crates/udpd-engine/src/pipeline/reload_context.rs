@@ -16,7 +16,7 @@ use super::{
     adopt_sockets, cumulative_ledger::CumulativeLedger, pipeline_ledger::PipelineLedger, sink_files::SinkFiles,
     start_gate::has_ended, xdp_programs,
 };
-use crate::config::Config;
+use crate::config::{Config, SinkConfig};
 use crate::plan::PipelinePlan;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::sink::Differs;
@@ -188,7 +188,15 @@ impl ReloadContext {
         // A consumer that hangs in what it took before has not even begun to count in the ledger of this pipeline. A
         // new sink takes its place and begins when it has ended, so that the order stays.
         let hangs = |own: usize| self.consumers_of(own).any(|consumer| consumer.handoff.is_pending());
-        let follows_itself: Vec<bool> = sinks.iter().map(|own| own.is_some_and(hangs)).collect();
+        // The same is true of a sink that comes back while its consumer of before is not done.
+        let is_same = |sink: usize, before: &UnfinishedConsumer| {
+            let SinkConfig { name, settings, .. } = &config.sinks[sink];
+            let differs = Differs { lanes: false, listeners: false };
+            !before.is_given_up && before.sink == *name && settings.goes_on(&*before.settings, differs)
+        };
+        let comes_back = |sink: usize| self.unfinished.iter().any(|before| is_same(sink, before));
+        let follows = |(sink, own): (usize, &Option<usize>)| own.map_or_else(|| comes_back(sink), hangs);
+        let follows_itself: Vec<bool> = sinks.iter().enumerate().map(follows).collect();
         for (own, follows_itself) in sinks.iter_mut().zip(&follows_itself) {
             *own = own.filter(|_| !follows_itself);
         }

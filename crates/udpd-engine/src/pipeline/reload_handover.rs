@@ -16,7 +16,7 @@ use super::build::{ReadyLane, ReadyPipeline, ReplacementPipeline};
 use super::draining::{self, DrainingPipeline, ExclusiveOutputs, FinishingConsumer, MovingConsumer};
 use super::running::{ConsumerThread, Lane, Pipeline};
 use super::{sequence_followers::SequenceFollower, socket, start_gate::StartPermit};
-use crate::config::Config;
+use crate::config::{Config, SinkConfig};
 use crate::plan::PipelinePlan;
 use udpd_base::handover::route::FullPolicy;
 use udpd_base::os::threads;
@@ -149,8 +149,9 @@ impl Pipeline {
     fn finishing_consumer(&self, consumer: ConsumerThread) -> FinishingConsumer {
         let ConsumerThread { sink, ended, thread, handoff, pinned, .. } = consumer;
         let outputs = ExclusiveOutputs::of(&self.config, &self.plan, sink);
-        let sink = self.config.sinks[sink].name.clone();
-        FinishingConsumer { sink, outputs, ended, handle: pinned.thread, handoff, thread }
+        let SinkConfig { name, settings, .. } = &self.config.sinks[sink];
+        let (sink, settings) = (name.clone(), Arc::clone(settings));
+        FinishingConsumer { sink, settings, outputs, ended, handle: pinned.thread, handoff, thread }
     }
 
     fn moving_consumer(&self, consumer: &ConsumerThread) -> MovingConsumer {

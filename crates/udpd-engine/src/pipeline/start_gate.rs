@@ -13,6 +13,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
 use udpd_base::os::threads;
+use udpd_base::seams::waits;
 
 /// How often a waiting consumer checks whether it was given up.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
@@ -68,10 +69,12 @@ impl StartGate {
     /// permit is dropped or the consumer is given up.
     pub(super) fn pass(self, begin: impl FnOnce()) {
         if let Some(permit) = self.permit {
-            let Ok(others) = threads::blocking(|| permit.recv()) else { return };
+            let Ok(others) = threads::blocking(|| waits::recv(&permit)) else { return };
             for other in &others {
                 // Nothing is ever sent.
-                while threads::blocking(|| other.recv_timeout(CHECK_EVERY)).is_err_and(|error| error.is_timeout()) {
+                while threads::blocking(|| waits::recv_timeout(other, CHECK_EVERY))
+                    .is_err_and(|error| error.is_timeout())
+                {
                     if threads::is_given_up() {
                         return;
                     }

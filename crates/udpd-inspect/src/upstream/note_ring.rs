@@ -13,6 +13,7 @@ use std::thread::Thread;
 use crossbeam_utils::CachePadded;
 
 use super::header::{ExporterClock, FLOWS_MAX};
+use udpd_base::seams::waits;
 
 /// The words of a note: a cache line.
 const WORDS: usize = 8;
@@ -229,7 +230,7 @@ impl TrackerWaker {
             && self.is_asleep.swap(false, Ordering::Acquire)
             && let Some(thread) = self.thread.get()
         {
-            thread.unpark();
+            waits::unpark(thread);
         }
     }
 

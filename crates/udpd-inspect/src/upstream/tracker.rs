@@ -17,7 +17,7 @@ use super::stream::{Arrival, NumberedStream, SequenceRules, StreamCounts};
 use super::table::{NO_LANE, STREAMS_MAX, StreamEntry, StreamSlot, StreamTable};
 use udpd_base::ledger::counter_list::UpstreamTally;
 use udpd_base::os::threads;
-use udpd_base::seams::clock;
+use udpd_base::seams::{clock, waits};
 
 /// How long the thread rests while notes come. What one stream sends by several lanes meanwhile is taken lane by lane,
 /// and should be less than the window.
@@ -146,7 +146,7 @@ impl StreamTracker {
     fn sleep(&self, is_unsettled: bool) {
         let is_idle =
             || self.lanes.iter().all(|lane| lane.ring.is_empty()) && !self.shared.is_ending.load(Ordering::Acquire);
-        let park = || if is_unsettled { std::thread::park_timeout(SWEEP) } else { std::thread::park() };
+        let park = || waits::park(is_unsettled.then(|| clock::now() + SWEEP));
         self.shared.waker.sleep(is_idle, || threads::blocking(park));
     }
 
