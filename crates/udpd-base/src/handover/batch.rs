@@ -6,10 +6,11 @@
 //! difference.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Instant;
 
 use mmsg::{Datagram, PackedBatch, RecvBatch, Summary};
+
+use super::sync::Arc;
 
 /// Datagrams in one of the two forms.
 #[derive(Debug)]
@@ -133,6 +134,11 @@ impl fmt::Debug for LaneBatch {
 
 /// A load on its way: a reference that is counted, never copied.
 pub type Parcel = Arc<LaneBatch>;
+
+/// Whether there is no other reference to a parcel.
+pub(super) fn is_last(parcel: &mut Parcel) -> bool {
+    Arc::get_mut(parcel).is_some()
+}
 
 /// The whole of a parcel to which there is no other reference.
 ///

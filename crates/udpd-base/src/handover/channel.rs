@@ -11,16 +11,14 @@
 //! look through a thousand queues to find the one that has something, see `marks`.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, OnceLock};
-use std::thread;
-use std::thread::Thread;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 use super::batch::Parcel;
+use super::sync::{ArrayQueue, AtomicBool, AtomicU64, OnceLock, Thread, fence, thread};
 use crate::os::threads;
 use crate::seams::{clock, waits};
 
@@ -89,7 +87,8 @@ pub struct Closer {
 impl Closer {
     /// The consumer takes what is there and ends, although a feed is left: its receiver cannot be woken.
     pub fn end(&self) {
-        self.bell.ended.store(true, Ordering::Relaxed);
+        // Release: who sees it must see what was queued before.
+        self.bell.ended.store(true, Ordering::Release);
         self.bell.ring();
     }
 
@@ -251,7 +250,7 @@ impl ConsumerInbox {
             // Release: who rings must see the thread to wake behind it.
             bell.asleep.store(true, Ordering::Release);
             fence(Ordering::SeqCst);
-            let is_ended = bell.ended.load(Ordering::Relaxed);
+            let is_ended = bell.ended.load(Ordering::Acquire);
             if let Some(parcel) = self.take() {
                 break Waited::Batch(parcel);
             }

@@ -46,5 +46,6 @@ pub mod pool;
 pub mod route;
 #[cfg(test)]
 mod stress_tests;
+mod sync;
 
 pub use channel::Caller;

@@ -9,17 +9,15 @@
 //! Empty batches are taken last in, first out: the one that came home most recently is still in the cache.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded, select};
-use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use mmsg::{PackedBatch, RecvBatch};
 
+use super::batch::{LaneBatch, LaneLoad, LoadOrigin, Parcel, is_last, packed, whole};
+use super::sync::{ArrayQueue, AtomicUsize, Receiver, Sender, bounded, select};
 use crate::seams::{clock, waits};
-
-use super::batch::{LaneBatch, LaneLoad, LoadOrigin, Parcel, packed, whole};
 
 /// Whose batches these are, as everything that the lane sends on is marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -88,7 +86,7 @@ impl Pool {
 
     /// Gives a reference back. It is dropped while others are still out: the last one to come home is the batch.
     pub fn put(&mut self, mut parcel: Parcel) {
-        if Arc::get_mut(&mut parcel).is_some() {
+        if is_last(&mut parcel) {
             debug_assert!(self.empty.len() < self.born, "more comes home than was born here");
             self.empty.push(parcel);
         }

@@ -6,8 +6,7 @@
 //! that costs nothing. When every block is full, `when_full` decides, and each datagram that it costs is told
 //! to the ledger.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mmsg::PackedBatch;
@@ -17,6 +16,7 @@ use super::batch::{LaneBatch, LaneLoad, LoadOrigin, Parcel, packed, whole};
 use super::channel::Feed;
 use super::pool::Blocks;
 use super::pool::Pool;
+use super::sync::{Arc, AtomicBool};
 use crate::os::threads;
 
 /// How often a receiver that waits for room looks whether it is told to give up.
