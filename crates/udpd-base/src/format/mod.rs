@@ -296,6 +296,9 @@ fn number(bytes: &[u8; 4], order: impl Fn([u8; 4]) -> u32) -> Option<usize> {
 }
 
 #[cfg(test)]
+mod round_trip_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
