@@ -1,12 +1,13 @@
 //! What the hand-over keeps to itself, for the tests of this crate.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use mmsg::PackedBatch;
 
 use super::batch::{LaneBatch, LaneLoad, LoadOrigin, Parcel, whole};
 use super::channel::{Caller, Feed};
-use super::pool::{Blocks, Pool};
+use super::pool::Blocks;
 
 /// Loads that no pool knows, numbered from 1.
 pub fn loads(count: usize) -> Vec<Parcel> {
@@ -24,8 +25,9 @@ pub fn number(load: &Parcel) -> u64 {
     load.number
 }
 
-pub fn mark(pool: &mut Pool, block: &mut Parcel) {
-    pool.mark(block);
+/// Whether a block is one of those that the queues of a memory node share.
+pub fn is_borrowed(block: &Parcel) -> bool {
+    block.origin == LoadOrigin::Node
 }
 
 /// What a receiver does with its end of a channel.
@@ -67,12 +69,17 @@ impl FeedWithin for Feed {
 /// What a route does with the blocks of its queue.
 pub trait BlocksWithin {
     fn take(&self) -> Option<Parcel>;
+    fn wait(&self, limit: Duration) -> Option<Parcel>;
     fn put(&self, block: Parcel);
 }
 
 impl BlocksWithin for Blocks {
     fn take(&self) -> Option<Parcel> {
         self.take()
+    }
+
+    fn wait(&self, limit: Duration) -> Option<Parcel> {
+        self.wait(limit)
     }
 
     fn put(&self, block: Parcel) {
