@@ -13,8 +13,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 pub enum DiskCall<'a> {
     /// Opens a file, and makes it where the options say so.
     Open(&'a Path),
-    /// Reads so many bytes.
-    Read(&'a File, usize),
+    /// Reads so many bytes at this place.
+    Read(&'a File, usize, u64),
     /// Writes at this place; `None`: behind the last byte.
     Write(&'a File, &'a [u8], Option<u64>),
     SetLength(&'a File, u64),
@@ -56,7 +56,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
 
 #[inline]
 pub fn read_exact_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
-    call(DiskCall::Read(file, bytes.len()), || file.read_exact_at(bytes, at))
+    call(DiskCall::Read(file, bytes.len(), at), || file.read_exact_at(bytes, at))
 }
 
 /// Writes all bytes or fails; those that were written by then stay.
