@@ -107,7 +107,10 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
                 std::sync::TryLockError::WouldBlock => unreachable!("handled above"),
             })),
         };
-        return scheduler.wait(None, free).expect("a wait without a deadline ends with what it waits for");
+        // A run that has failed waits for nothing any more.
+        if let Some(locked) = scheduler.wait(None, free) {
+            return locked;
+        }
     }
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

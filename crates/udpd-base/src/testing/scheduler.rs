@@ -2,7 +2,8 @@
 //! each time; the clock stands still while any of them can go on, and then jumps to the next deadline.
 //!
 //! A thread that waits asks its question again whenever another one has done something. When every thread waits and
-//! none has a deadline, no thread will ever go on: the run fails and says who waits.
+//! none has a deadline, no thread will ever go on: the run fails and says who waits. All threads of a run that has
+//! failed unwind, so that the next run finds their addresses and files free.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -66,6 +67,9 @@ struct Waiting {
     /// The changes that it has seen.
     seen: u64,
 }
+
+/// What the threads of a run that has failed unwind with.
+struct Unwound;
 
 thread_local! {
     static CURRENT: RefCell<Option<(Arc<Scheduler>, usize)>> = const { RefCell::new(None) };
@@ -162,10 +166,18 @@ impl Scheduler {
     }
 
     fn note_panic(&self, place: usize, panic: &(dyn Any + Send)) {
+        if panic.is::<Unwound>() {
+            return;
+        }
         let what = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         let mut state = self.lock();
         let text = format!("{} panics: {}", state.threads[place].name, what.unwrap_or("without words"));
         state.failure.get_or_insert(text);
+        Self::let_all_go(&state);
+    }
+
+    fn let_all_go(state: &State) {
+        state.threads.iter().for_each(|thread| thread.goes_on.notify_all());
     }
 
     /// Another thread may go on.
@@ -184,7 +196,7 @@ impl Scheduler {
             let seen = self.lock().changes;
             let found = ready();
             let is_over = deadline.is_some_and(|deadline| deadline <= self.clock.now());
-            if found.is_some() || is_over {
+            if found.is_some() || is_over || self.lock().failure.is_some() {
                 self.lock().changes += 1;
                 return found;
             }
@@ -210,13 +222,15 @@ impl Scheduler {
 
     /// Picks the thread that goes on, and waits until it is the calling one's turn again.
     fn pass_on(&self, mut state: MutexGuard<'_, State>, place: usize) {
-        self.pick(&mut state);
+        if state.failure.is_none() {
+            self.pick(&mut state);
+        }
         self.await_turn(state, place);
     }
 
     fn await_turn(&self, mut state: MutexGuard<'_, State>, place: usize) {
         let goes_on = Arc::clone(&state.threads[place].goes_on);
-        while state.running != place {
+        while state.running != place && state.failure.is_none() {
             state = goes_on.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.threads[place].waiting = None;
@@ -228,10 +242,10 @@ impl Scheduler {
                 thread::yield_now();
             }
         }
-        if let (0, Some(failure)) = (place, failure)
-            && !thread::panicking()
-        {
-            panic!("{failure}");
+        match failure {
+            Some(failure) if place == 0 && !thread::panicking() => panic!("{failure}"),
+            Some(_) if !thread::panicking() => panic::resume_unwind(Box::new(Unwound)),
+            _ => {}
         }
     }
 
@@ -256,10 +270,10 @@ impl Scheduler {
                 }
             }
         }
-        // The first thread tells of a failure, and the others stay where they are.
-        let failed = state.failure.is_some() || next.is_empty();
+        if state.failure.is_some() || next.is_empty() {
+            return Self::let_all_go(state);
+        }
         state.running = match state.running {
-            _ if failed => 0,
             own if next.contains(&own) && state.chance.happens(state.stays, 16) => own,
             _ => *state.chance.pick(&next),
         };
@@ -296,6 +310,17 @@ impl Drop for Inside {
         if place > 0 {
             state.ending = Some(nix::unistd::gettid().as_raw());
             self.scheduler.pick(&mut state);
+        } else if state.failure.is_none() && thread::panicking() {
+            state.failure = Some("the driver has failed".to_owned());
+            Scheduler::let_all_go(&state);
+        }
+        drop(state);
+        // Threads that hang outside of every seam are left behind.
+        for _ in 0..2_000 {
+            if place > 0 || self.scheduler.lock().threads.iter().all(|thread| thread.is_done) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
         }
     }
 }

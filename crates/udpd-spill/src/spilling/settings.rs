@@ -45,6 +45,11 @@ fn check_path(text: &str) -> Result<PathBuf, ValueAdvice> {
 }
 
 impl Spill {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn at(path: PathBuf, bytes: u64) -> Self {
+        Self { path: Some(path), bytes }
+    }
+
     pub fn is_on(&self) -> bool {
         self.path.is_some()
     }

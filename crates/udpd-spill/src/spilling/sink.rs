@@ -632,6 +632,8 @@ impl<S: SpillableSink> Sink for Spilling<S> {
         if !self.goes_straight() {
             return self.put(batch, false, tallies);
         }
+        // An attempt from the spill may have left a place here, and the spill was given up since.
+        self.left.clear();
         self.inner.attempt(batch, tallies, &mut self.left);
         if self.left.is_empty() {
             return;
