@@ -393,6 +393,11 @@ impl std::fmt::Debug for CompressJobs {
 }
 
 impl CompressJobs {
+    pub(super) fn new() -> (Arc<Self>, Receiver<CompressJob>) {
+        let (sender, jobs) = unbounded();
+        (Arc::new(Self { sender }), jobs)
+    }
+
     /// Queues a file. When the thread has ended there is no report, and the file stays as it is.
     pub fn bring(&self, job: CompressJob) {
         let _ = self.sender.send(job);
@@ -406,8 +411,7 @@ impl Compressor {
         if let Some(jobs) = running.as_ref().and_then(|running| running.jobs.upgrade()) {
             return Ok(jobs);
         }
-        let ((sender, jobs), (alive, ended)) = (unbounded(), unbounded());
-        let own = Arc::new(CompressJobs { sender });
+        let ((own, jobs), (alive, ended)) = (CompressJobs::new(), unbounded());
         let cores = cores.to_vec();
         registry.spawn("udpd-compress", ThreadRole::Compressor, move || {
             let _alive: Sender<Infallible> = alive;
@@ -445,13 +449,16 @@ fn lower_priority(cores: &[usize]) {
 fn work(jobs: &Receiver<CompressJob>) {
     while let Ok(job) = threads::blocking(|| waits::recv(jobs)) {
         // At the lowest priority a job may take any time without the thread being stuck.
-        threads::blocking(|| {
-            let is_wanted = || job.receiver.strong_count() > 0;
-            let outcome = pack(&job, &is_wanted);
-            if let Some(receiver) = job.receiver.upgrade() {
-                receiver.report(CompressReport { file: job.file, owner: job.owner, outcome });
-            }
-        });
+        threads::blocking(|| do_job(job));
+    }
+}
+
+/// Compresses a file and reports it.
+pub(super) fn do_job(job: CompressJob) {
+    let is_wanted = || job.receiver.strong_count() > 0;
+    let outcome = pack(&job, &is_wanted);
+    if let Some(receiver) = job.receiver.upgrade() {
+        receiver.report(CompressReport { file: job.file, owner: job.owner, outcome });
     }
 }
 

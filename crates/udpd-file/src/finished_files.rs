@@ -141,14 +141,11 @@ impl Index {
         of_it.filter(|entry| is_gone(&entry.name)).for_each(|entry| entry.plain = None);
     }
 
-    /// Lists the compressed form of the file of this path, which is about to get its name. The line is forced to the
-    /// disk first: after a power loss a form that is not listed would be taken for another program's, and the plain
-    /// file would be compressed once more beside it.
+    /// Lists the compressed form of the file of this path, which is about to get its name.
     pub(super) fn add_compressed(&mut self, plain: &Path, method: Method, inode: u64) -> io::Result<()> {
         let Some(name) = self.below(plain) else { return Ok(()) };
         self.enter_compressed(&name, method, inode);
-        self.append(&name, &format!("{name}{}", method.suffix()), inode)?;
-        self.sync()
+        self.append(&name, &format!("{name}{}", method.suffix()), inode)
     }
 
     /// Adds a line for a form of the file `name`.
@@ -301,7 +298,9 @@ impl Index {
             }
             opened => opened?,
         };
-        disk::append_all(&file, text.as_bytes()).and_then(|()| disk::sync_data(&file))?;
+        disk::append_all(&file, text.as_bytes()).and_then(|()| disk::sync_data(&file)).inspect_err(|_| {
+            let _ = disk::remove_file(&beside);
+        })?;
         match open_index(&self.path, OpenOptions::new().read(true)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

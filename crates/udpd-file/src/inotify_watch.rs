@@ -45,12 +45,16 @@ pub(super) struct InotifyWatch {
 
 impl InotifyWatch {
     pub(super) fn new() -> nix::Result<(Self, KeeperWaker)> {
-        let waker = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
             .inspect_err(|error| {
                 log::debug!("cannot watch files by inotify: {error}; udpd checks them while it writes")
             })
             .ok();
+        Self::with(inotify)
+    }
+
+    pub(super) fn with(inotify: Option<Inotify>) -> nix::Result<(Self, KeeperWaker)> {
+        let waker = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         Ok((Self { waker: Arc::clone(&waker), inotify, watched: Vec::new() }, KeeperWaker(waker)))
     }
 

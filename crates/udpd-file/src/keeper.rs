@@ -169,9 +169,15 @@ impl FileKeeper {
     ) -> io::Result<FileReopener> {
         let compresses = self.entries.iter().flatten().any(|entry| entry.files.compresses());
         let jobs = compresses.then(|| compressor.engage(registry, cores)).transpose()?;
+        let reopener = FileReopener(Arc::downgrade(&self.inbox));
+        let work = self.into_thread(jobs);
+        registry.spawn("udpd-keeper", ThreadRole::FileKeeper, move || work.run())?;
+        Ok(reopener)
+    }
+
+    fn into_thread(self, jobs: Option<Arc<CompressJobs>>) -> KeeperThread {
         let Self { context, entries, inbox, requests, reopeners, reports, watch } = self;
-        let reopener = FileReopener(Arc::downgrade(&inbox));
-        let work = KeeperThread {
+        KeeperThread {
             entries,
             requests,
             reopeners,
@@ -182,10 +188,7 @@ impl FileKeeper {
             watch,
             pending: Vec::new(),
             retry_at: clock::now(),
-        };
-        drop(inbox);
-        registry.spawn("udpd-keeper", ThreadRole::FileKeeper, move || work.run())?;
-        Ok(reopener)
+        }
     }
 }
 
@@ -208,29 +211,38 @@ struct KeeperThread {
 
 impl KeeperThread {
     fn run(mut self) {
-        let mut is_wanted = true;
-        while is_wanted {
-            let is_failing = self.files().any(|files| files.is_failing());
-            let retry = is_failing.then_some(self.retry_at);
-            let check = self.files().filter_map(|files| files.checks_at()).min();
-            let wake = [check, retry, self.offers_at()].into_iter().flatten().min();
-            // The keeper waits for disks here, which may take long without the thread being stuck.
-            threads::blocking(|| {
-                for number in self.watch.wait(wake) {
-                    if let Some(entry) = self.entry(number) {
-                        entry.files.note_change();
-                    }
-                }
-                is_wanted = self.take_requests();
-                self.files().for_each(|files| files.work());
-                self.take_reports();
-                self.offer();
-                self.try_again();
-                self.follow();
-                self.answer();
-            });
-        }
+        // The keeper waits for disks here, which may take long without the thread being stuck.
+        while threads::blocking(|| {
+            let wake = self.wakes_at();
+            let changed = self.watch.wait(wake);
+            self.work(changed)
+        }) {}
         self.files().for_each(|files| files.close_abandoned());
+    }
+
+    /// When there is something to do, if no request comes and no file changes.
+    fn wakes_at(&mut self) -> Option<Instant> {
+        let is_failing = self.files().any(|files| files.is_failing());
+        let retry = is_failing.then_some(self.retry_at);
+        let check = self.files().filter_map(|files| files.checks_at()).min();
+        [check, retry, self.offers_at()].into_iter().flatten().min()
+    }
+
+    /// Does what there is to do, with these files moved or removed; returns false when no consumer is left.
+    fn work(&mut self, changed: Vec<usize>) -> bool {
+        for number in changed {
+            if let Some(entry) = self.entry(number) {
+                entry.files.note_change();
+            }
+        }
+        let is_wanted = self.take_requests();
+        self.files().for_each(|files| files.work());
+        self.take_reports();
+        self.offer();
+        self.try_again();
+        self.follow();
+        self.answer();
+        is_wanted
     }
 
     fn files(&mut self) -> impl Iterator<Item = &mut Box<dyn KeptFiles>> {
@@ -349,3 +361,7 @@ impl KeeperThread {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "simulation_tests.rs"]
+mod simulation_tests;

@@ -229,10 +229,20 @@ impl KeeperHandle {
 
     /// Waits until all requests are done, the last of them a sync if one is asked for.
     pub(super) fn close(self, at: WritePosition, syncs: bool) {
+        self.ask_to_close(at, syncs);
+        self.await_end();
+    }
+
+    /// Makes the last requests.
+    pub(super) fn ask_to_close(&self, at: WritePosition, syncs: bool) {
         if syncs {
             self.request(KeeperRequest::Sync(at));
         }
         self.request(KeeperRequest::Close(at));
+    }
+
+    /// Waits until they are done.
+    pub(super) fn await_end(&self) {
         // Nothing is ever sent: the wait ends when the keeper drops the other end.
         let _ = threads::blocking(|| waits::recv(&self.done));
     }

@@ -267,10 +267,16 @@ impl LogFile {
         self.keeper.request(KeeperRequest::Broken { at: self.at(), errno, whole_bytes: self.length });
     }
 
-    pub(super) fn close(mut self) {
+    pub(super) fn close(self) {
+        self.ask_to_close().await_end();
+    }
+
+    /// The same without the wait.
+    pub(super) fn ask_to_close(mut self) -> KeeperHandle {
         self.log_lost("was not written again before the end");
         let (at, syncs) = (self.at(), self.settings.sync != Sync::Never && self.handle.is_some());
-        self.keeper.close(at, syncs);
+        self.keeper.ask_to_close(at, syncs);
+        self.keeper
     }
 }
 

@@ -257,19 +257,30 @@ impl SimulatedDisk {
                 contents.insert(*inode, state.files.get(inode).map(|file| left_of(file, chance)).unwrap_or_default());
             }
         }
-        for (path, _) in files_below(&self.root) {
-            fs::remove_file(path).expect("it is there");
+        // A file keeps its inode number.
+        let aside = |inode: u64| self.root.join(format!(".power-loss-{inode}"));
+        for (path, inode) in files_below(&self.root) {
+            match aside(inode).exists() {
+                true => fs::remove_file(path),
+                false => fs::rename(path, aside(inode)),
+            }
+            .expect("it is there");
         }
         let mut written: BTreeMap<u64, PathBuf> = BTreeMap::new();
         for (path, inode) in names {
             match written.get(&inode) {
                 Some(first) => fs::hard_link(first, &path).expect("a link"),
                 None => {
-                    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).expect("new");
+                    let options = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).clone();
+                    let file = options.open(aside(inode)).expect("a file");
                     file.write_all_at(&contents[&inode], 0).expect("room");
+                    fs::rename(aside(inode), &path).expect("renamed");
                     written.insert(inode, path);
                 }
             }
+        }
+        for (path, _) in files_below(&self.root).into_iter().filter(|(path, inode)| *path == aside(*inode)) {
+            fs::remove_file(path).expect("it is there");
         }
         drop(state);
         self.adopt();
