@@ -3,10 +3,12 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use interleavings::explore::in_every_order;
 use interleavings::handover::channel::{ConsumerInbox, Feed, Waited};
 use interleavings::handover::within::{FeedWithin, is_called, loads, number};
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom::thread::JoinHandle;
 
@@ -157,6 +159,31 @@ fn a_call_is_heard_whether_the_consumer_sleeps_or_is_about_to() {
         let calling = thread::spawn(move || caller.call());
         assert!(matches!(inbox.wait(None), Waited::Deadline));
         calling.join().expect("it ends");
+    });
+}
+
+#[test]
+fn a_consumer_that_hears_a_call_sees_what_was_done_before_it() {
+    in_every_order(3, || {
+        let mut inbox = ConsumerInbox::default();
+        let _feed = inbox.attach(1);
+        let reason = Arc::new(AtomicUsize::new(0));
+        let callers = [(); 2].map(|()| {
+            let (caller, reason) = (inbox.caller(), Arc::clone(&reason));
+            thread::spawn(move || {
+                reason.fetch_add(1, Ordering::Relaxed);
+                caller.call();
+            })
+        });
+        // Both, or the one whose call is heard, and the other one calls again.
+        let mut seen = 0;
+        while seen < 2 {
+            assert!(matches!(inbox.wait(None), Waited::Deadline));
+            let sees = reason.load(Ordering::Relaxed);
+            assert!(sees > seen, "a call is heard and its reason is not seen");
+            seen = sees;
+        }
+        callers.into_iter().for_each(|caller| caller.join().expect("it ends"));
     });
 }
 

@@ -121,6 +121,22 @@ fn a_queue_never_borrows_more_than_it_may_while_blocks_come_back() {
 }
 
 #[test]
+fn two_receivers_of_a_queue_together_borrow_no_more_than_it_may() {
+    in_every_order(3, || {
+        let [blocks] = queues(2, 1);
+        let (borrowed, own) = (Borrowed::default(), blocks.take().expect("its own"));
+        let taker = || {
+            let (blocks, borrowed) = (blocks.clone(), borrowed.clone());
+            thread::spawn(move || borrowed.take(&blocks, 1))
+        };
+        let taken: Vec<_> = [taker(), taker()].into_iter().map(|taker| taker.join().expect("it ends")).collect();
+        assert_eq!(taken.iter().flatten().count(), 1, "one of them borrows");
+        taken.into_iter().flatten().chain([own]).for_each(|block| borrowed.put(&blocks, block));
+        assert_eq!(all(&blocks).len(), 2);
+    });
+}
+
+#[test]
 fn two_queues_that_borrow_the_same_block_give_everything_back() {
     in_every_order(3, || {
         let queues: [Blocks; 2] = queues(1, 1);

@@ -141,11 +141,14 @@ impl Index {
         of_it.filter(|entry| is_gone(&entry.name)).for_each(|entry| entry.plain = None);
     }
 
-    /// Lists the compressed form of the file of this path, which is about to get its name.
+    /// Lists the compressed form of the file of this path, which is about to get its name. The line is forced to the
+    /// disk first: after a power loss a form that is not listed would be taken for another program's, and the plain
+    /// file would be compressed once more beside it.
     pub(super) fn add_compressed(&mut self, plain: &Path, method: Method, inode: u64) -> io::Result<()> {
         let Some(name) = self.below(plain) else { return Ok(()) };
         self.enter_compressed(&name, method, inode);
-        self.append(&name, &format!("{name}{}", method.suffix()), inode)
+        self.append(&name, &format!("{name}{}", method.suffix()), inode)?;
+        self.sync()
     }
 
     /// Adds a line for a form of the file `name`.

@@ -3,6 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
+use seeds::Chance;
+use udpd_base::testing::simulated;
+use udpd_base::testing::simulated_disk::SimulatedDisk;
+
 use super::*;
 
 struct Subject {
@@ -181,4 +185,29 @@ fn a_long_path_with_codes_has_an_index_of_its_own_too() {
     assert!(one != other && one.file_name().expect("a name").len() < 60, "{}", one.display());
     let short = Index::path_of(&FileName::new("/log/%Y/x.log".to_owned(), Duration::ZERO));
     assert_eq!(short, Path::new("/log/.%Y%-x.log.udpd-index"));
+}
+
+#[test]
+fn a_power_loss_that_leaves_the_name_of_a_compressed_form_leaves_its_line() {
+    let mut with_name = 0;
+    for seed in 0..200 {
+        let mut chance = Chance::new(seed);
+        let subject = Subject::new("log");
+        let (plain, inode) = subject.make(&at(1));
+        let (temporary, packed) = subject.make(".part");
+        subject.index().add(&plain, inode).expect("listed");
+        let disk = SimulatedDisk::of(subject.directory.path(), Chance::new(seed));
+        let simulation = simulated::enter(disk.clone());
+        subject.index().add_compressed(&plain, Method::Gzip, packed).expect("listed");
+        let target = Method::Gzip.path_of(&plain);
+        disk::rename_to_new(&temporary, &target).expect("named");
+        disk.lose_power(&mut chance);
+        drop(simulation);
+        if target.exists() {
+            with_name += 1;
+            let lines = String::from_utf8(subject.bytes(&subject.index())).expect("text");
+            assert!(lines.contains(&format!("{packed} {}.gz\n", at(1))), "seed {seed}: {lines}");
+        }
+    }
+    assert!(with_name > 50, "{with_name}");
 }

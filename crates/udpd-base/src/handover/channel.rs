@@ -258,7 +258,7 @@ impl ConsumerInbox {
                 break Waited::Ended;
             }
             // Read behind the fence, like the queues: either the call is seen here, or the caller sees the sleeper.
-            if bell.called.load(Ordering::Relaxed) && bell.called.swap(false, Ordering::Relaxed) {
+            if bell.called.load(Ordering::Relaxed) && bell.called.swap(false, Ordering::Acquire) {
                 break Waited::Deadline;
             }
             if deadline.is_some_and(|deadline| deadline <= clock::now()) {
@@ -390,7 +390,8 @@ pub struct Caller(pub(super) Arc<ConsumerWaker>);
 impl Caller {
     /// Calls. Costs a fence where the consumer is awake.
     pub fn call(&self) {
-        self.0.called.store(true, Ordering::Relaxed);
+        // A swap and not a store: who hears one call of several sees what was done before each of them.
+        self.0.called.swap(true, Ordering::Release);
         self.0.ring();
     }
 }

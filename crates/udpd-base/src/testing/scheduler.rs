@@ -301,6 +301,7 @@ fn who_waits(state: &State) -> String {
 }
 
 impl Drop for Inside {
+    #[allow(clippy::disallowed_methods)]
     fn drop(&mut self) {
         let place = own_place();
         CURRENT.set(None);

@@ -18,6 +18,11 @@ pub(crate) mod fuzz;
 mod gaps;
 mod header;
 mod ipfix;
+#[cfg(test)]
+#[path = "network_model_tests.rs"]
+mod network_model;
+#[cfg(test)]
+mod network_tests;
 mod note_ring;
 mod observer;
 mod settings;
@@ -30,7 +35,7 @@ mod tests;
 mod tracker;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use self::gaps::WINDOW;
 use self::ipfix::{LEARNING_BYTES, TEMPLATES_BYTES};
@@ -56,12 +61,16 @@ struct MonitorState {
     knows_drops: bool,
     /// By lane.
     rings: Vec<Arc<NoteRing>>,
-    /// By lane: whether the tracker subtracts the kernel's drops of the lane already, because they left gaps.
-    is_matched: Vec<AtomicBool>,
+    /// By lane: how many of the kernel's drops the tracker subtracts already, because they left gaps; `NOT_MATCHED`
+    /// where it cannot tell.
+    matched: Vec<AtomicU64>,
     waker: Arc<TrackerWaker>,
     tally: Published<UpstreamTally>,
     is_ending: AtomicBool,
 }
+
+/// Instead of a count of drops.
+const NOT_MATCHED: u64 = u64::MAX;
 
 /// The most datagrams of a train.
 const TRAIN: u64 = 128;
@@ -73,7 +82,7 @@ impl UpstreamMonitor {
             sequence,
             knows_drops,
             rings: (0..lanes).map(|_| Arc::default()).collect(),
-            is_matched: (0..lanes).map(|_| AtomicBool::new(false)).collect(),
+            matched: (0..lanes).map(|_| AtomicU64::new(NOT_MATCHED)).collect(),
             waker: Arc::default(),
             tally: Published::default(),
             is_ending: AtomicBool::new(false),
@@ -100,13 +109,17 @@ impl UpstreamMonitor {
     /// What is known now. `kernel_dropped` is by lane; `others` are datagrams that this host lost in other ways before
     /// their numbers were read.
     pub fn read(&self, kernel_dropped: impl Iterator<Item = Option<u64>>, gro: bool, others: u64) -> UpstreamSnapshot {
-        let MonitorState { sequence, rings, is_matched, tally, .. } = &*self.0;
+        let MonitorState { sequence, rings, matched, tally, .. } = &*self.0;
         let counts = tally.read();
         let sum = |count: fn(&NoteRing) -> u64| rings.iter().map(|ring| count(ring)).sum::<u64>();
         let unseen = sum(|ring| ring.unseen.load(Ordering::Relaxed));
         let each = if gro { TRAIN } else { 1 };
-        let unmatched = kernel_dropped.zip(is_matched).filter(|(_, matched)| !matched.load(Ordering::Relaxed));
-        let lost_here: Option<u64> = unmatched.map(|(dropped, _)| dropped).sum();
+        // No datagram has told yet of the last drops of a lane, so the tracker has not subtracted them.
+        let unmatched = kernel_dropped.zip(matched).map(|(dropped, matched)| match matched.load(Ordering::Relaxed) {
+            NOT_MATCHED => dropped,
+            matched => Some(dropped.map_or(0, |dropped| dropped.saturating_sub(matched))),
+        });
+        let lost_here: Option<u64> = unmatched.sum();
         let lost_here = lost_here.map(|dropped| (dropped + others) * each + unseen);
         let units_each = match sequence.unit() {
             SequenceUnit::Datagrams => Some(1),

@@ -18,8 +18,8 @@ use udpd_base::seams::waits;
 /// The words of a note: a cache line.
 const WORDS: usize = 8;
 
-/// How many notes a ring holds. A power of two.
-pub(super) const NOTES: usize = 1 << 15;
+/// How many notes a ring holds. A power of two. In tests it is short, so that a simulation fills it.
+pub(super) const NOTES: usize = if cfg!(test) { 1 << 8 } else { 1 << 15 };
 
 /// The memory of a lane's ring.
 pub(super) const RING_BYTES: usize = NOTES * WORDS * size_of::<u64>();

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mmsg::RecvBatch;
+use mmsg::{Datagram, RecvBatch};
 
 use super::header::{self, SequenceHeader};
 use super::ipfix::{self, Set};
@@ -54,14 +54,19 @@ impl Observer {
 
     /// Notes the numbers of a batch. To be called before anything of it is discarded.
     pub fn observe(&mut self, batch: &RecvBatch) {
+        self.observe_each(batch.datagrams());
+    }
+
+    /// The same for any datagrams.
+    pub(super) fn observe_each<'a>(&mut self, all: impl Iterator<Item = Datagram<'a>>) {
         // A loop for each protocol, so that no protocol pays for what only others have.
         match self.sequence {
-            Sequence::NetFlow5 => self.note_runs(batch, |payload, _| header::netflow5(payload)),
-            Sequence::NetFlow9 => self.note_runs(batch, |payload, _| header::netflow9(payload)),
-            Sequence::Ipfix => self.note_messages(batch),
-            Sequence::Sflow => self.note_runs(batch, |payload, _| header::sflow(payload)),
-            Sequence::Rtp => self.note_runs(batch, |payload, _| header::rtp(payload)),
-            Sequence::Fixed(place) => self.note_runs(batch, |payload, port| header::fixed(place, payload, port)),
+            Sequence::NetFlow5 => self.note_runs(all, |payload, _| header::netflow5(payload)),
+            Sequence::NetFlow9 => self.note_runs(all, |payload, _| header::netflow9(payload)),
+            Sequence::Ipfix => self.note_messages(all),
+            Sequence::Sflow => self.note_runs(all, |payload, _| header::sflow(payload)),
+            Sequence::Rtp => self.note_runs(all, |payload, _| header::rtp(payload)),
+            Sequence::Fixed(place) => self.note_runs(all, |payload, port| header::fixed(place, payload, port)),
         }
         self.writer.publish();
         self.waker.wake();
@@ -74,8 +79,12 @@ impl Observer {
 
     /// Notes each run of consecutive numbers. `parse` reads a header, given the sender's port.
     #[inline]
-    fn note_runs(&mut self, batch: &RecvBatch, parse: impl Fn(&[u8], u16) -> Option<SequenceHeader>) {
-        for datagram in batch.datagrams() {
+    fn note_runs<'a>(
+        &mut self,
+        all: impl Iterator<Item = Datagram<'a>>,
+        parse: impl Fn(&[u8], u16) -> Option<SequenceHeader>,
+    ) {
+        for datagram in all {
             let source = headers::source(&datagram);
             let Some(header) = parse(datagram.payload(), source.port()) else {
                 add(&self.ring.unnumbered, 1);
@@ -106,8 +115,8 @@ impl Observer {
     }
 
     /// Notes IPFIX messages. What a message covers is known only when its sets have been read, so there are no runs.
-    fn note_messages(&mut self, batch: &RecvBatch) {
-        for datagram in batch.datagrams() {
+    fn note_messages<'a>(&mut self, all: impl Iterator<Item = Datagram<'a>>) {
+        for datagram in all {
             let Some(header) = header::ipfix(datagram.payload()) else {
                 add(&self.ring.unnumbered, 1);
                 continue;

@@ -216,26 +216,30 @@ impl NumberedStream {
     fn take_behind(&mut self, rules: &SequenceRules, behind: u64, arrival: &Arrival, counts: &mut StreamCounts) {
         let units = u64::from(arrival.units);
         let (start, below) = (self.next.wrapping_sub(behind), units.min(behind));
+        let before = self.first.wrapping_sub(start);
+        if self.is_young && (1..=rules.before_first).contains(&before) {
+            let below = below.min(before);
+            if before > below {
+                self.gaps.open_below(start.wrapping_add(below), before - below, self.datagrams);
+            }
+            self.first = start;
+            counts.reordered += below;
+            if units > below {
+                let (number, units) = (arrival.number.wrapping_add(below), (units - below) as u32);
+                self.take_behind(rules, behind - below, &Arrival { number, units, ..*arrival }, counts);
+            }
+            return;
+        }
         let filled = self.gaps.fill(self.next, start, below);
         counts.missing += filled.pushed_out;
         let mut repeated = below - filled.open - filled.settled;
         let has_clock = arrival.clock != ExporterClock::default();
         if filled == Default::default() {
-            let before = self.first.wrapping_sub(start);
-            if self.is_young && before <= rules.before_first && before >= below && before > 0 {
-                let end = start.wrapping_add(below);
-                if before > below {
-                    self.gaps.open_below(end, before - below, self.datagrams);
-                }
-                self.first = start;
-                counts.reordered += below;
-                return;
-            }
             if behind > rules.behind_max {
                 self.confirm(rules, arrival, counts);
                 return;
             }
-            if !has_clock && self.repeated + units > WINDOW.into() {
+            if !has_clock && self.repeated + below > WINDOW.into() {
                 // No exporter repeats so much without a new number: these are the numbers of a restart.
                 self.repeated = 0;
                 self.restart(arrival, counts);
@@ -258,26 +262,38 @@ impl NumberedStream {
         }
     }
 
-    /// Handles a jump that is too far to be believed of one datagram: another near it confirms it.
+    /// Handles a jump that is too far to be believed of one datagram: another near it confirms it, also one of the same
+    /// run.
     fn confirm(&mut self, rules: &SequenceRules, arrival: &Arrival, counts: &mut StreamCounts) {
         if let Some((number, units)) = self.jump {
-            // Near it, and not the same again.
             let away = rules.distance(arrival.number, number).unsigned_abs();
-            if (1..=rules.before_first + u64::from(units)).contains(&away) {
+            if away == 0 && arrival.datagrams <= 1 {
+                // The same again.
+                counts.duplicate += u64::from(arrival.units);
+                return;
+            }
+            if away <= rules.before_first + u64::from(units) {
                 self.jump = None;
-                let first = Arrival { number, units, datagrams: 1, ..*arrival };
-                match rules.distance(number, self.next) {
-                    ahead @ 1.. if ahead.unsigned_abs() <= rules.ahead_max => {
-                        self.advance(rules, ahead.unsigned_abs(), &first, counts);
-                    }
-                    _ => self.restart(&first, counts),
-                }
+                self.jump_to(rules, &Arrival { number, units, datagrams: 1, ..*arrival }, counts);
                 self.take(rules, arrival, counts);
                 return;
             }
         }
         self.drop_jump(counts);
-        self.jump = Some((arrival.number, arrival.units));
+        match arrival.datagrams {
+            0..=1 => self.jump = Some((arrival.number, arrival.units)),
+            _ => self.jump_to(rules, arrival, counts),
+        }
+    }
+
+    /// Continues at a jump that is confirmed.
+    fn jump_to(&mut self, rules: &SequenceRules, arrival: &Arrival, counts: &mut StreamCounts) {
+        match rules.distance(arrival.number, self.next) {
+            ahead @ 1.. if ahead.unsigned_abs() <= rules.ahead_max => {
+                self.advance(rules, ahead.unsigned_abs(), arrival, counts);
+            }
+            _ => self.restart(arrival, counts),
+        }
     }
 
     /// Ends the wait for a jump to be confirmed: nothing followed it, so it counts as late.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::MonitorState;
 use super::ipfix::{CountedStream, IpfixMessage, Learning, MessageRecords, RecordFormat, Templates};
 use super::note_ring::{NOTES, NoteKind, NoteRing, SequenceNote, StreamKey};
 use super::settings::{Sequence, SequenceUnit};
 use super::stream::{Arrival, NumberedStream, SequenceRules, StreamCounts};
 use super::table::{NO_LANE, STREAMS_MAX, StreamEntry, StreamSlot, StreamTable};
+use super::{MonitorState, NOT_MATCHED};
 use udpd_base::ledger::counter_list::UpstreamTally;
 use udpd_base::os::threads;
 use udpd_base::seams::{clock, waits};
@@ -331,7 +331,7 @@ impl StreamTracker {
 
     pub(super) fn publish(&mut self) {
         let (mut dropped_sure, mut dropped_perhaps) = (0, 0);
-        for (lane, is_matched) in self.lanes.iter().zip(&self.shared.is_matched) {
+        for (lane, matched) in self.lanes.iter().zip(&self.shared.matched) {
             let NoteRing { unnumbered, unseen, is_other_socket, .. } = &*lane.ring;
             // Datagrams without a number, or unseen ones, come by this lane as well: they may be what was dropped.
             let is_alone = unnumbered.load(Ordering::Relaxed) == 0 && unseen.load(Ordering::Relaxed) == 0;
@@ -344,7 +344,7 @@ impl StreamTracker {
                 LaneStreams::None | LaneStreams::Several => false,
             };
             let matches = has_gaps && is_alone && is_one_count;
-            is_matched.store(matches, Ordering::Relaxed);
+            matched.store(if matches { lane.between[0] } else { NOT_MATCHED }, Ordering::Relaxed);
             if matches {
                 dropped_sure += lane.between[2].min(lane.missing);
                 dropped_perhaps += lane.between[0].min(lane.missing);
