@@ -2,6 +2,9 @@
 //! parking, its counted references. A test in `tests/` then runs in every order in which its threads can come, and each
 //! load sees every value that the memory order allows, also those that this machine never shows. `udpd_base` itself
 //! knows nothing of it, apart from `handover/sync.rs`, in whose place `handover/sync.rs` of this crate stands.
+//!
+//! The same order comes at the same place in every run, so a test that fails fails again. What a model leaves out: time
+//! (no deadline passes and no nap ends early), wake-ups for no reason, and a plain store beside a swap of the same flag.
 #![forbid(unsafe_code)]
 // The files of the hand-over bring tests of their own, which are for real threads.
 #![cfg(not(test))]

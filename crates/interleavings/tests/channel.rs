@@ -315,6 +315,8 @@ fn a_consumer_goes_on_with_its_next_lanes_behind_the_last_load_of_those_before()
         let [second, first] = [loads.pop(), loads.pop()].map(|load| load.expect("two"));
         let before = receiver(&mut inbox, |feed| feed.send(first));
         let mut replacement = ConsumerInbox::replacement(&inbox.caller());
+        // The next lane has a mark; those before it have ended.
+        (0..UNMARKED).for_each(|_| drop(replacement.attach(1)));
         // It rings the same bell, already while the lanes before have not ended.
         let after = receiver(&mut replacement, |feed| feed.send(second));
         assert_eq!(all(&mut inbox).0, [1]);
