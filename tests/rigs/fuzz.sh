@@ -61,11 +61,12 @@ for target in "${targets[@]}"; do
     found=$out/corpus/$target
     kept=tests/corpus/fuzz/$target
     mkdir -p "$found" "$out/crashes"
-    words=()
+    words=() others=()
+    [ "$target" != toml ] || others=(tests/corpus/good tests/corpus/bad)
     [ ! -e "$kept.dict" ] || words=(-dict="$kept.dict")
     log=$out/$target.log
     if UDPD_FUZZ=$target "$program" "${bounds[@]}" "${limit[@]}" "${words[@]}" -print_final_stats=1 \
-        -artifact_prefix="$out/crashes/$target-" "$found" "$kept" >"$log" 2>&1; then
+        -artifact_prefix="$out/crashes/$target-" "$found" "$kept" "${others[@]}" >"$log" 2>&1; then
         awk -v target="$target" '
             /^#[0-9]+[ \t]+(DONE|INITED)/ { for (i = 1; i < NF; i++) { if ($i == "cov:") cov = $(i + 1)
                 if ($i == "ft:") ft = $(i + 1); if ($i == "corp:") corpus = $(i + 1) } }

@@ -22,6 +22,9 @@ mod assembler;
 mod btf;
 mod calls;
 mod fault_gate;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub mod fuzz;
 mod mapped;
 
 pub use assembler::{Assembler, Instruction, Label, Operation, Register, When, Width, helper};

@@ -30,6 +30,9 @@
 compile_error!("udpd-hostloss is written against the interfaces of Linux and builds for no other system");
 
 pub mod drops;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub mod fuzz;
 mod ledger;
 mod losses;
 mod nic;

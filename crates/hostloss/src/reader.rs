@@ -397,7 +397,7 @@ impl ProcFile {
 
 /// `/proc/net/snmp` and `/proc/net/netstat`: a line of names and a line of values, both behind the name of their
 /// section.
-fn sections(text: &str, mut visit: impl FnMut(&str, &str, u64)) {
+pub(super) fn sections(text: &str, mut visit: impl FnMut(&str, &str, u64)) {
     let mut lines = text.lines();
     while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
         let (Some((section, names)), Some((same, values))) = (names.split_once(':'), values.split_once(':')) else {
@@ -416,7 +416,7 @@ fn sections(text: &str, mut visit: impl FnMut(&str, &str, u64)) {
 }
 
 /// `/proc/net/snmp6`: a name and a value in each line.
-fn lines(text: &str, mut visit: impl FnMut(&str, u64)) {
+pub(super) fn lines(text: &str, mut visit: impl FnMut(&str, u64)) {
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
         if let (Some(name), Some(Ok(value))) = (words.next(), words.next().map(str::parse)) {
@@ -426,7 +426,7 @@ fn lines(text: &str, mut visit: impl FnMut(&str, u64)) {
 }
 
 /// `/proc/net/sockstat`: the name of a section, and names and values by turns.
-fn pairs(text: &str, mut visit: impl FnMut(&str, &str, u64)) {
+pub(super) fn pairs(text: &str, mut visit: impl FnMut(&str, &str, u64)) {
     for (section, rest) in text.lines().filter_map(|line| line.split_once(':')) {
         let mut words = rest.split_ascii_whitespace();
         while let (Some(name), Some(value)) = (words.next(), words.next()) {
@@ -438,13 +438,13 @@ fn pairs(text: &str, mut visit: impl FnMut(&str, &str, u64)) {
 }
 
 /// The numbers of a setting, as in `/proc/sys/net/ipv4/udp_mem`.
-fn numbers(text: &str) -> impl Iterator<Item = u64> {
+pub(super) fn numbers(text: &str) -> impl Iterator<Item = u64> {
     text.split_ascii_whitespace().map_while(|word| word.parse().ok())
 }
 
 /// `/proc/net/softnet_stat`: a line for each core that is online, in hexadecimal. Kernels before 5.10 do not say of
 /// which, and then the place of the line does, which is right as long as no core is off.
-fn parse_softnet(text: &str, mut visit: impl FnMut(u32, Softnet)) {
+pub(super) fn parse_softnet(text: &str, mut visit: impl FnMut(u32, Softnet)) {
     const CORE_AT: usize = 12;
     for (place, line) in (0..).zip(text.lines()) {
         let column = |number: usize| {
@@ -467,7 +467,7 @@ fn parse_softnet(text: &str, mut visit: impl FnMut(u32, Softnet)) {
 
 /// `/proc/net/stat/nf_conntrack`: names, and a line of hexadecimal values for each core. The sum over the cores is
 /// cut to 32 bits as each of them is, so that a difference is right whichever of them has wrapped.
-fn parse_conntrack(text: &str, counts: &mut Conntrack) {
+pub(super) fn parse_conntrack(text: &str, counts: &mut Conntrack) {
     let mut lines = text.lines();
     let Some(names) = lines.next() else { return };
     // Linux before 5.15 drops nothing for a long chain, and so has no such column.
@@ -478,7 +478,7 @@ fn parse_conntrack(text: &str, counts: &mut Conntrack) {
             if let Some((counter, cell)) = counts.cells().find(|(counter, _)| counter.source == name)
                 && counter.bits == 32
             {
-                *cell = Some((cell.unwrap_or(0) + value) & u64::from(u32::MAX));
+                *cell = Some(cell.unwrap_or(0).wrapping_add(value) & u64::from(u32::MAX));
             }
         }
     }

@@ -48,7 +48,7 @@ impl GenericFamily {
         request(self.id, command)
     }
 
-    fn read(answer: NetlinkMessage<'_>) -> Option<Self> {
+    pub(crate) fn read(answer: NetlinkMessage<'_>) -> Option<Self> {
         let attributes = answer.attributes(HEADER_BYTES);
         let id = u16::try_from(attributes.number(FAMILY_ID)?).ok()?;
         let group = |(_, bytes)| {

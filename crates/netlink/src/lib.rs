@@ -34,6 +34,9 @@
 //! - `groups`: the option that joins a multicast group (`NETLINK_ADD_MEMBERSHIP`), unsafe code inside of a macro of nix
 //! - `message`: requests, messages and attributes as bytes
 
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub mod fuzz;
 pub mod generic;
 mod groups;
 mod message;

@@ -96,7 +96,7 @@ fn request(is_ipv6: bool, port: Option<u16>) -> NetlinkRequest {
 
 /// Reads `struct inet_diag_msg`: family, state, timer and retransmissions in a byte each; ports, addresses, interface
 /// and cookie; times and queues; user and inode; attributes.
-fn read(message: &[u8]) -> Option<UdpSocket> {
+pub(crate) fn read(message: &[u8]) -> Option<UdpSocket> {
     let ip = match i32::from(*message.first()?) {
         libc::AF_INET6 => IpAddr::from(field::<16>(message, 8)?),
         _ => IpAddr::from(field::<4>(message, 8)?),

@@ -226,7 +226,7 @@ fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> 
 
 /// Reads one datagram of the answer to the request with this sequence number. True when it has the end of the answer.
 /// Messages to an earlier request, which was given up, are passed over.
-fn read_answer(
+pub(crate) fn read_answer(
     datagram: &[u8],
     sequence: u32,
     is_consistent: &mut bool,

@@ -160,7 +160,7 @@ fn listen_for_settings() -> io::Result<NetlinkSocket> {
 type Reader = fn(NetlinkMessage<'_>) -> Option<LinkEvent>;
 
 /// A notification of rtnetlink. Bridges tell of their ports under a family of their own, which is nothing new.
-fn link_in(message: NetlinkMessage<'_>) -> Option<LinkEvent> {
+pub(crate) fn link_in(message: NetlinkMessage<'_>) -> Option<LinkEvent> {
     let what = match message.kind {
         NEW_LINK => LinkChange::State,
         DELETED_LINK => LinkChange::Gone,
@@ -172,7 +172,7 @@ fn link_in(message: NetlinkMessage<'_>) -> Option<LinkEvent> {
 }
 
 /// A notification of the ethtool family.
-fn setting_in(message: NetlinkMessage<'_>) -> Option<LinkEvent> {
+pub(crate) fn setting_in(message: NetlinkMessage<'_>) -> Option<LinkEvent> {
     let what = match *message.payload.first()? {
         FEATURES => LinkChange::Features,
         RINGS => LinkChange::Rings,

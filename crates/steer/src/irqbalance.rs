@@ -253,7 +253,7 @@ impl Irqbalance {
 
 /// The interrupts in an answer to `setup`, which are those that it leaves alone: "SLEEP 10 IRQ 43 LOAD 0 DIFF 0 CLASS 5
 /// BANNED 0003". The mask at the end is that of cores.
-fn banned(setup: &str) -> Vec<u32> {
+pub(crate) fn banned(setup: &str) -> Vec<u32> {
     let words: Vec<&str> = setup.split_ascii_whitespace().collect();
     words.windows(2).filter(|pair| pair[0] == "IRQ").filter_map(|pair| pair[1].parse().ok()).collect()
 }

@@ -92,6 +92,9 @@ mod device;
 pub mod ethtool;
 mod events;
 mod export;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub mod fuzz;
 mod host;
 mod identity;
 mod interrupts;

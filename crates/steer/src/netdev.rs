@@ -79,7 +79,7 @@ impl Netdev for Netlink {
 }
 
 /// Joins queues with their contexts.
-fn join(queues: &[Vec<u8>], contexts: &[Vec<u8>]) -> Vec<NetdevQueue> {
+pub(crate) fn join(queues: &[Vec<u8>], contexts: &[Vec<u8>]) -> Vec<NetdevQueue> {
     let contexts = contexts.iter().map(|context| Attributes::new(context));
     let contexts: BTreeMap<u32, Attributes<'_>> =
         contexts.filter_map(|context| Some((context.number(NAPI_ID)?, context))).collect();

@@ -137,14 +137,14 @@ impl Statistics {
     }
 }
 
-fn link(payload: &[u8]) -> Option<ListedLink> {
+pub(crate) fn link(payload: &[u8]) -> Option<ListedLink> {
     let index = field(payload, INDEX_AT).map(u32::from_ne_bytes)?;
     let attributes = Attributes::new(payload.get(LINK_HEADER_BYTES..)?);
     let kind = attributes.nested(LINK_INFO).text(LINK_KIND).unwrap_or_default();
     Some(ListedLink { index, name: attributes.text(LINK_NAME)?, kind })
 }
 
-fn link_statistics(payload: &[u8]) -> Option<(u32, LinkStatistics)> {
+pub(crate) fn link_statistics(payload: &[u8]) -> Option<(u32, LinkStatistics)> {
     let index = field(payload, INDEX_AT).map(u32::from_ne_bytes)?;
     let counts = Attributes::new(payload.get(STATISTICS_HEADER_BYTES..)?).bytes(STATISTICS_64)?;
     // The place in struct rtnl_link_stats64, which only ever grows.
@@ -166,7 +166,7 @@ fn link_statistics(payload: &[u8]) -> Option<(u32, LinkStatistics)> {
     Some((index, statistics))
 }
 
-fn queue_statistics(payload: &[u8]) -> Option<(u32, u32, QueueStatistics)> {
+pub(crate) fn queue_statistics(payload: &[u8]) -> Option<(u32, u32, QueueStatistics)> {
     let attributes = Attributes::new(payload.get(generic::HEADER_BYTES..)?);
     if attributes.number(QUEUE_TYPE)? != RECEIVES {
         return None;

@@ -6,6 +6,9 @@
 #![allow(missing_docs)]
 
 pub mod check;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub mod fuzz;
 pub mod privilege_helper;
 pub mod run;
 pub mod watch;

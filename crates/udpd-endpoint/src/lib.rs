@@ -5,5 +5,8 @@
 #![allow(missing_docs)]
 
 pub mod control;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub mod fuzz;
 pub mod metrics;
 mod service;

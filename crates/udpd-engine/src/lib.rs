@@ -17,3 +17,6 @@ pub mod pipeline;
 pub mod plan;
 
 pub mod config;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub mod fuzz;

@@ -4,6 +4,9 @@
 #![allow(missing_docs)]
 
 pub mod explain;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub mod fuzz;
 pub mod man;
 pub mod replay;
 pub mod stats;

@@ -31,6 +31,9 @@
 #[cfg(test)]
 mod drops_tests;
 mod errors;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub(crate) mod fuzz;
 mod perf;
 mod records;
 mod tracepoints;

@@ -5,6 +5,9 @@
 
 pub(crate) mod command;
 mod driver;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub(crate) mod fuzz;
 mod ioctl;
 mod wire;
 

@@ -252,7 +252,7 @@ fn is_one(saved: &Setting, setting: &Setting) -> bool {
     }
 }
 
-fn show(saved: &Saved) -> String {
+pub(crate) fn show(saved: &Saved) -> String {
     let Saved { identity, banned, values, later } = saved;
     let Identity { name, index, namespace, address, bus } = identity;
     let numbers: Vec<String> = banned.iter().map(u32::to_string).collect();
@@ -267,7 +267,7 @@ fn show(saved: &Saved) -> String {
     format!("{FIRST_LINE}\n{which}banned\t{numbers}\n{values}{later}{LAST_LINE}\n")
 }
 
-fn parse(text: &str) -> Option<Saved> {
+pub(crate) fn parse(text: &str) -> Option<Saved> {
     let lines: Vec<&str> = text.strip_suffix('\n')?.split('\n').collect();
     let [FIRST_LINE, name, index, namespace, address, bus, banned, rest @ .., LAST_LINE] = lines.as_slice() else {
         return None;

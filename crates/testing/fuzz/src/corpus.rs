@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 pub struct Corpus {
     /// Inputs, in the order of their names.
     pub inputs: Vec<(PathBuf, Vec<u8>)>,
+    /// Inputs that other tests replay; changes of them are tried as well.
+    pub others: Vec<(PathBuf, Vec<u8>)>,
     /// Words of the format.
     pub words: Vec<Vec<u8>>,
 }
@@ -18,17 +20,23 @@ pub struct Corpus {
 /// When a file cannot be read, or a dictionary is none.
 pub fn corpus_of(name: &str) -> Corpus {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/corpus/fuzz");
-    let entries = fs::read_dir(root.join(name)).into_iter().flatten();
+    let dictionary = fs::read_to_string(root.join(format!("{name}.dict"))).unwrap_or_default();
+    let lines = dictionary.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let words = lines.map(|line| word(line).unwrap_or_else(|| panic!("{name}.dict: not a word: {line}"))).collect();
+    let others: &[&str] = if name == "toml" { &["../good", "../bad"] } else { &[] };
+    let others = others.iter().flat_map(|folder| files(&root.join(folder))).collect();
+    Corpus { inputs: files(&root.join(name)), others, words }
+}
+
+fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
     let read = |path: PathBuf| {
         let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         (path, bytes)
     };
-    let dictionary = fs::read_to_string(root.join(format!("{name}.dict"))).unwrap_or_default();
-    let lines = dictionary.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let words = lines.map(|line| word(line).unwrap_or_else(|| panic!("{name}.dict: not a word: {line}"))).collect();
-    Corpus { inputs: paths.into_iter().map(read).collect(), words }
+    paths.into_iter().map(read).collect()
 }
 
 /// Reads a line of a dictionary: `"text"` with `\\`, `\"` and `\xAB`.

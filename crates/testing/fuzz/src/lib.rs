@@ -46,6 +46,15 @@ pub fn targets() -> Vec<Target> {
         udpd_base::fuzz::targets(),
         udpd_file::fuzz::targets(),
         udpd_spill::fuzz::targets(),
+        udpd_endpoint::fuzz::targets(),
+        udpd_engine::fuzz::targets(),
+        udpd_sinks::fuzz::targets(),
+        udpd_daemon::fuzz::targets(),
+        udpd_tools::fuzz::targets(),
+        netlink::fuzz::targets(),
+        steer::fuzz::targets(),
+        hostloss::fuzz::targets(),
+        bpf::fuzz::targets(),
     ];
     all.concat().into_iter().map(|(name, run)| Target { name, run }).collect()
 }

@@ -32,7 +32,9 @@ impl<'c> Mutator<'c> {
     }
 
     fn kept(&mut self) -> Vec<u8> {
-        if self.corpus.inputs.is_empty() { Vec::new() } else { self.chance.pick(&self.corpus.inputs).1.clone() }
+        let Corpus { inputs, others, .. } = self.corpus;
+        let place = self.chance.index(inputs.len() + others.len());
+        inputs.iter().chain(others).nth(place).map(|(_, bytes)| bytes.clone()).unwrap_or_default()
     }
 
     /// A part of it, which may be empty.

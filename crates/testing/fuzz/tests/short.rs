@@ -14,8 +14,9 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// How many changes are tried of each corpus.
+/// How many changes are tried of each corpus, as far as this time allows.
 const RUNS: u64 = 300;
+const TIME: Duration = Duration::from_millis(200);
 
 /// How many runs look for a shorter input that fails as well.
 const SHRINK_RUNS_MAX: u32 = 1_000;
@@ -70,13 +71,17 @@ fn fail(target: Target, input: &[u8], kept: Option<&Path>, why: &str) -> ! {
     );
 }
 
-fn run(target: Target, corpus: &Corpus, runs: u64) {
+fn run(target: Target, corpus: &Corpus, runs: Option<u64>) {
     for (path, input) in &corpus.inputs {
         outcome(target, input).unwrap_or_else(|why| fail(target, input, Some(path), &why));
     }
     let seed = env::var("UDPD_SEEDS_FROM").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let mut mutator = Mutator::new(seed, corpus, INPUT_BYTES_MAX);
-    for _ in 0..runs {
+    let started = Instant::now();
+    for run in 0..runs.unwrap_or(RUNS) {
+        if runs.is_none() && run > 10 && started.elapsed() > TIME {
+            break;
+        }
         let input = mutator.input();
         outcome(target, &input).unwrap_or_else(|why| fail(target, &input, None, &why));
     }
@@ -85,7 +90,7 @@ fn run(target: Target, corpus: &Corpus, runs: u64) {
 #[test]
 #[allow(clippy::print_stdout)]
 fn every_target_takes_its_corpus_and_changes_of_it() {
-    let runs = env::var("UDPD_SEEDS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
+    let runs = env::var("UDPD_SEEDS").ok().and_then(|runs| runs.parse().ok());
     let (one, input) = (env::var("UDPD_FUZZ").ok(), env::var_os("UDPD_FUZZ_INPUT"));
     let wanted = targets().into_iter().filter(|target| one.as_ref().is_none_or(|name| name == target.name));
     let wanted: Vec<Target> = wanted.collect();
@@ -100,6 +105,17 @@ fn every_target_takes_its_corpus_and_changes_of_it() {
         run(target, &corpus_of(target.name), runs);
         println!("{:>6} ms  {}", started.elapsed().as_millis(), target.name);
     }
+}
+
+#[test]
+fn the_dictionary_of_the_configuration_has_every_key() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/keys.md")).expect("keys");
+    let words = corpus_of("toml").words;
+    let keys: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    assert!(keys.len() > 100, "only {} keys are seen", keys.len());
+    let has = |key: &&str| words.iter().any(|word| word == format!("{key} = ").as_bytes());
+    let missing: Vec<&str> = keys.into_iter().filter(|key| !has(key)).collect();
+    assert!(missing.is_empty(), "add to tests/corpus/fuzz/toml.dict: {missing:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! that `run` reads as well. Whether a user or a service may do what a start does is tried when that is asked for.
 
 mod rights;
-mod unit;
+pub(crate) mod unit;
 
 use std::io::Write;
 use std::path::Path;

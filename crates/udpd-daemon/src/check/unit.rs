@@ -167,7 +167,7 @@ fn unit_text(cat: &str, own: &UnitNames, directory: &Path, json: bool) -> Result
 }
 
 /// Lines without comments, those that are continued as one.
-fn logical_lines(text: &str) -> Vec<String> {
+pub(crate) fn logical_lines(text: &str) -> Vec<String> {
     let (mut lines, mut open) = (Vec::new(), String::new());
     for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
         match line.strip_suffix('\\') {
@@ -180,7 +180,7 @@ fn logical_lines(text: &str) -> Vec<String> {
 }
 
 /// The command of the service, with a check in the place of the start.
-fn check_of(command: &str, json: bool) -> Result<String, String> {
+pub(crate) fn check_of(command: &str, json: bool) -> Result<String, String> {
     let found = COMMANDS.iter().find(|(start, _)| command.contains(start));
     let Some((start, check)) = found else {
         return Err(format!(

@@ -35,7 +35,7 @@ use udpd_engine::plan::{Held, PipelinePlan};
 pub(super) const RECORD_NAME: &str = "udpd-record";
 
 /// The length of a slot. Only what is written takes memory; there is room for some twenty thousand sockets.
-const SLOT_BYTES: usize = 1 << 20;
+pub(super) const SLOT_BYTES: usize = 1 << 20;
 
 /// How many digits a number has at the beginning and at the end of a slot.
 const DIGITS: usize = 20;
@@ -159,7 +159,7 @@ impl RecordFile {
         Some((Self { file, written }, record))
     }
 
-    fn write(&mut self, record: &ProcessRecord) -> io::Result<()> {
+    pub(super) fn write(&mut self, record: &ProcessRecord) -> io::Result<()> {
         let number = self.written + 1;
         let json = serde_json::to_string(record)?;
         let text = format!("{number:0DIGITS$}\n{json}\n{number:0DIGITS$}\n");

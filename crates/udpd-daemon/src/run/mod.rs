@@ -5,6 +5,9 @@ mod crash_record;
 mod daemon_user;
 mod descriptor_store;
 mod endpoints;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub(crate) mod fuzz;
 mod gro_decision;
 mod handoff;
 mod log_lines;

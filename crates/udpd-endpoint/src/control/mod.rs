@@ -10,7 +10,7 @@ mod neighbours;
 mod seats;
 mod server;
 mod socket;
-mod take_over;
+pub(crate) mod take_over;
 
 pub use client::{Connection, OF_THE_SYSTEM, default_paths};
 pub use neighbours::{Neighbour, NeighbourSearch, Neighbours, Silent};

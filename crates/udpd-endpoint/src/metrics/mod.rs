@@ -6,6 +6,9 @@
 
 mod access;
 mod exposition;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub(crate) mod fuzz;
 mod history;
 mod http;
 mod page;

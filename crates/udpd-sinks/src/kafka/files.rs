@@ -37,7 +37,7 @@ pub(super) fn check_path(text: &str) -> Result<PathBuf, ValueAdvice> {
 }
 
 /// Where a file that the configuration names is; `None` for a credential if the service manager has passed none.
-pub(super) fn located(path: &Path) -> Option<PathBuf> {
+pub(crate) fn located(path: &Path) -> Option<PathBuf> {
     match path.to_str().and_then(|text| text.strip_prefix(CREDENTIAL)) {
         Some(name) => std::env::var_os(DIRECTORY).map(|directory| PathBuf::from(directory).join(name)),
         None => Some(path.to_owned()),
@@ -45,7 +45,7 @@ pub(super) fn located(path: &Path) -> Option<PathBuf> {
 }
 
 /// The content of a file; an error if that is longer than it may be.
-pub(super) fn contents(place: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
+pub(crate) fn contents(place: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     // Opening a pipe would block, also one that has just taken the file's place.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(place)?;
     if !file.metadata()?.is_file() {

@@ -39,7 +39,7 @@ mod client;
 mod client_properties;
 #[cfg(feature = "kafka")]
 mod context;
-mod files;
+pub(crate) mod files;
 #[cfg(feature = "kafka")]
 mod log_lines;
 #[cfg(feature = "kafka")]

@@ -67,7 +67,7 @@ pub(super) fn read_token(path: &Path) -> Result<KafkaToken, String> {
     token.map_err(|why| format!("token_file = \"{}\": {why}", path.display()))
 }
 
-fn parse_token(text: &str, now: SystemTime) -> Result<KafkaToken, String> {
+pub(super) fn parse_token(text: &str, now: SystemTime) -> Result<KafkaToken, String> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("its token is not one word of visible ASCII characters".to_owned());
     }

@@ -6,6 +6,9 @@
 //! the same picture comes as plain text.
 
 mod draw;
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub(crate) mod fuzz;
 mod live;
 mod model;
 mod plain;

@@ -30,6 +30,9 @@
 //! The two processes may be of different versions: a message that is not known ends the attempt, and a field that is
 //! not known is skipped.
 
+#[cfg(feature = "testing")]
+#[path = "testing/fuzz.rs"]
+pub(crate) mod fuzz;
 mod new_side;
 mod old_side;
 mod wire;

@@ -1,0 +1,37 @@
+//! A fuzz target: tokens that another program has written. It is read here also where no Kafka sink is built.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::kafka::files;
+
+#[allow(dead_code, unreachable_pub)]
+#[path = "../kafka/secrets.rs"]
+mod secrets;
+
+/// A target and its name.
+pub type NamedTarget = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub fn targets() -> Vec<NamedTarget> {
+    vec![("kafka_tokens", token)]
+}
+
+/// A token is one word, names a principal, and is not over; no line shows it.
+fn token(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let now = UNIX_EPOCH + Duration::from_secs(1_795_243_341);
+    match secrets::parse_token(text, now) {
+        Ok(token) => {
+            assert!(token.text == text && !text.contains(char::is_whitespace));
+            assert!(!token.principal.is_empty() && !token.principal.contains('\0'));
+            assert!(token.expires_ms >= 1_795_243_341_000);
+            let hidden = secrets::HiddenSecrets::new(vec!["secret".to_owned()]);
+            hidden.add(&token.text);
+            let line = format!("a line of {text} and of secret");
+            assert!(
+                text.len() < 4 || "a line of (not shown) and of".contains(text) || !hidden.clean(&line).contains(text)
+            );
+        }
+        Err(why) => assert!(!why.contains(char::is_control) && (text.len() < 12 || !why.contains(text)), "{why}"),
+    }
+}
