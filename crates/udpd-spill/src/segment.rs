@@ -102,7 +102,8 @@ impl Segment {
         }
     }
 
-    /// Opens a segment of an earlier process, without reading its contents.
+    /// Opens a segment of an earlier process, without reading its contents. That process may have been killed before
+    /// it has synced them.
     pub(super) fn open((number, path): (u64, PathBuf)) -> io::Result<Result<Self, Unreadable>> {
         let file = trusted_files::open(&path, OpenOptions::new().read(true).write(true))?;
         let bytes = file.metadata()?.len();
@@ -114,7 +115,7 @@ impl Segment {
         Ok(SegmentHeader::decode(&header).map(|own| {
             let mark = SegmentMark::latest(&header);
             let new = Self::new((number, path), file, own, bytes, mark);
-            Self { is_unsynced: false, handed_before: mark.handed, ..new }
+            Self { handed_before: mark.handed, ..new }
         }))
     }
 

@@ -253,9 +253,16 @@ impl SpillStore {
 
     /// Gives up the oldest segment; returns the lost datagrams by listener.
     pub fn drop_oldest(&mut self) -> Vec<(usize, u64)> {
-        let Some(oldest) = self.segments.pop_front() else { return Vec::new() };
+        let Some(mut oldest) = self.segments.pop_front() else { return Vec::new() };
         if let Err(error) = oldest.remove() {
-            log::warn!("cannot remove {}: {error}; its datagrams are given up: remove it", oldest.path.display());
+            // Its mark tells that nothing of it is to be sent.
+            oldest.mark.decided = u32::try_from(oldest.records).unwrap_or(u32::MAX);
+            let marked = oldest.write_mark();
+            let and_sends = if marked.is_err() { ", or the next udpd sends them" } else { "" };
+            log::warn!(
+                "cannot remove {}: {error}; its datagrams are given up: remove it{and_sends}",
+                oldest.path.display()
+            );
         }
         self.is_begun &= !self.segments.is_empty();
         oldest.left

@@ -12,8 +12,14 @@
 //! In the ledger a datagram is pending until it is written to the spill, then `spilled` until its destination has it.
 //! What is in the spill when the sink begins is the opening balance, `spilled_before`.
 
+#[cfg(test)]
+#[path = "simulated_destination_tests.rs"]
+mod destination;
 mod log_lines;
 mod settings;
+#[cfg(test)]
+#[path = "simulation_tests.rs"]
+mod simulation;
 mod sink;
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ use mmsg::PackedBatch;
 use super::SpillableSink;
 use super::log_lines::SpillLog;
 use super::settings::{Spill, SpillLocation, refusal};
-use crate::{FRAME_BYTES_MAX, Frame, Recovered, SpillStore};
+use crate::{FRAME_BYTES_MAX, Frame, Recovered, SpillReadError, SpillStore};
 use udpd_base::exit::Failure;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::handover::route::FullPolicy;
@@ -77,7 +77,7 @@ pub(super) enum FrameLocation {
 #[derive(Debug)]
 pub(super) struct FrameInDelivery {
     frame: Frame,
-    held: FrameLocation,
+    pub(super) held: FrameLocation,
     /// The places of the datagrams that are not decided, in their order.
     todo: Vec<usize>,
 }
@@ -126,7 +126,7 @@ pub struct Spilling<S> {
     /// What the sink below counts of datagrams from the spill.
     pub(super) scratch: Tallies,
     pub(super) log_lines: SpillLog,
-    next_sync: Option<Instant>,
+    pub(super) next_sync: Option<Instant>,
     /// No more datagrams come.
     is_last: bool,
     /// Since when the disk has taken nothing of what waits to be written.
@@ -205,6 +205,7 @@ impl<S: SpillableSink> Spilling<S> {
         self.log_lines.log_recovered(&store, &found);
         if !store.is_empty() {
             self.link = LinkState::Down { retry: clock::now() };
+            self.next_sync = Some(clock::now() + SYNC_EVERY);
         }
         (self.store, self.opened) = (Some(store), Some(RecoveredSpill { found, is_own }));
         Ok(())
@@ -480,6 +481,10 @@ impl<S: SpillableSink> Spilling<S> {
                 false
             }
             Err(error) => {
+                if matches!(error, SpillReadError::Unread(_)) {
+                    // What comes next may be behind what cannot be read.
+                    self.inner.forget_left();
+                }
                 self.log_lines.log_read_error(store.directory(), &error);
                 self.note_down();
                 false
@@ -492,6 +497,8 @@ impl<S: SpillableSink> Spilling<S> {
         let (Some(FrameInDelivery { frame, todo, held }), Some(store)) = (self.work.take(), &mut self.store) else {
             return;
         };
+        // Else it takes what comes next for what it has in hand.
+        self.inner.forget_left();
         if held != FrameLocation::OnDisk {
             // What is in memory can always be read.
             fail(&mut tallies[frame.listener], todo.len() as u64);
