@@ -14,12 +14,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+#[cfg(not(test))]
+use mmsg::SendBatch;
 use mmsg::proxy::{PREFIX_BYTES_MAX, Prefix};
-use mmsg::{Datagram, SendBatch};
+use mmsg::{Datagram, Socket};
 
 use super::log_lines::{DestinationError, DestinationLog, LOST, words};
 use super::route::{DestinationTarget, RelayError, RouteChange, RouteSocket};
 use super::settings::KeepSource;
+#[cfg(test)]
+use super::simulated::{self, SendBatch};
 use udpd_base::capture::headers;
 use udpd_base::ledger::{DestinationLedger, DestinationTally, Tallies};
 use udpd_base::os::threads;
@@ -69,6 +73,15 @@ struct QueuedMessage {
     left: usize,
     /// The route takes its first datagram whole, so that others can travel with it.
     is_open: bool,
+}
+
+/// The error that waits on a socket, which this takes.
+fn waiting_error(socket: &Socket) -> Option<i32> {
+    #[cfg(test)]
+    if let Some(simulated) = simulated::waiting_error(socket) {
+        return simulated;
+    }
+    rustix::net::sockopt::socket_error(socket).ok()?.err().map(|error| error.raw_os_error())
 }
 
 /// Where datagrams go.
@@ -404,9 +417,8 @@ impl RelayDestination {
     }
 
     fn read_answer(&mut self) {
-        let waiting = self.route.socket().and_then(|socket| rustix::net::sockopt::socket_error(socket).ok());
-        if let Some(Err(error)) = waiting {
-            self.note_answer(error.raw_os_error());
+        if let Some(errno) = self.route.socket().and_then(waiting_error) {
+            self.note_answer(errno);
             self.tally.icmp_errors += 1;
         }
     }

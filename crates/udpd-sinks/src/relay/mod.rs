@@ -177,4 +177,9 @@ impl SpillableSink for RelaySink {
 }
 
 #[cfg(test)]
+mod failover_tests;
+#[cfg(test)]
+#[path = "simulated_tests.rs"]
+mod simulated;
+#[cfg(test)]
 mod tests;

@@ -183,6 +183,8 @@ impl RouteSocket {
     /// A new socket connected to this address.
     fn find(&self, address: SocketAddr) -> Result<OpenRoute, (&'static str, io::Error)> {
         let failed = |operation| move |error| (operation, error);
+        #[cfg(test)]
+        super::simulated::check_route(address).map_err(failed(FIND_ROUTE))?;
         let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
         // A raw socket tells neither its address nor the MTU of the route, so an ordinary one is asked.
         let probe = Socket::nonblocking(family).map_err(failed("make a socket"))?;

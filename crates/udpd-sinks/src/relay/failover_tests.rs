@@ -1,0 +1,196 @@
+//! A relay against a simulated kernel and network: destinations refuse, take nothing, take a part, have no route and
+//! come back, while sources send. Each datagram is in one place, and once the faults end all arrive again.
+
+use std::sync::Mutex;
+
+use mmsg::PackedBatch;
+use nix::libc;
+use seeds::{Run, Simulation};
+
+use super::groups::destination_of;
+use super::simulated::{Network, PeerState};
+use super::*;
+use udpd_base::ledger::SinkTally;
+use udpd_base::os::threads::ThreadRegistry;
+use udpd_base::sink::testing::scenes;
+use udpd_base::testing::simulated::{Simulated, enter};
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// A clock that moves when it is told.
+#[derive(Debug)]
+struct Clock {
+    start: Instant,
+    passed: Mutex<Duration>,
+}
+
+impl Simulated for Clock {
+    fn now(&self) -> Instant {
+        self.start + *self.passed.lock().expect("one thread")
+    }
+
+    fn sleep(&self, length: Duration) {
+        *self.passed.lock().expect("one thread") += length;
+    }
+}
+
+const PROBE: Duration = Duration::from_secs(10);
+
+fn source(number: u8) -> IpAddr {
+    Ipv4Addr::new(192, 0, 2, number).into()
+}
+
+struct World {
+    clock: Arc<Clock>,
+    network: Network,
+    relay: RelaySink,
+    tallies: Tallies,
+    peers: Vec<SocketAddr>,
+    is_failover: bool,
+    /// By source: how many it has sent.
+    sent: [u32; 8],
+    /// How many of each destination's datagrams were looked at, and the last of each source there.
+    seen: Vec<(usize, [Option<u32>; 8])>,
+    offered: u64,
+}
+
+impl World {
+    /// So many datagrams come from any sources.
+    fn send(&mut self, count: u64, chance: &mut seeds::Chance) {
+        let mut packed = Vec::new();
+        for _ in 0..count {
+            let from = chance.index(self.sent.len());
+            self.sent[from] += 1;
+            let mut payload = vec![from as u8];
+            payload.extend(self.sent[from].to_be_bytes());
+            payload.resize(if chance.happens(1, 3) { 9 } else { 5 }, 0);
+            let address = SocketAddr::new(source(from as u8), 5000);
+            mmsg::pack_known(address, None, (&payload, payload.len()), &mut packed);
+        }
+        let block = PackedBatch::pool(1, packed.len().max(4096), false).expect("memory").0.remove(0);
+        let mut batch = LaneBatch::unpacked(block);
+        assert!(batch.unpack((0, 0), &packed, |_| true));
+        self.tallies[0].pending += count;
+        self.offered += count;
+        self.relay.accept(&batch, &mut self.tallies);
+        Sink::flush(&mut self.relay, &mut self.tallies);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.clock.sleep(time);
+        if Sink::due(&self.relay).is_some_and(|due| due <= self.clock.now()) {
+            Sink::when_due(&mut self.relay, &mut self.tallies);
+        }
+    }
+
+    fn check(&mut self) -> SinkTally {
+        let tally = self.tallies[0];
+        let sum = tally.pending + tally.delivered + tally.dropped.sink_error;
+        assert_eq!(sum, self.offered, "each datagram is in one place: {tally:?}");
+        let mut taken = 0;
+        for (place, &peer) in self.peers.iter().enumerate() {
+            let (first, last) = &mut self.seen[place];
+            let count = self.peers.len();
+            let is_failover = self.is_failover;
+            self.network.peer(peer, |peer| {
+                for datagram in &peer.taken[*first..] {
+                    let from = usize::from(datagram[0]);
+                    let number = u32::from_be_bytes([datagram[1], datagram[2], datagram[3], datagram[4]]);
+                    let before = last[from].replace(number);
+                    assert!(before.is_none_or(|before| before < number), "{before:?} before {number} of {from}");
+                    let own = destination_of(source(from as u8), count);
+                    assert!(is_failover || place == own, "a source has one destination");
+                }
+                *first = peer.taken.len();
+                taken += peer.taken.len() as u64;
+            });
+        }
+        assert_eq!(taken, tally.delivered, "what counts as delivered the kernel has taken: {tally:?}");
+        tally
+    }
+}
+
+fn simulate(run: &mut Run) -> String {
+    let clock = Arc::new(Clock { start: Instant::now(), passed: Mutex::default() });
+    let _entered = enter(Arc::clone(&clock) as Arc<dyn Simulated>);
+    let network = Network::enter();
+    let setup = run.setup();
+    let count = 2 + setup.below(3) as u8;
+    let peers: Vec<SocketAddr> = (1..=count).map(|place| SocketAddr::from(([127, 0, 7, place], 9))).collect();
+    let (is_failover, never_waits) = (setup.happens(2, 3), setup.happens(1, 4));
+    let distribute = if is_failover { Distribute::Failover } else { Distribute::BySource };
+    let mode = RelayMode { distribute, probe_every: PROBE, keep_source: KeepSource::No, never_waits, spills: false };
+    let (registry, _events) = ThreadRegistry::new();
+    let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: "relay", bound: &[] };
+    let addresses: Vec<PeerAddress> = peers.iter().copied().map(PeerAddress::from).collect();
+    let (mut relay, _) = RelaySink::open(&addresses, &[], mode, lookup, &scenes(1)).expect("opened");
+    Sink::begin(&mut relay);
+    let seen = vec![(0, [None; 8]); peers.len()];
+    let tallies = Tallies::from([SinkTally::default()]);
+    let mut world = World { clock, network, relay, tallies, peers, is_failover, sent: [0; 8], seen, offered: 0 };
+    while let Some(mut chance) = run.step() {
+        let peer = *chance.pick(&world.peers);
+        match chance.below(10) {
+            0..=5 => world.send(1 + chance.below(30), &mut chance),
+            6 => world.pass(Duration::from_millis(chance.weighted(&[(3, 1), (2, 100), (2, 4100), (1, 11_000)]))),
+            7 => world.network.peer(peer, |peer| peer.takes = chance.happens(1, 2).then(|| chance.index(4))),
+            8 => world.network.peer(peer, |peer| peer.has_no_route = chance.happens(1, 3)),
+            _ => {
+                let states = [
+                    (4, PeerState::Up),
+                    (2, PeerState::Refusing),
+                    (1, PeerState::Stuck(libc::EAGAIN)),
+                    (1, PeerState::Stuck(libc::ENOBUFS)),
+                    (1, PeerState::Stuck(libc::ENETDOWN)),
+                    (1, PeerState::Unreachable),
+                ];
+                world.network.peer(peer, |peer| peer.state = chance.weighted(&states));
+            }
+        }
+        let tally = world.check();
+        run.trace(|| format!("{tally:?}"));
+    }
+    // One is good and the others are not: after a while only trials go to those.
+    let mut chance = run.setup().clone();
+    let good = chance.index(world.peers.len());
+    for (place, &peer) in world.peers.iter().enumerate() {
+        let bad = *chance.pick(&[PeerState::Refusing, PeerState::Stuck(libc::ENETDOWN), PeerState::Unreachable]);
+        let state = if place == good { PeerState::Up } else { bad };
+        world.network.peer(peer, |peer| (peer.state, peer.takes, peer.has_no_route) = (state, None, false));
+    }
+    for round in 0..if is_failover { 20 * world.peers.len() + 30 } else { 0 } {
+        let before = world.network.peer(world.peers[good], |peer| peer.arrived.len());
+        world.send(5, &mut chance);
+        world.pass(Duration::from_secs(1));
+        let arrived = world.network.peer(world.peers[good], |peer| peer.arrived.len());
+        assert!(round < 20 * world.peers.len() || arrived - before >= 4, "{arrived} after {before} at {good}");
+    }
+    // The faults end. Failed ones are tried one after the other, each after its period and with four seconds for an
+    // answer.
+    for &peer in &world.peers {
+        world.network.peer(peer, |peer| (peer.state, peer.takes, peer.has_no_route) = (PeerState::Up, None, false));
+    }
+    for _ in 0..20 * world.peers.len() {
+        world.send(1, &mut chance);
+        world.pass(Duration::from_secs(1));
+        world.check();
+    }
+    let before = world.check();
+    let arrived = |world: &World, place: usize| world.network.peer(world.peers[place], |peer| peer.arrived.len());
+    let all = |world: &World| (0..world.peers.len()).map(|place| arrived(world, place)).sum::<usize>();
+    let (first, sum) = (arrived(&world, 0), all(&world));
+    world.send(30, &mut chance);
+    world.pass(Duration::from_millis(2));
+    let tally = world.check();
+    assert_eq!((tally.delivered, tally.pending), (before.delivered + 30, 0), "everything is delivered again");
+    assert_eq!(all(&world), sum + 30, "and arrives");
+    assert!(!is_failover || arrived(&world, 0) == first + 30, "at the first of all");
+    Sink::finish(&mut world.relay, &mut world.tallies, &mut |_| {});
+    format!("{:?} {:?}", world.check(), world.seen)
+}
+
+#[test]
+fn a_relay_accounts_for_each_datagram_whatever_its_destinations_do_and_finds_them_again() {
+    Simulation::new("a_relay_accounts_for_each_datagram_whatever_its_destinations_do_and_finds_them_again", 300, 100)
+        .check(simulate);
+}
