@@ -301,14 +301,14 @@ impl Index {
             }
             opened => opened?,
         };
-        disk::append_all(&file, text.as_bytes()).and_then(|()| disk::sync_data(&file)).inspect_err(|_| {
+        let replace = || match open_index(&self.path, OpenOptions::new().read(true)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => disk::rename(&beside, &self.path),
+        };
+        let written = disk::append_all(&file, text.as_bytes()).and_then(|()| disk::sync_data(&file));
+        written.and_then(|()| replace()).inspect_err(|_| {
             let _ = disk::remove_file(&beside);
         })?;
-        match open_index(&self.path, OpenOptions::new().read(true)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        disk::rename(&beside, &self.path)?;
         self.lines = Some(lines);
         Ok(())
     }

@@ -326,14 +326,18 @@ impl World {
         }
     }
 
-    fn make_foreign(&mut self, path: &Path, is_protected: bool) -> bool {
+    fn make_foreign(&mut self, path: &Path, is_for_ever: bool) -> bool {
         let made = self.disk.as_other(|| {
             let file = disk::open(path, OpenOptions::new().write(true).create_new(true))?;
             disk::append_all(&file, b"x is theirs\n")?;
             file.metadata()
         });
-        if let (Ok(made), true) = (&made, is_protected) {
-            self.disk.facts().foreign.insert(made.ino());
+        if let Ok(made) = &made {
+            let mut facts = self.disk.facts();
+            facts.foreign.insert(made.ino());
+            if !is_for_ever {
+                facts.adoptable.insert(made.ino());
+            }
         }
         made.is_ok()
     }

@@ -36,6 +36,8 @@ pub(super) struct Facts {
     /// The files of other programs.
     pub(super) foreign: BTreeSet<u64>,
     pub(super) keep: Keep,
+    /// Those at our path, which are ours when udpd has opened them.
+    pub(super) adoptable: BTreeSet<u64>,
     /// Records that something else than a fault of udpd may have taken.
     pub(super) gone: BTreeSet<Number>,
     /// Records that a sync has promised.
@@ -265,6 +267,13 @@ impl Simulated for WatchedDisk {
         let mut facts = self.facts();
         facts.is_changed |= !matches!(call, DiskCall::Read(..) | DiskCall::Sync(_));
         match *call {
+            DiskCall::Open(path) if !facts.is_other => {
+                if let Ok(found) = path.symlink_metadata()
+                    && facts.adoptable.remove(&found.ino())
+                {
+                    facts.foreign.remove(&found.ino());
+                }
+            }
             DiskCall::Write(file, ..) => {
                 let Ok(found) = file.metadata() else { return };
                 *facts.versions.entry(found.ino()).or_default() += 1;
