@@ -1,10 +1,10 @@
 //! The hand-over of udpd-base, compiled once more on loom's model of threads and memory: its atomics and fences, its
 //! parking, its counted references. A test in `tests/` then runs in every order in which its threads can come, and each
-//! load sees every value that the memory order allows, also those that this machine never shows. `udpd_base` itself
-//! knows nothing of it, apart from `handover/sync.rs`, in whose place `handover/sync.rs` of this crate stands.
+//! load sees every value that the memory order allows, also those that this machine never shows. `udpd_base` knows
+//! nothing of it, apart from `handover/sync.rs`, in whose place `handover/sync.rs` of this crate stands.
 //!
 //! The same order comes at the same place in every run, so a test that fails fails again. What a model leaves out: time
-//! (no deadline passes and no nap ends early), wake-ups for no reason, and a plain store beside a swap of the same flag.
+//! (no deadline passes), wake-ups for no reason, and a plain store beside a swap of the same flag.
 #![forbid(unsafe_code)]
 // The files of the hand-over bring tests of their own, which are for real threads.
 #![cfg(not(test))]

@@ -97,6 +97,16 @@ fn what_was_left_quietly_is_heard_of_at_the_ring() {
 }
 
 #[test]
+fn what_was_left_quietly_by_a_feed_that_goes_is_still_taken() {
+    in_every_order(3, || {
+        let mut inbox = ConsumerInbox::default();
+        let receiver = receiver(&mut inbox, |feed| feed.send_quietly(loads(1).remove(0)));
+        assert_eq!(all(&mut inbox).0, [1]);
+        end(receiver);
+    });
+}
+
+#[test]
 fn of_two_receivers_each_wakes_the_consumer_and_each_lane_keeps_its_order() {
     in_every_order(2, || {
         let mut inbox = ConsumerInbox::default();
