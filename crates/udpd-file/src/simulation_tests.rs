@@ -274,7 +274,7 @@ impl World {
         let all: BTreeSet<Number> = (0..self.fates.len() as Number).collect();
         let lost: Vec<Number> = all.difference(&facts.durable).copied().collect();
         facts.gone.extend(lost);
-        // Files that others have removed may be back.
+        facts.is_changed = true;
     }
 
     /// Ends as at a reload or at the end.
@@ -377,7 +377,8 @@ impl World {
             }
             4 if !files.is_empty() => {
                 let (file, _) = chance.pick(&files);
-                let link = root.join(format!("link-{}", self.others));
+                let suffix = Method::of_name(&file.to_string_lossy()).map_or("", |(method, _)| method.suffix());
+                let link = root.join(format!("link-{}{suffix}", self.others));
                 disk.as_other(|| disk::hard_link(file, &link)).expect("linked");
                 format!("links {}", disk.relative(file))
             }
