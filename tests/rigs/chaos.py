@@ -32,6 +32,8 @@ from peer import Peer, Taken, senders
 
 SECONDS = setting("SECONDS_OF_CHAOS", 3600 if LONG else 60)
 SEED, RATE = setting("SEED", random.randrange(1 << 32)), setting("RATE", 2000)
+# How often a kill is chosen, beside 35 for all others.
+KILLS = setting("KILLS", 3)
 PORT, CABLE_PORT, ADDRESS, LENGTH, FLOWS = 5188, 5190, "10.8.0.1", 100, 4
 FULL, PEER, CLOCK = f"{WORK}/full", f"{WORK}/peer", f"{WORK}/clock"
 # How long each answer may take; a machine that is shared stands still now and then.
@@ -241,7 +243,7 @@ rotate = {{ bytes = 0, every = "0s" }}
     def plan(self):
         """The next action and all that chance has to say of it: what happened before changes nothing here."""
         chance = self.chance
-        actions = {"restart": 3, "kill": 3, "reload": 5, "bad_reload": 1, "take_over": 3, "fill": 3, "peer_changes": 4,
+        actions = {"restart": 3, "kill": KILLS, "reload": 5, "bad_reload": 1, "take_over": 3, "fill": 3, "peer_changes": 4,
                    "jump": 3, "cores": 2, "stop_a_while": 1, "card": 1, "addresses": 1, "rename": 1, "look_at_it": 2}
         name = chance.choices(list(actions), actions.values())[0]
         self.pause_s, self.to = chance.uniform(0, 0.5), chance.choice(["-1h", "+1h", "-30d", "+30d", "+0"])

@@ -7,7 +7,8 @@ LATE_S = 1.0
 
 class Judge:
     """`seen` are the observations, one for each mark. A state lies behind a mark `m`: what was seen up to `m` was so
-    before the cut, and what is still there at `m + 1` was there at the cut if it was at `m`."""
+    before the cut. What was read for `m + 1` may be older than the cut, what was read for `m + 2` is not: what is
+    still there then was there at the cut if it was at `m`."""
 
     def __init__(self, seen):
         self.seen, self.flushes, self.states, self.torn, self.held = seen, 0, 0, 0, 0
@@ -29,7 +30,7 @@ class Judge:
         return next((self.seen[mark]["ended"] - one["ended"] for one in self.seen[:mark + 1] if one[name] & missing), 0)
 
     def files(self, mark, found):
-        after = self.seen[min(mark + 1, len(self.seen) - 1)]
+        after = self.seen[min(mark + 2, len(self.seen) - 1)]
         for name, limit in (("plain", 1), ("kept", 1), ("sources", 1), ("rotated", None)):
             has = set(found[name])
             check(len(has) == len(found[name]), f"{name}: {len(found[name]) - len(has)} records are there twice")
@@ -59,7 +60,7 @@ class Judge:
               f"`synced_at`: {sorted(missing)[:5]}")
 
     def spill(self, mark, found):
-        came, seen, after = found["peer"], self.seen[mark], self.seen[min(mark + 1, len(self.seen) - 1)]
+        came, seen, after = found["peer"], self.seen[mark], self.seen[min(mark + 2, len(self.seen) - 1)]
         has = set(came)
         check(came == sorted(has), "spill: what waited comes out of order or twice")
         waited = (seen["spill"] & after["spill"]) - after["peer"]

@@ -78,7 +78,7 @@ def disk(number, kind, disk_bytes, by_source):
 
 def judge_all(log, judge, trial, chance, text, peer):
     """Plays the log back once; at each chosen flush the disk as it is then, and once more with some of what follows."""
-    everything, last = entries(log), str(len(judge.seen) - 1).encode()
+    everything, last = entries(log), str(len(judge.seen) - 2).encode()
     texts = {at: text_at(log, one) for at, one in enumerate(everything) if one[0] == MARK}
     begun, end = (next(at for at, text in texts.items() if text == wanted) for wanted in (b"0", last))
     flushes = [at for at in range(begun, end) if everything[at][0] == FLUSH]
