@@ -14,7 +14,7 @@ from judge import Judge
 from load import run as run_load
 from logged_disk import FLUSH, MARK, WRITE, entries
 from replay import Disk, State
-from lib.check import LONG, check, main, passed, setting
+from lib.check import LONG, check, main, passed, setting, skipped
 from lib.daemon import UDPD, WORK, listening
 from lib.host import write
 from lib.load import free_port
@@ -64,6 +64,9 @@ def apply(log, write, image):
 
 
 def disk(number, kind, disk_bytes, by_source):
+    if not shutil.which(f"mkfs.{kind}"):
+        skipped(f"the part on {kind}: needs mkfs.{kind}")
+        return None
     chance, folder, peer, port = random.Random(f"{SEED} {number}"), f"{WORK}/disk{number}", f"{WORK}/peer", free_port()
     text = configuration(by_source, peer, port)
     log_path, seen = run_load(folder, kind, disk_bytes, SECONDS, SEED + number, text, port, peer)
@@ -116,7 +119,7 @@ def everything():
         head = "| disk | marks | flushes | states mounted | of these with a part of later writes | oldest missing " \
                "record, `sync` 1 s | spill: oldest missing datagram | sent again at most |"
         page = ["# Power cuts", "", f"{host(UDPD)} SEED={SEED}, {SECONDS} s each, LONG={int(LONG)}.", "",
-                *markdown_table(head, rows)]
+                *markdown_table(head, filter(None, rows))]
         folder = sys.argv[sys.argv.index("--record") + 1]
         write(f"{folder}/power_cuts.md", "\n".join(page) + "\n")
 
