@@ -14,7 +14,7 @@ from judge import Judge
 from load import run as run_load
 from logged_disk import FLUSH, MARK, WRITE, entries
 from replay import Disk, State
-from lib.check import LONG, check, main, passed, setting, skipped
+from lib.check import LONG, main, passed, setting, skipped
 from lib.daemon import UDPD, WORK, listening
 from lib.host import write
 from lib.load import free_port
