@@ -146,8 +146,9 @@ class LoggedDisk:
         self.server.wait(60)
 
 
-def listed(pattern, seen, without=()):
-    return set().union(*(seen.of(path) for path in glob.glob(pattern) if path not in without))
+def listed(pattern, without=()):
+    """Each file is read anew: the next one may have the inode of one that was removed."""
+    return set().union(*(Seen().of(path) for path in glob.glob(pattern) if path not in without))
 
 
 def observe(daemon, disk, seen, peer):
@@ -160,9 +161,9 @@ def observe(daemon, disk, seen, peer):
         except FileNotFoundError:
             pass
     found = {
-        "plain": seen.of(f"{disk}/plain.log"), "kept": listed(f"{disk}/kept/k.log*", seen),
-        "finished": listed(f"{disk}/rotated/r.log*", seen, [f"{disk}/rotated/r.log"]), "spill": spill,
-        "sources": listed(f"{disk}/sources/*", seen), "peer": peer.taken.copy(),
+        "plain": seen.of(f"{disk}/plain.log"), "kept": listed(f"{disk}/kept/k.log*"),
+        "finished": listed(f"{disk}/rotated/r.log*", [f"{disk}/rotated/r.log"]), "spill": spill,
+        "sources": listed(f"{disk}/sources/*"), "peer": peer.taken.copy(),
     }
     synced_at = {name: sink["files"]["synced_at"] for name, sink in sinks.items() if sink.get("files")}
     return found | {"synced_at": synced_at,

@@ -99,13 +99,11 @@ class State:
         check("panicked" not in log, lambda: f"a panic: {log}")
         left = [path for path in glob.glob(f"{place}/**/.*.udpd-new", recursive=True)]
         check(not left, f"left behind: {left}")
-        rotated = sorted(glob.glob(f"{place}/rotated/r.log*"))
         return {
             "plain": whole_numbers([f"{place}/plain.log"]),
             # The end may have come while another was compressed.
-            "kept": whole_numbers(set(glob.glob(f"{place}/kept/k.log*")) - set(plain_beside_compressed(place))),
-            # Its sync may not have ended when the power went.
-            "rotated": whole_numbers(rotated, max(rotated[1:], key=newest, default=None)),
+            "kept": finished_numbers(f"{place}/kept/k.log", plain_beside_compressed(place)),
+            "rotated": finished_numbers(f"{place}/rotated/r.log"),
             "sources": whole_numbers(glob.glob(f"{place}/sources/*.log*")),
             "peer": receiver.taken, "repeats": sinks["spill"]["spill_repeats_at_most"], "log": log,
         }
@@ -115,10 +113,12 @@ def plain_beside_compressed(place):
     return [path[:-3] for path in glob.glob(f"{place}/kept/*.gz") if os.path.exists(path[:-3])]
 
 
-def newest(path):
-    """Finished names by their time, then by the number behind it."""
-    time, _, number = path.rpartition("/")[2].removeprefix("r.log.").partition(".")
-    return time, int(number or 0)
+def finished_numbers(current, without=()):
+    """The numbers in a file and those that were finished. The sync of the newest of these may not have ended when the
+    power went."""
+    paths = sorted(set(glob.glob(f"{current}*")) - set(without))
+    plain = [path for path in paths if path != current and not path.endswith((".gz", ".torn"))]
+    return whole_numbers(paths, plain[-1] if plain else None)
 
 
 def is_drained(listener):
