@@ -80,10 +80,10 @@ class Judge:
                 f"{self.oldest_missing['spill']:.2f} s", self.most_again]
 
     def summary(self):
-        return (f"{len(self.seen)} marks, {self.flushes} flushes, {self.states} states, {self.torn} of them with a "
-                f"part of later writes; the oldest record that was missing was {self.oldest_missing['sync']:.2f} s old, the "
-                f"oldest datagram of a spill {self.oldest_missing['spill']:.2f} s; {self.held} times all of what was "
-                "told as synced was there")
+        sync, spill = self.oldest_missing["sync"], self.oldest_missing["spill"]
+        return (f"{len(self.seen)} marks, {self.flushes} flushes, {self.states} states, {self.torn} with a part "
+                f"of later writes; the oldest missing record was {sync:.2f} s old, the oldest missing datagram of a "
+                f"spill {spill:.2f} s; {self.held} times all that was told as synced was there")
 
     @staticmethod
     def check_itself():
