@@ -244,7 +244,8 @@ rotate = {{ bytes = 0, every = "0s" }}
         """The next action and all that chance has to say of it: what happened before changes nothing here."""
         chance = self.chance
         actions = {"restart": 3, "kill": KILLS, "reload": 5, "bad_reload": 1, "take_over": 3, "fill": 3,
-                   "peer_changes": 4, "jump": 3, "cores": 2, "stop_a_while": 1, "card": 1, "addresses": 1, "rename": 1, "look_at_it": 2}
+                   "peer_changes": 4, "jump": 3, "cores": 2, "stop_a_while": 1, "card": 1, "addresses": 1, "rename": 1,
+                   "look_at_it": 2}
         name = chance.choices(list(actions), actions.values())[0]
         self.pause_s, self.to = chance.uniform(0, 0.5), chance.choice(["-1h", "+1h", "-30d", "+30d", "+0"])
         self.cpus = chance.choice(["0", f"0-{os.cpu_count() - 1}"])
