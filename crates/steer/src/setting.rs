@@ -220,7 +220,7 @@ impl Reader<'_> {
             }
             Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
                 let path = self.path(interface, setting)?;
-                fs::write(&path, format!("{value}\n")).map_err(|error| write_error(setting, &path, value, &error))?;
+                write_file(&path, &format!("{value}\n")).map_err(|error| write_error(setting, &path, value, &error))?;
             }
         }
         self.settled(interface, setting, value)
@@ -333,6 +333,12 @@ impl Reader<'_> {
         let actions = read_if_any(&folder.join("actions"))?.unwrap_or_default();
         Ok(Some(number).filter(|_| !name.is_empty() && is_named(actions.trim())))
     }
+}
+
+fn write_file(path: &std::path::Path, text: &str) -> io::Result<()> {
+    #[cfg(test)]
+    crate::testing::faults::before()?;
+    fs::write(path, text)
 }
 
 fn write_error(setting: &Setting, path: &std::path::Path, value: &str, error: &io::Error) -> SettingError {

@@ -151,7 +151,9 @@ impl Folder {
         let beside = format!(".{}-{}{UNFINISHED}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let fail = |cause| JournalError::Io { doing: format!("write {}", self.path(name).display()), cause };
         let mut file = self.open_file(&beside, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
-        let outcome = file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| {
+        let outcome = write_all(&mut file, text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| {
+            #[cfg(test)]
+            crate::testing::faults::before()?;
             renameat(&self.descriptor, beside.as_str(), &self.descriptor, name)?;
             self.sync()
         });
@@ -162,6 +164,8 @@ impl Folder {
     }
 
     pub(super) fn remove(&self, name: &str) -> Result<(), JournalError> {
+        #[cfg(test)]
+        crate::testing::faults::before_removal();
         let removed = unlinkat(&self.descriptor, name, UnlinkatFlags::NoRemoveDir).map_err(io::Error::from);
         let fail = |cause| JournalError::Io { doing: format!("remove {}", self.path(name).display()), cause };
         removed.and_then(|()| self.sync()).map_err(fail)
@@ -182,6 +186,12 @@ impl Folder {
     fn sync(&self) -> io::Result<()> {
         Ok(nix::unistd::fsync(&self.descriptor)?)
     }
+}
+
+fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(test)]
+    crate::testing::faults::cut(file, bytes)?;
+    file.write_all(bytes)
 }
 
 /// Why saved settings cannot be written, read or removed. A file that is unusable needs a person to look at it; any

@@ -298,3 +298,7 @@ pub(crate) fn parse(text: &str) -> Option<Saved> {
 #[cfg(test)]
 #[path = "journal_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "simulation_tests.rs"]
+mod simulation_tests;

@@ -46,6 +46,7 @@ thread_local! {
 }
 
 fn step() {
+    super::faults::step();
     STEP.with_borrow_mut(|step| step.iter_mut().for_each(|step| step()));
 }
 
@@ -75,6 +76,19 @@ pub(crate) struct FakeDevice {
     pub(crate) busy_questions: Shared<usize>,
     /// The driver answers what its coalescing is and refuses every change: virtio_net of most hosts.
     pub(crate) keeps_coalescing: bool,
+    /// Called with the number of queues after it has changed, as a driver makes and removes queues and interrupts.
+    pub(crate) follow: Option<Follow>,
+}
+
+/// What a driver does when the number of its queues changes.
+pub(crate) struct Follow(pub(crate) Box<Following>);
+
+type Following = dyn Fn(&str, u32) + Send + Sync;
+
+impl std::fmt::Debug for Follow {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Follow")
+    }
 }
 
 impl FakeDevice {
@@ -141,7 +155,9 @@ impl Ethtool for FakeDevice {
                 rss.indirection = spread_evenly(rss.indirection.len(), channels.receiving());
             }
             Some(())
-        })
+        })?;
+        self.follow.iter().for_each(|follow| follow.0(interface, channels.receiving()));
+        Ok(())
     }
 
     fn rings(&self, interface: &str) -> Answer<Rings> {

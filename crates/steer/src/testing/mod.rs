@@ -17,6 +17,7 @@
 //! ```
 
 pub(crate) mod driver;
+pub(crate) mod faults;
 pub(crate) mod rig;
 
 use std::collections::BTreeMap;
@@ -95,7 +96,8 @@ impl Machine {
     }
 
     pub(crate) fn unpack(text: &str) -> Self {
-        let root = tempfile::tempdir().expect("a temporary directory");
+        // In memory where there is such a place.
+        let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory");
         let mut machine = Self { root, ethtool: FakeDevice::default(), netdev: FakeNetdev::default() };
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             for line in expand(line) {
