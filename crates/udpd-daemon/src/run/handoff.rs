@@ -116,6 +116,7 @@ impl MainLoop<'_> {
         }
         // It may have had to wait for a reload, and have given up.
         if let NewProcessState::Failed(why) = new_process.wait_until_open(A_LOOK) {
+            new_process.refuse(&why);
             log::warn!("{new_process} wanted to take over and does not: {why}; nothing has changed here");
             return self;
         }
@@ -161,7 +162,11 @@ impl MainLoop<'_> {
         loop {
             match threads::blocking(|| new_process.wait_until_open(MOMENT)) {
                 NewProcessState::Open => return threads::blocking(|| new_process.say_gone()),
-                NewProcessState::Failed(why) => return Err(why),
+                NewProcessState::Failed(why) => {
+                    // One that lives would take the end of the connection for that of this process.
+                    new_process.refuse(&why);
+                    return Err(why);
+                }
                 NewProcessState::Preparing if self.events.end_is_requested(Duration::ZERO) => return Ok(()),
                 NewProcessState::Preparing if clock::now() < deadline => {}
                 NewProcessState::Preparing => {

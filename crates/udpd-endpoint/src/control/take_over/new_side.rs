@@ -88,8 +88,18 @@ impl OldProcess {
         };
         stream.set_write_timeout(Some(ANSWERING_LIMIT))?;
         stream.write_all(b"take-over\n")?;
-        let mut wire = Wire::new(stream)?;
+        let wire = Wire::new(stream)?;
         let peer = wire.peer()?;
+        Self::meet(path, wire, peer, asked)
+    }
+
+    /// What a daemon that was asked has to offer.
+    pub(super) fn meet(
+        path: &Path,
+        mut wire: Wire,
+        peer: PeerProcess,
+        asked: &mut Option<PeerProcess>,
+    ) -> Result<Option<Self>, FirstQuestionError> {
         let own = geteuid().as_raw();
         if peer.user != own {
             let message = format!(
@@ -141,7 +151,8 @@ impl OldProcess {
 
     /// Says that everything is ready that can be made beside it, and lets it stop.
     pub fn let_stop(&mut self, names: Vec<String>) -> Result<OldProcessEnd, Failure> {
-        match self.wire.say(&TakeOverMessage::Ready(names)).and_then(|()| self.wire.hear(STOPPING_LIMIT)) {
+        let said = self.wire.say(&TakeOverMessage::Ready(names));
+        match after(said, self.wire.hear(STOPPING_LIMIT)) {
             Ok(TakeOverMessage::Stopped(Stopped { ends: false, record })) => Ok(OldProcessEnd::Stopped(record)),
             Ok(TakeOverMessage::Stopped(Stopped { ends: true, record })) => Ok(OldProcessEnd::Ending(record)),
             Ok(other) => Err(refused(&self.peer, other)),
@@ -163,7 +174,8 @@ impl OldProcess {
         if self.peer.wait_for_end(Duration::ZERO) == Some(true) {
             return Ok(());
         }
-        match self.wire.say(&TakeOverMessage::Open).and_then(|()| self.wire.hear_or_hang_up(ANSWERING_LIMIT)) {
+        let said = self.wire.say(&TakeOverMessage::Open);
+        match after(said, self.wire.hear_or_hang_up(ANSWERING_LIMIT)) {
             Ok(TakeOverMessage::Gone) => Ok(()),
             Ok(other) => Err(refused(&self.peer, other)),
             Err(error) if self.has_died(&error) => Ok(()),
@@ -214,7 +226,8 @@ impl fmt::Display for OldProcess {
 }
 
 /// Why the first question got no offer.
-enum FirstQuestionError {
+#[derive(Debug)]
+pub(super) enum FirstQuestionError {
     Connection(io::Error),
     Refused(Failure),
 }
@@ -223,6 +236,11 @@ impl From<io::Error> for FirstQuestionError {
     fn from(error: io::Error) -> Self {
         Self::Connection(error)
     }
+}
+
+/// What was heard. One that hung up before it could be told anything has said why, unless it has died.
+fn after(said: io::Result<()>, heard: io::Result<TakeOverMessage>) -> io::Result<TakeOverMessage> {
+    heard.map_err(|error| said.err().unwrap_or(error))
 }
 
 fn broken(path: &Path, daemon: &str, error: &io::Error) -> Failure {

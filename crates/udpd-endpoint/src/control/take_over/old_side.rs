@@ -240,3 +240,7 @@ fn explained(error: io::Error) -> String {
         _ => error.to_string(),
     }
 }
+
+#[cfg(test)]
+#[path = "simulation_tests.rs"]
+mod simulation_tests;

@@ -7,9 +7,9 @@
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -19,7 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::TakeOverMessage;
-use udpd_base::seams::clock;
+use udpd_base::seams::{clock, waits};
 
 /// The kernel's SCM_MAX_FD.
 const AT_ONCE: usize = 253;
@@ -69,12 +69,16 @@ impl Wire {
     pub(super) fn say(&mut self, message: &TakeOverMessage) -> io::Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
+        #[cfg(test)]
+        let line = faults::changed(self, line)?;
         self.stream.write_all(&line).map_err(timed_out)
     }
 
     /// The next message, if it comes within this time. What has come of it by then is kept.
     pub(super) fn hear(&mut self, limit: Duration) -> io::Result<TakeOverMessage> {
         let deadline = clock::now() + limit;
+        #[cfg(test)]
+        faults::pass(self);
         loop {
             if let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.bytes.drain(..=end).collect();
@@ -86,16 +90,14 @@ impl Wire {
             if self.bytes.len() > LINE_BYTES_MAX {
                 return Err(io::Error::new(ErrorKind::InvalidData, format!("a line of more than {LINE_BYTES_MAX} B")));
             }
-            let left = deadline.saturating_duration_since(clock::now());
-            if left.is_zero() {
+            if !is_readable(self.stream.as_fd(), deadline)? {
                 return Err(ErrorKind::TimedOut.into());
             }
-            self.stream.set_read_timeout(Some(left))?;
             match self.receive() {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(timed_out(error)),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -134,6 +136,8 @@ impl Wire {
     /// Sends descriptors, which the next message has to explain.
     pub(super) fn send(&mut self, descriptors: &[impl AsFd]) -> io::Result<()> {
         let deadline = clock::now() + SAYING_LIMIT;
+        #[cfg(test)]
+        faults::pass(self);
         for some in descriptors.chunks(AT_ONCE) {
             let numbers: Vec<RawFd> = some.iter().map(|one| one.as_fd().as_raw_fd()).collect();
             let rights = [ControlMessage::ScmRights(&numbers)];
@@ -161,18 +165,24 @@ impl Wire {
 impl PeerProcess {
     /// Waits until the process has ended and its files are closed; `None` where that cannot be seen.
     pub(super) fn wait_for_end(&self, limit: Duration) -> Option<bool> {
-        let watch = self.watch.as_ref()?;
-        let deadline = clock::now() + limit;
-        loop {
-            let left = deadline.saturating_duration_since(clock::now());
-            let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-            match poll(&mut [PollFd::new(watch.as_fd(), PollFlags::POLLIN)], left) {
-                Ok(ready) => return Some(ready > 0),
-                Err(Errno::EINTR) => {}
-                Err(_) => return None,
-            }
-        }
+        is_readable(self.watch.as_ref()?.as_fd(), clock::now() + limit).ok()
     }
+}
+
+/// Whether there is something to read before the deadline, or nothing more ever will be.
+fn is_readable(file: BorrowedFd<'_>, deadline: Instant) -> nix::Result<bool> {
+    let poll_for = |left: Duration| {
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        poll(&mut [PollFd::new(file, PollFlags::POLLIN)], left).map(|ready| ready > 0)
+    };
+    let wait = || loop {
+        match poll_for(deadline.saturating_duration_since(clock::now())) {
+            Err(Errno::EINTR) => {}
+            readable => return Some(readable),
+        }
+    };
+    let now = || Some(poll_for(Duration::ZERO)).filter(|readable| *readable != Ok(false));
+    waits::until(Some(deadline), now, wait).unwrap_or(Ok(false))
 }
 
 impl std::fmt::Display for PeerProcess {
@@ -188,6 +198,10 @@ impl std::fmt::Display for PeerProcess {
 fn timed_out(error: io::Error) -> io::Error {
     if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
 }
+
+#[cfg(test)]
+#[path = "faults_tests.rs"]
+pub(super) mod faults;
 
 #[cfg(test)]
 mod tests {
