@@ -32,6 +32,18 @@ use udpd_base::testing::simulated::Simulated;
 
 const RECORD: &str = "the record";
 
+/// What a process of another version may say.
+const LINES: [&str; 8] = [
+    "{\"farewell\":7}\n",
+    "\"gone\"\n",
+    "\"open\"\n",
+    "\"bye\"\n",
+    "{\"sockets\":[\"in.0\"]}\n",
+    "nonsense\n",
+    "\n",
+    "{\"error\":\"no\"}\n",
+];
+
 #[derive(Debug)]
 struct AsItIs;
 
@@ -379,16 +391,7 @@ fn faults(chance: &mut Chance, is_seen: bool) -> Vec<(u64, Fault)> {
             3 | 4 => Fault::Hangs(length),
             5 => Fault::HangsWithin(bytes, length),
             6 => Fault::Closes,
-            _ => Fault::Says(*chance.pick(&[
-                "{\"farewell\":7}\n",
-                "\"gone\"\n",
-                "\"open\"\n",
-                "\"bye\"\n",
-                "{\"sockets\":[\"in.0\"]}\n",
-                "nonsense\n",
-                "\n",
-                "{\"error\":\"no\"}\n",
-            ])),
+            _ => Fault::Says(chance.pick::<&str>(&LINES)),
         };
         (chance.below(9), fault)
     };
