@@ -2,6 +2,9 @@
 //! They run under an interpreter that checks every pointer (`cargo +nightly miri test -p mmsg`).
 #![allow(unsafe_code)]
 
+#[path = "train_tests.rs"]
+mod trains;
+
 use super::*;
 use crate::shape::Control;
 use crate::{addr, cmsg};

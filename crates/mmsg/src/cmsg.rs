@@ -256,6 +256,19 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_to_a_group_or_to_all_does_not_come_from_that_address() {
+        let local = |destination: Ipv6Addr| {
+            let data = [destination.octets().as_slice(), &7_u32.to_ne_bytes()].concat();
+            packet_info(&encode(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &data)).expect("present").local
+        };
+        assert_eq!(local("ff02::1".parse().expect("a group")), None);
+        assert_eq!(local(Ipv4Addr::BROADCAST.to_ipv6_mapped()), None);
+        assert_eq!(local(Ipv4Addr::new(239, 1, 2, 3).to_ipv6_mapped()), None);
+        let own: Ipv6Addr = "2001:db8::1".parse().expect("an address");
+        assert_eq!(local(own), Some(IpAddr::V6(own)));
+    }
+
+    #[test]
     fn nothing_is_found_in_nothing() {
         assert_eq!((packet_info(&[]), timestamp(&[]), drop_overflow(&[]), gro_segment(&[])), (None, None, None, None));
     }

@@ -258,6 +258,20 @@ mod tests {
     }
 
     #[test]
+    fn times_and_congestion_are_read_from_the_control_messages() {
+        let numbers = |numbers: &[i64]| -> Vec<u8> { numbers.iter().flat_map(|number| number.to_ne_bytes()).collect() };
+        let mut control = cmsg::encode(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &numbers(&[5, 6]));
+        control.extend(cmsg::encode(libc::SOL_SOCKET, libc::SCM_TIMESTAMPING, &numbers(&[0, 0, 0, 0, 7, 8])));
+        control.extend(cmsg::encode(libc::IPPROTO_IP, libc::IP_TOS, &[0b1011_1010]));
+        let datagram = Datagram::whole(&Message { name: &[], control: &control, payload: &[], length: 0 });
+        assert_eq!(datagram.arrival(), Some(SystemTime::UNIX_EPOCH + Duration::new(5, 6)));
+        assert_eq!(datagram.hardware_arrival(), Some(Duration::new(7, 8)));
+        assert_eq!((datagram.traffic_class(), datagram.ecn()), (Some(0b1011_1010), Some(0b10)));
+        let without = Datagram::whole(&Message { name: &[], control: &[], payload: &[], length: 0 });
+        assert_eq!((without.arrival(), without.hardware_arrival(), without.ecn()), (None, None, None));
+    }
+
+    #[test]
     fn a_train_falls_into_equal_pieces_and_an_odd_tail() {
         let pieces = split(b"aaabbbcc", 8, 3);
         assert_eq!(pieces, [(b"aaa".to_vec(), 3), (b"bbb".to_vec(), 3), (b"cc".to_vec(), 2)]);

@@ -275,6 +275,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_expected_of_a_datagram_is_what_it_takes_with_the_control_messages_that_always_come() {
+        let rare = Control::new().gro(true).drop_overflow(true).hardware_timestamps(true);
+        for (control, messages, more_of_v4) in [
+            (Control::new(), 0, 0),
+            (rare, 0, 0),
+            (rare.timestamps(true), cmsg::TIMESTAMP_SPACE, 0),
+            (Control::new().packet_info(true), cmsg::PACKET_INFO_SPACE, cmsg::PACKET_INFO_V6_EXTRA),
+        ] {
+            for payload in [0, 1, 7, 8, 1_400] {
+                let takes = |name: usize, control: usize| (12 + name + control + payload).next_multiple_of(8);
+                let expected = |is_ipv6| PackedBatch::bytes_expected(&control, is_ipv6, payload);
+                assert_eq!(expected(true), takes(28, messages), "{control:?}");
+                assert_eq!(expected(false), takes(16, messages - more_of_v4), "{control:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_bytes_behind_the_last_whole_datagram_are_the_rest() {
+        let mut bytes = Vec::new();
+        pack(&datagram(b"whole", 5, &[]), &mut bytes);
+        bytes.extend_from_slice(b"no datagram");
+        let mut packed = PackedDatagrams::of(&bytes);
+        assert_eq!((packed.by_ref().count(), packed.rest()), (1, &b"no datagram"[..]));
+    }
+
+    #[test]
     fn every_length_of_payload_and_control_leaves_the_next_datagram_whole() {
         let mut batch = batch(64 << 10);
         let bytes: Vec<u8> = (0..=255).collect();

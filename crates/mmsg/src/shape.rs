@@ -234,6 +234,22 @@ mod tests {
     }
 
     #[test]
+    fn a_shape_of_exactly_the_limits_is_possible() {
+        let longest = PLAIN.control(Control::new().other_bytes(MAX_OTHER_BYTES));
+        BatchShape { slots: MAX_SLOTS, slot_bytes: MAX_SLOT_BYTES, ..longest }.check().expect("the limits themselves");
+        BatchShape { slots: 1, slot_bytes: 1, ..PLAIN }.check().expect("the least");
+    }
+
+    #[test]
+    fn the_tables_of_a_batch_are_a_mask_for_each_slot_and_with_gro_a_size() {
+        let tables = |control: Control| {
+            let shape = BatchShape::new(10, 65_536).control(control);
+            shape.bytes() - shape.layout().bytes()
+        };
+        assert_eq!((tables(Control::new()), tables(Control::new().gro(true))), (160, 240));
+    }
+
+    #[test]
     fn impossible_shapes_are_refused_with_the_limit() {
         for (slots, slot_bytes) in [(0, 1), (MAX_SLOTS + 1, 1), (1, 0), (1, MAX_SLOT_BYTES + 1), (usize::MAX, 1)] {
             let error = BatchShape { slots, slot_bytes, ..PLAIN }.check().expect_err("refused");

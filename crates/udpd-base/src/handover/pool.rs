@@ -336,6 +336,16 @@ mod tests {
     }
 
     #[test]
+    fn the_one_in_hand_can_be_given_away_as_soon_as_another_is_home() {
+        let (mut pool, home) = pool(2, 1);
+        let [away, in_hand] = [pool.take(), pool.take()].map(|parcel| parcel.expect("a batch"));
+        assert!(!pool.can_give() && !pool.can_lend());
+        home.push(away).expect("room");
+        assert!(pool.can_give());
+        pool.put(in_hand);
+    }
+
+    #[test]
     fn the_batch_that_came_home_last_is_taken_first() {
         let (mut pool, home) = pool(3, 1);
         let parcels = [pool.take(), pool.take()].map(|parcel| parcel.expect("a batch"));
@@ -384,6 +394,8 @@ mod tests {
 
     #[test]
     fn nobody_borrows_more_than_its_limit() {
+        let [borrows_alone, _] = queues([0, 0], [1, 0], 1);
+        assert!(borrows_alone.has_any());
         let [first, second] = queues([1, 1], [2, 100], 5);
         let taken = take_all(&first);
         assert_eq!((taken.len(), first.count_max()), (3, 3));

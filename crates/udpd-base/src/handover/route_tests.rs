@@ -148,6 +148,65 @@ fn full_batches_are_lent_as_long_as_a_quarter_is_left_and_packed_then() {
     assert_eq!(forms, [true, true, true, true, true, false], "two are left to receive into, the rest is one block");
 }
 
+/// Of everything that waits, whether it is a batch as it was received, and how many datagrams it has.
+fn waiting(lane: &mut Lane) -> Vec<(bool, u64)> {
+    let mut forms = Vec::new();
+    while let Some(parcel) = lane.inbox.take() {
+        let is_received = matches!(parcel.datagrams, LaneLoad::Received(_));
+        forms.push((is_received, parcel.datagrams.summary().datagrams));
+        lane.homes.send(parcel);
+    }
+    forms
+}
+
+#[test]
+fn as_many_batches_wait_as_may_and_half_as_many_that_are_not_full() {
+    for (datagrams, lent) in [(SLOTS, 4), (1, 2)] {
+        let mut lane = Lane::new(FullPolicy::DropNewest, 16, 4);
+        lane.route.lend_max = 4;
+        (0..8).for_each(|_| lane.hand(datagrams));
+        let mut expected = vec![(true, datagrams as u64); lent];
+        expected.push((false, ((8 - lent) * datagrams) as u64));
+        assert_eq!((waiting(&mut lane), lane.dropped_total()), (expected, 0), "{datagrams} in each");
+    }
+}
+
+#[test]
+fn drop_oldest_gives_up_nothing_that_fits_then_a_lent_batch_for_a_batch_and_then_a_block_for_a_block() {
+    let mut lane = Lane::new(FullPolicy::DropOldest, 8, 1);
+    lane.route.lend_max = 2;
+    (0..2 + PER_BLOCK / SLOTS).for_each(|_| lane.hand(SLOTS));
+    assert_eq!(lane.dropped, [], "the last one fills the block to its end");
+    let full = NotTaken::Full;
+    (0..2).for_each(|_| lane.hand(SLOTS));
+    assert_eq!(lane.dropped, [(SLOTS as u64, full); 2], "what comes takes the place of what was lent");
+    lane.hand(SLOTS);
+    assert_eq!(lane.dropped[2..], [(PER_BLOCK as u64, full)]);
+    assert_eq!(waiting(&mut lane), [(true, 4), (true, 4), (false, 4)]);
+}
+
+#[test]
+fn a_block_that_is_full_before_a_batch_begins_carries_nothing_of_its_stamp() {
+    let mut lane = Lane::new(FullPolicy::DropNewest, 2, 2);
+    (0..1 + PER_BLOCK / SLOTS).for_each(|_| lane.hand(SLOTS));
+    lane.stamp = Some(LatencyStamp { arrived: Instant::now(), datagrams: SLOTS as u64 });
+    lane.hand(SLOTS);
+    let stamps = std::iter::from_fn(|| lane.inbox.take()).map(|parcel| parcel.stamp.map(|stamp| stamp.datagrams));
+    assert_eq!(stamps.collect::<Vec<_>>(), [None, None, Some(SLOTS as u64)]);
+}
+
+#[test]
+fn a_receiver_may_have_to_wait_under_block_alone_and_a_consumer_that_is_behind_does_not_await_it() {
+    for (policy, may_block) in
+        [(FullPolicy::Block, true), (FullPolicy::DropNewest, false), (FullPolicy::DropOldest, false)]
+    {
+        let mut lane = Lane::new(policy, 16, 1);
+        assert_eq!((lane.route.may_block(), lane.route.is_awaited()), (may_block, true));
+        (0..4).for_each(|_| lane.hand(SLOTS));
+        assert!(!lane.route.is_awaited(), "four wait");
+    }
+}
+
 #[test]
 fn a_block_carries_the_oldest_stamp_of_what_is_packed_into_it_and_an_empty_one_none() {
     let mut lane = Lane::new(FullPolicy::DropNewest, 2, 1);

@@ -167,6 +167,32 @@ mod tests {
         assert_eq!(taken(), [0, 0, 0, 0, 2, 20, 0, 0]);
         ledger.publish(&mut tallies);
         assert_eq!(taken(), [0, 0, 0, 0, 3, 20, 0, 0]);
-        assert_eq!(tallies[4].taken, 3);
+        assert_eq!((tallies[4].taken, tallies[5].taken), (3, 20));
+        assert_eq!(ledger.sum().taken, 23, "all listeners together");
+    }
+
+    #[test]
+    fn a_sink_that_waits_publishes_by_itself_where_its_consumer_does() {
+        let ledger = Arc::new(ConsumerLedger::new(0..2));
+        let mut tallies = Tallies::new(0..2).published_in(&ledger);
+        tallies[1].delivered += 7;
+        tallies.publish();
+        assert_eq!(ledger.read(1).delivered, 7);
+        let mut without = Tallies::new(0..2);
+        without[1].delivered += 9;
+        without.publish();
+        assert_eq!((ledger.read(1).delivered, without[1].delivered), (7, 9), "one without a ledger keeps its counts");
+    }
+
+    #[test]
+    fn the_sockets_of_one_destination_are_one_sum_in_the_order_of_the_first() {
+        let ledgers = [("b:1", 1), ("a:1", 10), ("b:1", 100)].map(|(address, sent)| {
+            let ledger = DestinationLedger::new(address);
+            ledger.publish(&DestinationTally { sent, ..DestinationTally::default() });
+            ledger
+        });
+        let sums = DestinationLedger::sum(ledgers.iter());
+        let read: Vec<_> = sums.iter().map(|sum| (sum.address.as_str(), sum.counts.sent)).collect();
+        assert_eq!(read, [("b:1", 101), ("a:1", 10)]);
     }
 }

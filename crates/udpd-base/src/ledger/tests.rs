@@ -42,6 +42,23 @@ fn what_is_published_is_read_and_summed_counter_by_counter() {
 }
 
 #[test]
+fn what_several_counters_are_together_is_their_sum() {
+    let (of_listener, of_sink) = (
+        ListenerDropped {
+            denied: 1_000,
+            proxy_missing: 5,
+            proxy_malformed: 7,
+            proxy_untrusted: 11,
+            ..Default::default()
+        },
+        SinkDropped { queue_full: 1_000, sink_error: 5, too_large: 7, against_policy: 11, ..Default::default() },
+    );
+    assert_eq!((of_listener.of_proxies(), of_sink.by_destination()), (23, 23));
+    let words: Vec<String> = SinkDropped::COUNTERS.iter().map(LedgerCounter::words).collect();
+    assert_eq!(words[..2], ["queue full", "sink error"]);
+}
+
+#[test]
 fn a_lane_is_read_with_what_others_count_for_it() {
     let socket = Arc::new(mmsg::Socket::new(mmsg::Family::V4).expect("a socket"));
     let lane = LaneLedger::new(socket, 3);

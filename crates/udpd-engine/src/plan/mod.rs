@@ -11,6 +11,8 @@ mod kernel_limits;
 mod lane;
 mod loss_on_kill;
 pub mod machine;
+#[cfg(test)]
+mod made_up_machines_tests;
 pub mod memory;
 pub mod memory_limits;
 pub mod neighbours;
