@@ -397,8 +397,10 @@ impl World {
         // range, from which a fall looks like a wrap.
         let Exporter { uptime_before, sent_ms, started_ms, .. } = self.exporters[place];
         let uptime = (uptime_before + sent_ms - started_ms) & 0xffff_ffff;
-        let falls = (1500..0x7000_0000).contains(&uptime);
-        if self.sequence == Sequence::Sflow && !(65_000..0x7000_0000).contains(&uptime) {
+        // The host may not have seen the datagrams since a wrap.
+        let has_wrapped = uptime_before > 0x7000_0000;
+        let falls = !has_wrapped && (1500..0x7000_0000).contains(&uptime);
+        if self.sequence == Sequence::Sflow && (has_wrapped || !(65_000..0x7000_0000).contains(&uptime)) {
             return;
         }
         // Without a time of day only an uptime that falls far is a restart for certain.
