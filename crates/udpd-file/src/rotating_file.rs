@@ -644,6 +644,9 @@ impl KeptFiles for RotatingFile {
     }
 
     fn take_report(&mut self, CompressReport { file, outcome, .. }: CompressReport) {
+        // Its name has come again meanwhile, and it is written again.
+        let is_open = self.inodes_in_use().contains(&file.inode);
+        let outcome = if is_open { Err(CompressError::InUse) } else { outcome };
         let Some(queue) = &mut self.queue else { return };
         match outcome.and_then(|made| exchange(&mut self.retention, &file.path, &made)) {
             Ok(sizes) => queue.note_compressed(sizes, &self.ledger),

@@ -447,8 +447,10 @@ impl World {
             );
             for number in content.records {
                 let places = found.entry(number).or_default();
-                if !places.iter().any(|(_, other)| *other == inode) {
-                    places.push((name.clone(), inode));
+                match places.iter_mut().find(|(_, other)| *other == inode) {
+                    Some(known) if known.0.starts_with("link-") => known.0.clone_from(&name),
+                    Some(_) => {}
+                    None => places.push((name.clone(), inode)),
                 }
             }
         }
