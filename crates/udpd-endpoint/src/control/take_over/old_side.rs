@@ -212,6 +212,8 @@ impl NewProcess {
         self.wire.say(&TakeOverMessage::Gone).map_err(explained)?;
         match self.wire.hear(ANSWERING_LIMIT) {
             Ok(TakeOverMessage::Bye) => Ok(()),
+            // It has failed after all, and does not receive.
+            Ok(TakeOverMessage::Error(why)) => Err(why),
             _ if self.peer.wait_for_end(DYING_LIMIT) == Some(true) => Err("it has ended without a word".to_owned()),
             // It has the sockets, and lives.
             _ => Ok(()),
