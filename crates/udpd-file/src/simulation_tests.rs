@@ -411,9 +411,14 @@ impl World {
 
     /// Takes away links, and directories in the place of files.
     fn stop_others(&mut self) {
-        let own = self.current();
-        if own.is_dir() {
-            let _ = fs::remove_dir(&own);
+        let below =
+            |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+        for directory in below(self.directory.path()).filter(|path| path.is_dir()) {
+            for inner in below(&directory).filter(|path| path.is_dir()) {
+                let _ = fs::remove_dir(inner);
+            }
+            // One with files stays.
+            let _ = fs::remove_dir(directory);
         }
         for (path, _) in self.disk.files() {
             let name = self.disk.relative(&path);
@@ -462,6 +467,7 @@ impl World {
                 places.retain(|(name, _)| !name.starts_with("link-"));
             }
             let is_once = match &places[..] {
+                links if links.iter().all(|(name, _)| name.starts_with("link-")) => true,
                 [one, other] => base_of(&one.0) == base_of(&other.0) && one.0 != other.0,
                 few => few.len() <= 1,
             };
