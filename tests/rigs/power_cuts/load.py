@@ -54,6 +54,9 @@ class Peer(threading.Thread):
 
     def run(self):
         while self.goes_on:
+            # A start on the disk before may have left it.
+            if os.path.exists(self.path):
+                os.unlink(self.path)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.bind(self.path)
             listener.listen()
