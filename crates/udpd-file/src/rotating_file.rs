@@ -582,6 +582,7 @@ impl KeptFiles for RotatingFile {
             Err(error) if is_removed => {
                 // No process could ever read what is written to it.
                 self.current = None;
+                self.is_displaced = false;
                 self.closing.push_back((file, ClosingReason::Moved));
                 self.stop();
                 self.log_error_once(&error, "its datagrams count as sink_error until udpd can");
