@@ -89,7 +89,8 @@ class State:
         evidence[:] = [lambda: f"before the start:\n{before}"]
         both = plain_beside_compressed(place)
         daemon = Daemon(self.text, directory=directory)
-        sinks = {sink["name"]: sink for sink in daemon.await_listener("the end of the spill", is_drained(daemon.log()), 30)["sinks"]}
+        listener = daemon.await_listener("the end of the spill", is_drained(daemon.log()), 30)
+        sinks = {sink["name"]: sink for sink in listener["sinks"]}
         daemon.until(lambda: f"the plain form is gone: {both}", lambda: not any(map(os.path.exists, both)), 30)
         daemon.child.send_signal(signal.SIGTERM)
         daemon.wait()
