@@ -125,7 +125,7 @@ impl MessageOutcome {
 /// Whether a time is of the last minute, or is still to come.
 fn is_fresh(timestamp_ms: i64) -> bool {
     let then = SystemTime::UNIX_EPOCH + Duration::from_millis(timestamp_ms.try_into().unwrap_or(0));
-    clock::since(then).is_ok_and(|age| age < FRESH) || then > clock::wall()
+    clock::wall().duration_since(then).map_or(true, |age| age < FRESH)
 }
 
 /// Moves datagrams of a listener from pending to those that no broker takes.

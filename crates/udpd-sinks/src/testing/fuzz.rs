@@ -4,7 +4,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::kafka::files;
 
-#[allow(dead_code, unreachable_pub)]
+// A build with Kafka sinks has it twice.
+#[allow(clippy::duplicate_mod, dead_code, unreachable_pub)]
 #[path = "../kafka/secrets.rs"]
 mod secrets;
 
