@@ -15,6 +15,9 @@ use udpd_base::seams::disk;
 /// How much is read at once in the search for the next frame.
 const LOOK_BYTES: usize = 64 << 10;
 
+/// How much is read at once of frames whose heads cannot be trusted.
+const READ_BYTES: usize = 8 * FRAME_BYTES_MAX;
+
 /// The longest names in front of a frame's datagrams.
 const NAMES_BYTES_MAX: usize = 2 * u8::MAX as usize;
 
@@ -123,12 +126,19 @@ fn unsealed(
     (mut behind, decided): (u64, u64),
     torn: &mut Vec<(String, u64)>,
 ) -> io::Result<()> {
-    let mut bytes = Vec::new();
+    let (mut bytes, mut from) = (Vec::new(), at);
     while at + HEAD_BYTES as u64 <= end {
-        let length = FRAME_BYTES_MAX.min(usize::try_from(end - at).unwrap_or(usize::MAX));
-        bytes.resize(length, 0);
-        disk::read_exact_at(file, &mut bytes, at)?;
-        let Some((name, datagrams, frame_bytes)) = unsealed_frame(&bytes) else { return Ok(()) };
+        let left = usize::try_from(end - at).unwrap_or(usize::MAX);
+        let (longest, mut begin) = (FRAME_BYTES_MAX.min(left), (at - from) as usize);
+        if bytes.len() < begin + longest {
+            // Many short frames are read at once.
+            bytes.resize(left.min(READ_BYTES), 0);
+            disk::read_exact_at(file, &mut bytes, at)?;
+            (from, begin) = (at, 0);
+        }
+        let Some((name, datagrams, frame_bytes)) = unsealed_frame(&bytes[begin..begin + longest]) else {
+            return Ok(());
+        };
         let undecided = (behind + datagrams).saturating_sub(behind.max(decided));
         add(torn, &name, undecided);
         (at, behind) = (at + frame_bytes as u64, behind + datagrams);
