@@ -18,7 +18,7 @@ pub fn targets() -> Vec<NamedTarget> {
     vec![("templates", templates), ("file_names", file_names), ("index", index)]
 }
 
-/// A message about a path stays on one line; a path that is right leads nowhere else, whoever sends.
+/// A message about a path stays on one line; a path that is right leads to the same place for every sender.
 fn templates(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Err(advice) = template::check(text) {

@@ -53,7 +53,7 @@ fn segments(input: &[u8]) {
 }
 
 /// A segment whose header is right, with frames that the bytes describe: how many records a head claims, how long its
-/// body is and of whom; then the body itself.
+/// body is and which listener's datagrams are in it; then the body itself.
 fn sealed(kind: u8, mut rest: &[u8]) -> Vec<u8> {
     let header = SegmentHeader { number: 7, key: 1 };
     let mut bytes = header.encode().to_vec();
