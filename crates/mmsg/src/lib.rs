@@ -171,7 +171,7 @@ pub use datagram::{Datagram, MAX_SEGMENTS, Summary};
 pub use datagrams::Datagrams;
 pub use engine::Engine;
 pub use group::{Group, wait_for_arrivals_under_way};
-pub use options::{GrantedBuffer, MemoryInfo};
+pub use options::{GrantedBuffer, MemoryInfo, unacknowledged_bytes};
 pub use packed::{PackedBatch, PackedDatagrams, pack, pack_known};
 pub use passed::take_passed;
 pub use refusal::{Obstacle, Refusal};

@@ -427,6 +427,12 @@ fn put_address(bytes: &mut [u8], offset: usize, address: IpAddr) {
     bytes[offset..offset + name.len()].copy_from_slice(name);
 }
 
+/// How many bytes that were written to a TCP stream its peer has not acknowledged, whether they were sent or not. A
+/// stream that was reset keeps the number.
+pub fn unacknowledged_bytes(stream: impl AsFd) -> io::Result<u64> {
+    sys::unacknowledged(stream.as_fd()).map(|bytes| u64::try_from(bytes).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -304,6 +304,15 @@ struct InterfaceRequest {
     answer: [u8; 24],
 }
 
+/// How many bytes of a stream its peer has not acknowledged (`SIOCOUTQ`).
+pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<c_int> {
+    gate(Call::Ioctl, 0)?;
+    let mut bytes: c_int = 0;
+    // SAFETY: the kernel writes one int there, which lives through the call.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ as _, &raw mut bytes) })?;
+    Ok(bytes)
+}
+
 /// Lets a range of memory be read and written.
 ///
 /// # Safety

@@ -136,6 +136,7 @@ pub(super) const CONFINE: &[AllowedCase] = cases! {
 };
 
 const FIONBIO: u64 = 0x5421;
+const SIOCOUTQ: u64 = 0x5411;
 const SIOCGIFINDEX: u64 = 0x8933;
 const SIOCGIFMTU: u64 = 0x8921;
 const SIOCGIFHWADDR: u64 = 0x8927;
@@ -144,6 +145,11 @@ const SIOCETHTOOL: u64 = 0x8946;
 /// Sockets that do not wait, which the standard library asks for so.
 pub(super) const NONBLOCKING: &[AllowedCase] = cases! {
     SYS_ioctl "FIONBIO" => Is(1, FIONBIO);
+};
+
+/// What the peer of a stream has not acknowledged.
+pub(super) const SEND_QUEUE: &[AllowedCase] = cases! {
+    SYS_ioctl "SIOCOUTQ" => Is(1, SIOCOUTQ);
 };
 
 /// The number of an interface by its name, for addresses such as `[fe80::1%eth0]`.

@@ -35,7 +35,8 @@ impl EscapeAttempt {
             LOAD => self.role == ThreadRole::FilterHelper,
             RAW_SOCKET => self.role == ThreadRole::SourceKeeper,
             STREAM_SOCKET => {
-                matches!(self.role, ThreadRole::BrokerClient | ThreadRole::Resolver | ThreadRole::BrokerReloader)
+                use ThreadRole::{BrokerClient, BrokerReloader, Resolver, TcpClient};
+                matches!(self.role, TcpClient | BrokerClient | Resolver | BrokerReloader)
             }
             RING => self.role == ThreadRole::RingReloader,
             _ => false,

@@ -81,7 +81,9 @@ impl Sandbox {
     fn allowed_paths(&self, roles: &[ThreadRole]) -> AllowedPaths {
         let rules = self.path_rules.get();
         let of_roles = roles.iter().filter_map(|role| rules?.of(*role));
-        of_roles.fold(AllowedPaths::default(), |all, own| AllowedPaths {
+        // A destination may have any port, and a reload names others.
+        let connects = if roles.contains(&ThreadRole::TcpClient) { Connects::Anywhere } else { Connects::default() };
+        of_roles.fold(AllowedPaths { connects, ..AllowedPaths::default() }, |all, own| AllowedPaths {
             read: [&all.read[..], &own.read].concat(),
             write: [&all.write[..], &own.write].concat(),
             connects: all.connects.max(own.connects),

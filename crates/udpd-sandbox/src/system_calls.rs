@@ -177,6 +177,9 @@ fn own(role: ThreadRole) -> Granted {
         ThreadRole::XdpReceiver => grant(&[RECEIVE, QUEUE], &[by::MAP_DELETE]),
         ThreadRole::UnixClient => grant(&[SEND], &[by::UNIX, by::NONBLOCKING]),
         ThreadRole::Relay => grant(&[SEND], &[by::DATAGRAMS, by::INTERFACE_INDEX, by::NONBLOCKING]),
+        ThreadRole::TcpClient => {
+            grant(&[SEND], &[by::STREAMS, by::SEND_QUEUE, by::DATAGRAMS, by::INTERFACE_INDEX, by::NONBLOCKING]);
+        }
         ThreadRole::SourceKeeper => grant(&[], &[by::RAW_SOCKETS]),
         // The resolver asks the kernel for addresses and, on some hosts, a daemon of the C library for names.
         ThreadRole::BrokerClient | ThreadRole::Resolver => {
@@ -213,7 +216,7 @@ fn own(role: ThreadRole) -> Granted {
 
 /// Whether a reload may bring a thread of this role.
 fn is_started_by(maker: ThreadRole, other: ThreadRole) -> bool {
-    let is_of_brokers = matches!(other, ThreadRole::BrokerClient | ThreadRole::Resolver);
+    let is_of_brokers = matches!(other, ThreadRole::BrokerClient | ThreadRole::TcpClient | ThreadRole::Resolver);
     // A relay that keeps sources takes a right that no reload has, and rings are made besides.
     let is_never = matches!(
         other,

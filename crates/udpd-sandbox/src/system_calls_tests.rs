@@ -125,8 +125,8 @@ fn only_roles_that_begin_files_open_any() {
 
 #[test]
 fn only_roles_with_brokers_and_names_make_streams_to_other_hosts() {
-    let of_names = [ThreadRole::BrokerClient, ThreadRole::Resolver, ThreadRole::BrokerReloader];
-    assert_eq!(those(|role| judged(role).contains(&("SYS_socket", "TCP"))), of_names);
+    let clients = [ThreadRole::TcpClient, ThreadRole::BrokerClient, ThreadRole::Resolver, ThreadRole::BrokerReloader];
+    assert_eq!(those(|role| judged(role).contains(&("SYS_socket", "TCP"))), clients);
 }
 
 #[test]

@@ -11,5 +11,7 @@ pub mod fuzz;
 pub mod kafka;
 pub mod null;
 pub mod relay;
+mod target;
+pub mod tcp;
 pub mod types;
 pub mod unix;

@@ -5,6 +5,7 @@
 use crate::kafka::KafkaSettings;
 use crate::null::NullSink;
 use crate::relay::RelaySettings;
+use crate::tcp::TcpSettings;
 use crate::unix::UnixSettings;
 use udpd_base::settings::{Findings, KeyDeclaration, Section, TomlTable, WrittenKeys};
 use udpd_base::sink::settings::AnySettings;
@@ -18,6 +19,7 @@ pub const SINK_TYPES: &[SinkType] = &[
     SinkType::of::<StdoutSettings>(),
     SinkType::of::<FileSettings>(),
     SinkType::of::<RelaySettings>(),
+    SinkType::of::<TcpSettings>(),
     SinkType::of::<UnixSettings>(),
     SinkType::of::<KafkaSettings>(),
 ];

@@ -54,6 +54,8 @@ roles! {
         Writer = "consumer (file, stdout, null)";
         /// A consumer that connects to a Unix socket.
         UnixClient = "consumer (unix)";
+        /// A consumer that writes streams to other hosts.
+        TcpClient = "consumer (tcp)";
         /// A consumer that sends datagrams.
         Relay = "consumer (udp)";
         /// A relay that sends with the addresses of the senders, from raw sockets.

@@ -159,9 +159,9 @@ impl Needs {
         Self { roles: roles.into(), reads: Vec::new(), names: false }
     }
 
-    /// Whether its client library connects to hosts that others name.
-    pub fn connects_to_brokers(&self) -> bool {
-        self.roles.contains(&ThreadRole::BrokerClient)
+    /// Whether it connects to other hosts by TCP.
+    pub fn connects_to_hosts(&self) -> bool {
+        self.roles.iter().any(|role| matches!(role, ThreadRole::BrokerClient | ThreadRole::TcpClient))
     }
 }
 

@@ -249,7 +249,7 @@ fn has_rings(config: &Config) -> bool {
 
 /// Where threads connect by TCP, here or in a library.
 fn connects(config: &Config) -> Connects {
-    let of_sink = |needs: Needs| match needs.connects_to_brokers() {
+    let of_sink = |needs: Needs| match needs.connects_to_hosts() {
         true => Connects::Anywhere,
         false if needs.names => Connects::Names,
         false => Connects::Nowhere,
@@ -290,6 +290,7 @@ pub(crate) fn roles(config: &Config) -> Vec<ThreadRole> {
         ThreadRole::Writer
         | ThreadRole::UnixClient
         | ThreadRole::Relay
+        | ThreadRole::TcpClient
         | ThreadRole::SourceKeeper
         | ThreadRole::BrokerClient
         | ThreadRole::Spill => config.sinks.iter().any(|sink| sink.settings.needs().roles.contains(role)),

@@ -50,7 +50,8 @@ fn labels_of(counter: &LedgerCounter) -> &'static [&'static str] {
             "udpd_sink_delivered_datagrams_total"
             | "udpd_sink_spilled_datagrams"
             | "udpd_sink_spilled_before_datagrams_total"
-            | "udpd_sink_spill_repeats_at_most_datagrams_total",
+            | "udpd_sink_spill_repeats_at_most_datagrams_total"
+            | "udpd_sink_stream_repeats_at_most_datagrams_total",
             _,
         ) => &["listener", "sink"],
         (metric, _) if metric.starts_with("udpd_upstream_") => &["listener", "unit"],

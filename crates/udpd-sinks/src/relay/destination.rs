@@ -20,10 +20,11 @@ use mmsg::proxy::{PREFIX_BYTES_MAX, Prefix};
 use mmsg::{Datagram, Socket};
 
 use super::log_lines::{DestinationError, DestinationLog, LOST, words};
-use super::route::{DestinationTarget, RelayError, RouteChange, RouteSocket};
+use super::route::{RelayError, RouteChange, RouteSocket};
 use super::settings::KeepSource;
 #[cfg(test)]
 use super::simulated::{self, SendBatch};
+use crate::target::DestinationTarget;
 use udpd_base::capture::headers;
 use udpd_base::ledger::{DestinationLedger, DestinationTally, Tallies};
 use udpd_base::os::threads;

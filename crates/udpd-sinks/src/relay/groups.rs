@@ -207,7 +207,7 @@ impl Failover {
 }
 
 /// The place of the destination for this source, below `count`.
-pub(super) fn destination_of(source: IpAddr, count: usize) -> usize {
+pub(crate) fn destination_of(source: IpAddr, count: usize) -> usize {
     let bits = match source.to_canonical() {
         IpAddr::V4(address) => u64::from(address.to_bits()),
         IpAddr::V6(address) => {

@@ -9,7 +9,7 @@
 //! the kernel took it: UDP tells no more, except for the answers of the network, which are counted by destination.
 
 mod destination;
-mod groups;
+pub(crate) mod groups;
 mod log_lines;
 mod route;
 mod settings;
@@ -17,12 +17,15 @@ mod settings;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(crate) use settings::DISTRIBUTIONS;
 pub use settings::{Distribute, KeepSource, RelaySettings, SourceRoute};
 
 use destination::RelayDestination;
 use groups::{ANSWER_TIME, DestinationGroups};
-use route::{DestinationTarget, FIRST_ANSWER, Lookup, RelayError, START_LOOKUP};
+use route::{RelayError, START_LOOKUP};
 use settings::RelayMode;
+
+use crate::target::{DestinationTarget, FIRST_ANSWER, Lookup};
 use udpd_base::format::Scene;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{DestinationLedger, Tallies};

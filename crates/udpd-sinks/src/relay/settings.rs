@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 use super::RelaySink;
 use super::destination;
-use super::route::Lookup;
+use crate::target::Lookup;
 use udpd_base::exit::Failure;
 use udpd_base::os::lookup;
 use udpd_base::os::role::ThreadRole;
@@ -260,7 +260,7 @@ pub enum Distribute {
     Failover,
 }
 
-const DISTRIBUTIONS: &[(&str, Distribute)] =
+pub(crate) const DISTRIBUTIONS: &[(&str, Distribute)] =
     &[("all", Distribute::All), ("by_source", Distribute::BySource), ("failover", Distribute::Failover)];
 
 /// How the destination learns who sent a datagram.

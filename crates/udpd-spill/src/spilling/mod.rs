@@ -71,6 +71,9 @@ pub trait SpillableSink: Send + fmt::Debug {
 
     fn when_due(&mut self) {}
 
+    /// The last call: what was handed on is to arrive.
+    fn finish(&mut self) {}
+
     /// What was left will not be attempted next: it is given up.
     fn forget_left(&mut self) {}
 

@@ -571,6 +571,7 @@ impl<S: SpillableSink> Spilling<S> {
             FrameLocation::InMemory | FrameLocation::Nowhere => tally.pending -= decided,
         }
         tally.delivered += counted.delivered;
+        tally.stream_repeats_at_most += counted.stream_repeats_at_most;
         tally.dropped.add(&counted.dropped);
         store.decide(segment, listener, decided);
         self.log_lines.sent(counted.delivered);
@@ -700,6 +701,7 @@ impl<S: SpillableSink> Sink for Spilling<S> {
 
     fn finish(&mut self, tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {
         self.count_opened(tallies);
+        self.inner.finish();
         self.is_last = true;
         self.write_out(tallies);
         self.forget_unwritten(tallies);

@@ -1,0 +1,306 @@
+//! The connection to a peer: how it is made, how its end is noticed, and the log lines about both.
+//!
+//! Nothing here waits. A peer that cannot be reached is tried again after a pause that doubles each time. Of several
+//! destinations the first that accepts is used; while it is not the first of the list, those before it are tried after
+//! each period, and the next one is gone over to when everything is acknowledged.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::mem;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+
+use super::search::{FoundPeer, PeerSearch, SearchState};
+use crate::target::DestinationTarget;
+use udpd_base::logging::{LogLimiter, repeats};
+use udpd_base::text::address::PeerAddress;
+
+/// The first pause before another attempt.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+
+/// The longest.
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+
+/// A connection that ends sooner counts as an attempt that failed.
+const LASTING: Duration = Duration::from_secs(1);
+
+/// How often the end of a connection is looked for that nothing is written to.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What a connection is made with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConnectionTimes {
+    pub(super) timeout: Duration,
+    pub(super) probe_every: Duration,
+}
+
+#[derive(Debug)]
+enum LinkState {
+    Down { retry: Instant },
+    Searching(PeerSearch),
+    Up { peer: FoundPeer, since: Instant, probe: ProbeState },
+}
+
+/// The search for a destination before the one in use.
+#[derive(Debug)]
+enum ProbeState {
+    /// There is none.
+    Off,
+    At(Instant),
+    Searching(PeerSearch),
+    Found(FoundPeer),
+}
+
+#[derive(Debug)]
+pub(super) struct TcpConnection {
+    sink: String,
+    destinations: Vec<(PeerAddress, DestinationTarget)>,
+    times: ConnectionTimes,
+    link: LinkState,
+    pause: Duration,
+    looked: Option<Instant>,
+    /// A connection has ended, with so many bytes that were not acknowledged.
+    ended: Option<u64>,
+    /// What the peer does not take waits in a spill.
+    spills: bool,
+    /// The log has a line that it is gone.
+    is_logged_gone: bool,
+    /// A peer that comes and goes gets one line a minute.
+    gone: LogLimiter,
+}
+
+impl TcpConnection {
+    pub(super) fn new(
+        sink: &str,
+        destinations: Vec<(PeerAddress, DestinationTarget)>,
+        times: ConnectionTimes,
+        spills: bool,
+        now: Instant,
+    ) -> Self {
+        let (link, pause, gone) = (LinkState::Down { retry: now }, PAUSE_MIN, LogLimiter::default());
+        let (sink, looked, ended, is_logged_gone) = (sink.to_owned(), None, None, false);
+        Self { sink, destinations, times, link, pause, looked, ended, spills, is_logged_gone, gone }
+    }
+
+    /// The connection, if there is one.
+    pub(super) fn stream(&self) -> Option<&TcpStream> {
+        match &self.link {
+            LinkState::Up { peer, .. } => Some(&peer.stream),
+            LinkState::Down { .. } | LinkState::Searching(_) => None,
+        }
+    }
+
+    /// How many bytes the peer has not acknowledged.
+    pub(super) fn unacknowledged_bytes(&self) -> Option<u64> {
+        mmsg::unacknowledged_bytes(self.stream()?).ok()
+    }
+
+    /// How many bytes were not acknowledged when a connection ended, once for each.
+    pub(super) fn take_ended(&mut self) -> Option<u64> {
+        self.ended.take()
+    }
+
+    /// Another destination is ready to take over: nothing more is to be written to this one.
+    pub(super) fn is_leaving(&self) -> bool {
+        matches!(self.link, LinkState::Up { probe: ProbeState::Found(_), .. })
+    }
+
+    /// Waits for the first answer about names, until `limit`.
+    pub(super) fn settle(&self, limit: Instant) {
+        self.destinations.iter().for_each(|(_, target)| target.settle(limit));
+    }
+
+    /// Takes the next step towards a connection. Returns true when there is a new one.
+    pub(super) fn advance(&mut self, now: Instant, is_acknowledged: bool) -> bool {
+        if let LinkState::Down { retry } = self.link {
+            if now < retry {
+                return false;
+            }
+            self.link = LinkState::Searching(self.search(self.destinations.len()));
+        }
+        if let LinkState::Searching(search) = &mut self.link {
+            match search.look(now) {
+                SearchState::GoesOn => return false,
+                SearchState::Failed(place, error) => {
+                    self.log_gone(now, place, "cannot be reached", &error);
+                    self.rest(now);
+                    return false;
+                }
+                SearchState::Found(peer) => {
+                    self.use_peer(peer, now);
+                    return true;
+                }
+            }
+        }
+        self.advance_probe(now, is_acknowledged)
+    }
+
+    /// Looks for a destination before the one in use. Returns true when it has gone over to that.
+    fn advance_probe(&mut self, now: Instant, is_acknowledged: bool) -> bool {
+        let LinkState::Up { peer, probe, .. } = &mut self.link else { return false };
+        let place = peer.place;
+        match mem::replace(probe, ProbeState::Off) {
+            ProbeState::Found(found) if is_acknowledged => {
+                self.use_peer(found, now);
+                return true;
+            }
+            ProbeState::At(due) if now >= due => {
+                let search = self.search(place);
+                self.set_probe(ProbeState::Searching(search));
+            }
+            ProbeState::Searching(mut search) => {
+                let next = match search.look(now) {
+                    SearchState::GoesOn => ProbeState::Searching(search),
+                    SearchState::Found(found) => ProbeState::Found(found),
+                    SearchState::Failed(..) => ProbeState::At(now + self.times.probe_every),
+                };
+                self.set_probe(next);
+            }
+            other => *probe = other,
+        }
+        false
+    }
+
+    fn set_probe(&mut self, next: ProbeState) {
+        if let LinkState::Up { probe, .. } = &mut self.link {
+            *probe = next;
+        }
+    }
+
+    /// A search among the first so many destinations.
+    fn search(&self, destinations: usize) -> PeerSearch {
+        let (mut addresses, mut unknown) = (VecDeque::new(), None);
+        for (place, (_, target)) in self.destinations[..destinations].iter().enumerate() {
+            match target.now(None) {
+                Ok(found) => addresses.extend(found.iter().map(|address| (place, *address))),
+                Err(error) => unknown = unknown.or(Some((place, error))),
+            }
+        }
+        PeerSearch::new(addresses, self.times.timeout).failed_at(unknown)
+    }
+
+    fn use_peer(&mut self, peer: FoundPeer, now: Instant) {
+        let name = self.name(peer.place, Some(peer.address));
+        let was_gone = mem::take(&mut self.is_logged_gone);
+        match peer.place {
+            0 if was_gone => log::info!("sink {}: {name} is back", self.sink),
+            0 if matches!(self.link, LinkState::Up { .. }) => {
+                log::info!("sink {}: writes to {name} again, the first of its destinations", self.sink);
+            }
+            0 => {}
+            _ => log::warn!("sink {}: writes to {name} now, because those before it accept no connection", self.sink),
+        }
+        let probe = if peer.place == 0 { ProbeState::Off } else { ProbeState::At(now + self.times.probe_every) };
+        self.link = LinkState::Up { peer, since: now, probe };
+        self.looked = None;
+    }
+
+    /// Writes a part. What the peer does not take now is no error.
+    pub(super) fn write(&mut self, bytes: &[u8], now: Instant) -> usize {
+        let Some(mut stream) = self.stream() else { return 0 };
+        match stream.write(bytes) {
+            Ok(written) => written,
+            Err(error) if is_for_now(&error) => 0,
+            Err(error) => {
+                self.lose(now, &error);
+                0
+            }
+        }
+    }
+
+    /// Looks whether the peer has ended the connection. What it says is not of interest.
+    pub(super) fn look(&mut self, now: Instant) {
+        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < LOOK_EVERY) {
+            return;
+        }
+        self.looked = Some(now);
+        let mut ignored = [0; 512];
+        while let Some(mut stream) = self.stream() {
+            let error = match stream.read(&mut ignored) {
+                Ok(0) => io::Error::new(io::ErrorKind::UnexpectedEof, "its program has closed the connection"),
+                Ok(_) => continue,
+                Err(error) if is_for_now(&error) => return,
+                Err(error) => error,
+            };
+            self.lose(now, &error);
+        }
+    }
+
+    fn lose(&mut self, now: Instant, error: &io::Error) {
+        let LinkState::Up { peer, since, probe } = &mut self.link else { return };
+        // A connection that is reset still knows it.
+        self.ended = Some(mmsg::unacknowledged_bytes(&peer.stream).unwrap_or(u64::MAX));
+        let (place, lasted) = (peer.place, now.saturating_duration_since(*since) >= LASTING);
+        if let ProbeState::Found(found) = mem::replace(probe, ProbeState::Off) {
+            self.use_peer(found, now);
+            return;
+        }
+        if lasted {
+            self.pause = PAUSE_MIN;
+        }
+        self.log_gone(now, place, "has ended the connection", error);
+        match lasted {
+            // A program that was started anew is there at once.
+            true => self.link = LinkState::Down { retry: now },
+            false => self.rest(now),
+        }
+    }
+
+    fn rest(&mut self, now: Instant) {
+        self.link = LinkState::Down { retry: now + self.pause };
+        self.pause = (2 * self.pause).min(PAUSE_MAX);
+    }
+
+    /// When there is something to do although nothing is to be written.
+    pub(super) fn due(&self, now: Instant) -> Instant {
+        match &self.link {
+            LinkState::Down { retry } => *retry,
+            LinkState::Searching(_) | LinkState::Up { probe: ProbeState::Searching(_) | ProbeState::Found(_), .. } => {
+                now + LOOK_EVERY
+            }
+            LinkState::Up { probe: ProbeState::At(due), .. } => (*due).min(now + Duration::from_secs(1)),
+            LinkState::Up { probe: ProbeState::Off, .. } => now + Duration::from_secs(1),
+        }
+    }
+
+    fn name(&self, place: usize, address: Option<SocketAddr>) -> String {
+        let peer = &self.destinations[place].0;
+        match (peer, address) {
+            (PeerAddress::Host { .. }, Some(address)) => format!("{peer} ({address})"),
+            _ => peer.to_string(),
+        }
+    }
+
+    fn log_gone(&mut self, now: Instant, place: usize, what: &str, error: &io::Error) {
+        if self.is_logged_gone {
+            return;
+        }
+        let Some(silent) = self.gone.pass(now) else { return };
+        self.is_logged_gone = true;
+        let cure = match error.raw_os_error() {
+            Some(libc::ECONNREFUSED) => "; start what listens there",
+            Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => "; see `ip route get` for that address",
+            Some(libc::ETIMEDOUT) => "; see whether a firewall on the way drops it",
+            None if error.kind() == io::ErrorKind::TimedOut => "; see whether a firewall on the way drops it",
+            _ => "",
+        };
+        log::warn!(
+            "sink {}: {} {what}: {error}; datagrams wait {} until it is back{cure}{}",
+            self.sink,
+            self.name(place, None),
+            if self.spills {
+                "in the spill"
+            } else {
+                "in memory, as far as there is room, and then count as sink_error"
+            },
+            repeats(silent)
+        );
+    }
+}
+
+/// Whether the error only says that there is nothing to be had now.
+fn is_for_now(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

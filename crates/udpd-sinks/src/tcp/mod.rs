@@ -1,0 +1,216 @@
+//! Streams over TCP to programs such as rsyslog and syslog-ng: the keys of a sink of type `tcp`.
+//!
+//! TCP says which bytes the kernel of the peer has, and not what its program did with them. So a datagram is kept until
+//! it is acknowledged, and sent again on the next connection where one breaks before: it may come twice, and is counted
+//! as such. What a program had not read yet when it ended is lost, and no sender can know it (RFC 6587, section 3).
+
+mod connection;
+mod search;
+mod sink;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::relay::{DISTRIBUTIONS, Distribute};
+use crate::target::Lookup;
+use sink::TcpSink;
+use udpd_base::exit::Failure;
+use udpd_base::format::Format;
+use udpd_base::os::lookup;
+use udpd_base::os::role::ThreadRole;
+use udpd_base::settings::kinds::{List, OneOf, SubTable, TimeSpan};
+use udpd_base::settings::{Findings, TableSettings, WrittenKeys, settings};
+use udpd_base::sink::settings::{
+    AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget, SpillPlace,
+};
+use udpd_base::sink::settings::{Scheme, Uri, WrittenSink};
+use udpd_base::text::address::{PeerAddress, parse_peer};
+use udpd_spill::spilling::Spill;
+
+/// Each is a connection and a window of bytes that are kept.
+const DESTINATIONS_MAX: usize = 16;
+
+/// What is written of a sink of type `tcp`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TcpSettings {
+    /// At least one, each once.
+    pub destinations: Vec<PeerAddress>,
+    pub distribute: Distribute,
+    pub probe_every: Duration,
+    pub framing: TcpFraming,
+    pub format: Format,
+    pub timeout: Duration,
+    pub resolve_every: Duration,
+    pub spill: Spill,
+    /// What the destination was looked up as, when it was written as a name.
+    pub looked_up: Option<String>,
+}
+
+settings! {
+    for TcpSettings {
+        /// Where a program listens.
+        destinations: Vec<PeerAddress> = required like ["10.0.0.9:601"], List(parse_peer);
+        /// Whether every destination gets all, or one of them what a source sends, or the first that works.
+        distribute: Distribute = "all", OneOf(DISTRIBUTIONS);
+        /// With "failover", after how long a destination that has failed is tried again.
+        probe_every: Duration = "10s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(3_600));
+        /// How datagrams are told apart in the stream.
+        framing: TcpFraming = "newline",
+            OneOf(&[("newline", TcpFraming::Newline), ("octet_counting", TcpFraming::OctetCounting)]);
+        /// How a datagram is written.
+        format: Format = "lines", OneOf(&Format::WORDS);
+        /// How long a peer may take to answer or to acknowledge before its connection is given up.
+        timeout: Duration = "30s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(3_600));
+        /// How often the names of destinations are looked up.
+        resolve_every: Duration = "60s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(86_400));
+        /// What its destination does not take waits on a disk, see docs/spill.md.
+        spill: Spill = {}, SubTable;
+        .. looked_up = None;
+    }
+}
+
+/// How datagrams are told apart in a stream (RFC 6587).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TcpFraming {
+    /// Records that end with a newline and hold no other.
+    #[default]
+    Newline,
+    /// The payload as it is, after its length in digits and a space.
+    OctetCounting,
+}
+
+impl WrittenSink for TcpSettings {
+    const NAME: &'static str = "tcp";
+    const SCHEMES: &'static [Scheme] = &[Scheme { name: "tcp", form: "tcp:HOST:PORT", read: one_destination }];
+
+    fn check(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
+        self.spill.check(written, findings);
+        let Some(place) = written.place("destinations") else { return };
+        let count = self.destinations.len();
+        if count == 0 {
+            findings.say(&place, "the list is empty: the datagrams would go nowhere", "name a destination");
+        }
+        if count > DESTINATIONS_MAX {
+            let what = format!("{count} destinations in one sink");
+            findings.say(&place, what, format!("name at most {DESTINATIONS_MAX}"));
+        }
+        for peer in &self.destinations {
+            if matches!(peer, PeerAddress::Address(address) if address.ip().is_multicast()) {
+                let what = format!("{peer} is a group, and TCP has none");
+                findings.say(&place, what, "name the hosts, or write type = \"udp\"");
+            }
+        }
+        if let Some(place) = written.place("probe_every").filter(|_| self.distribute != Distribute::Failover) {
+            findings.say(&place, "nothing is tried", "write distribute = \"failover\", or remove it");
+        }
+        if count == 1 && self.distribute == Distribute::Failover {
+            findings.say(&place, "there is no other destination to go over to", "name a second one");
+        }
+        if self.spill.is_on() && self.is_shared() {
+            let place = written.place("spill").unwrap_or_else(|| place.clone());
+            let what = "a destination that is gone would hold up what the others could have: they share the spill";
+            let cure = "give each destination a sink of its own, or write distribute = \"failover\"";
+            findings.say(&place, what, cure);
+        }
+        let Some(place) = written.place("format") else { return };
+        if self.framing == TcpFraming::OctetCounting {
+            let what = "the payload is handed on as it is";
+            findings.say(&place, what, "remove it, or write framing = \"newline\"");
+        } else if self.format == Format::Pcapng {
+            findings.say(&place, "a capture is not a sequence of lines", "write format = \"jsonl\" or \"lines\"");
+        }
+    }
+}
+
+impl TcpSettings {
+    /// How records are written.
+    fn stream_format(&self) -> Format {
+        match self.framing {
+            TcpFraming::Newline => self.format,
+            TcpFraming::OctetCounting => Format::Lengths,
+        }
+    }
+
+    /// Whether each destination gets what some of the sources send.
+    fn is_shared(&self) -> bool {
+        self.distribute == Distribute::BySource && self.destinations.len() > 1
+    }
+
+    /// How many connections one consumer has at once, but for a moment.
+    fn connections(&self) -> usize {
+        if self.is_shared() { self.destinations.len() } else { 1 }
+    }
+
+    fn has_names(&self) -> bool {
+        self.destinations.iter().any(|peer| matches!(peer, PeerAddress::Host { .. }))
+    }
+}
+
+/// A stream to one address or name.
+fn one_destination(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
+    let to = lookup::destination("--to", uri.rest.strip_prefix("//").unwrap_or(uri.rest))?;
+    let (destinations, looked_up) = (vec![to.address.into()], to.looked_up);
+    Ok(TcpSettings { destinations, looked_up, ..TcpSettings::defaults() }.finished())
+}
+
+impl SinkSettings for TcpSettings {
+    fn target(&self) -> SinkTarget<'_> {
+        let peers: Vec<String> = self.destinations.iter().map(ToString::to_string).collect();
+        SinkTarget::Elsewhere(format!("TCP to {}", peers.join(", ")))
+    }
+
+    fn records_arrival(&self) -> bool {
+        self.stream_format().records_arrival()
+    }
+
+    fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
+        let own = consumers * self.connections() * window::memory_bytes_max(self.stream_format());
+        own + self.spill.memory_bytes(consumers)
+    }
+
+    fn files_open(&self, consumers: usize, _: usize) -> usize {
+        // A destination that is tried has a second connection.
+        consumers * self.connections() + self.spill.files_open(consumers)
+    }
+
+    fn lookup_threads(&self, consumers: usize) -> usize {
+        consumers * self.destinations.iter().filter(|peer| matches!(peer, PeerAddress::Host { .. })).count()
+    }
+
+    fn spill(&self) -> Option<SpillPlace<'_>> {
+        self.spill.place()
+    }
+
+    fn split(&self) -> Vec<(String, AnySettings)> {
+        if self.distribute != Distribute::All || self.destinations.len() < 2 {
+            return Vec::new();
+        }
+        let alone = |peer: &PeerAddress| -> (String, AnySettings) {
+            let spill = self.spill.share(&peer.to_string(), self.destinations.len());
+            (format!("@{peer}"), Arc::new(Self { destinations: vec![peer.clone()], spill, ..self.clone() }))
+        };
+        self.destinations.iter().map(alone).collect()
+    }
+
+    fn needs(&self) -> Needs {
+        let roles = [&[ThreadRole::TcpClient][..], self.spill.role().as_slice()].concat();
+        Needs { names: self.has_names(), ..Needs::only(roles) }
+    }
+
+    fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
+        let name = opening.sink;
+        let lookup = Lookup { registry: opening.registry, every: self.resolve_every, sink: name, bound: &[] };
+        let sink = TcpSink::open(self, lookup, opening.encoder(self.stream_format()))?;
+        if let (0, Some(meaning)) = (opening.consumer, &self.looked_up) {
+            log::info!("sink {name}: {meaning}; udpd looks it up at the start and never again");
+        }
+        self.spill.around(sink, &opening)
+    }
+
+    fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
+        before.of_type() == Some(self) && !(self.spill.is_on() && (differs.lanes || differs.listeners))
+    }
+}

@@ -1,0 +1,124 @@
+//! Finding a destination that accepts a connection: one address after the other, never waiting for any.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt};
+
+/// A destination that has accepted a connection: by its place among all, and at which of its addresses.
+#[derive(Debug)]
+pub(super) struct FoundPeer {
+    pub(super) place: usize,
+    pub(super) address: SocketAddr,
+    pub(super) stream: TcpStream,
+}
+
+/// A connection that is being made.
+#[derive(Debug)]
+struct Attempt {
+    peer: FoundPeer,
+    limit: Instant,
+}
+
+/// The addresses that are still to be tried, by the places of their destinations.
+#[derive(Debug)]
+pub(super) struct PeerSearch {
+    left: VecDeque<(usize, SocketAddr)>,
+    attempt: Option<Attempt>,
+    /// Of the first that failed.
+    error: Option<(usize, io::Error)>,
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+pub(super) enum SearchState {
+    GoesOn,
+    Found(FoundPeer),
+    /// None accepts; of which destination the error is.
+    Failed(usize, io::Error),
+}
+
+impl PeerSearch {
+    pub(super) fn new(addresses: VecDeque<(usize, SocketAddr)>, timeout: Duration) -> Self {
+        Self { left: addresses, attempt: None, error: None, timeout }
+    }
+
+    /// The same, where an address could not be found out.
+    pub(super) fn failed_at(mut self, error: Option<(usize, io::Error)>) -> Self {
+        self.error = error;
+        self
+    }
+
+    /// Takes a look, and begins the next attempt where one has failed.
+    pub(super) fn look(&mut self, now: Instant) -> SearchState {
+        loop {
+            if let Some(attempt) = self.attempt.take() {
+                let place = attempt.peer.place;
+                match is_connected(&attempt.peer.stream) {
+                    Ok(true) => return SearchState::Found(attempt.peer),
+                    Ok(false) if now < attempt.limit => {
+                        self.attempt = Some(attempt);
+                        return SearchState::GoesOn;
+                    }
+                    Ok(false) => self.note(place, io::ErrorKind::TimedOut.into()),
+                    Err(error) => self.note(place, error),
+                }
+            }
+            let Some((place, address)) = self.left.pop_front() else {
+                let (place, error) = self.error.take().unwrap_or((0, io::ErrorKind::NotFound.into()));
+                return SearchState::Failed(place, error);
+            };
+            match begin(address, self.timeout) {
+                Ok(stream) => {
+                    let peer = FoundPeer { place, address, stream };
+                    self.attempt = Some(Attempt { peer, limit: now + self.timeout });
+                }
+                Err(error) => self.note(place, error),
+            }
+        }
+    }
+
+    fn note(&mut self, place: usize, error: io::Error) {
+        self.error.get_or_insert((place, error));
+    }
+}
+
+/// Whether the handshake is over; an error if it has failed.
+fn is_connected(stream: &TcpStream) -> io::Result<bool> {
+    if !is_writable(stream, PollTimeout::ZERO)? {
+        return Ok(false);
+    }
+    stream.take_error()?.map_or(Ok(true), Err)
+}
+
+/// Waits until the stream takes something or has failed, at most so long.
+pub(super) fn is_writable(stream: &TcpStream, limit: PollTimeout) -> io::Result<bool> {
+    match poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)], limit) {
+        Err(Errno::EINTR) => Ok(false),
+        found => Ok(found? > 0),
+    }
+}
+
+/// Begins to connect. A peer that answers nothing for so long will be given up.
+fn begin(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket: OwnedFd = socket(family, SockType::Stream, flags, None)?;
+    // Without them a peer that is gone without a word is noticed after a quarter of an hour, or never.
+    let seconds = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX).max(3);
+    setsockopt(&socket, sockopt::TcpUserTimeout, &seconds.saturating_mul(1000))?;
+    setsockopt(&socket, sockopt::KeepAlive, &true)?;
+    setsockopt(&socket, sockopt::TcpKeepIdle, &(seconds / 3))?;
+    setsockopt(&socket, sockopt::TcpKeepInterval, &(seconds / 3))?;
+    // udpd writes many records at once, and the last of them is not to wait.
+    setsockopt(&socket, sockopt::TcpNoDelay, &true)?;
+    match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(TcpStream::from(socket)),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,423 @@
+//! The sink itself: encodes datagrams into the windows of its destinations, and moves those on.
+//!
+//! Without a spill a datagram counts as delivered when the kernel of its peer has acknowledged it. While there is no
+//! connection datagrams wait in the window, which is fixed in size; when it is full they fail. A peer that is there and
+//! reads nothing makes its consumer wait, and then `when_full` decides; one of several that get their share of the
+//! sources (`by_source`) is not waited for, because it would hold up the others.
+//!
+//! With a spill a datagram counts as delivered when the own kernel has it, because the spill has to go on without
+//! waiting for an answer to each batch. It stays in the window until it is acknowledged, and is sent again where the
+//! connection breaks before that.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mmsg::Datagram;
+use nix::poll::PollTimeout;
+
+use super::connection::{ConnectionTimes, TcpConnection};
+use super::search::is_writable;
+use super::window::SendWindow;
+use super::{TcpFraming, TcpSettings};
+use crate::relay::groups::destination_of;
+use crate::target::{DestinationTarget, FIRST_ANSWER, Lookup};
+use udpd_base::capture::headers;
+use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::format::Encoder;
+use udpd_base::handover::batch::LaneBatch;
+use udpd_base::ledger::Tallies;
+use udpd_base::logging::LogLimiter;
+use udpd_base::os::threads;
+use udpd_base::seams::clock;
+use udpd_base::sink::{ConsumerFeeders, Sink, deliver, fail};
+use udpd_spill::spilling::SpillableSink;
+
+/// So many bytes are written before the batch is over.
+const WRITE_AT_BYTES: usize = 256 << 10;
+
+/// How long a peer that takes nothing is waited for at once.
+const PEER_WAIT: Duration = Duration::from_millis(100);
+
+/// How soon acknowledgements are looked for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// The pause while everything is written and nothing is acknowledged.
+const ACKNOWLEDGEMENT_WAIT: Duration = Duration::from_millis(1);
+
+/// The longest wait for acknowledgements at the end.
+const FINISH_LIMIT: Duration = Duration::from_secs(4);
+
+/// Where the outcome of a datagram is counted.
+#[derive(Debug, Default)]
+struct Outcomes {
+    /// By listener: how many are acknowledged, and how many are sent again.
+    acknowledged: Vec<u64>,
+    repeated: Vec<u64>,
+}
+
+fn add_one(counts: &mut Vec<u64>, listener: usize) {
+    if counts.len() <= listener {
+        counts.resize(listener + 1, 0);
+    }
+    counts[listener] += 1;
+}
+
+impl Outcomes {
+    /// Adds what was counted to the ledger.
+    fn settle(&mut self, tallies: &mut Tallies) {
+        for (listener, count) in self.acknowledged.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+            deliver(&mut tallies[listener], std::mem::take(count));
+        }
+        for (listener, count) in self.repeated.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+            tallies[listener].stream_repeats_at_most += std::mem::take(count);
+        }
+    }
+
+    /// The same of one listener, with a spill: the sum of the others is not at hand.
+    fn settle_one(&mut self, listener: usize, tallies: &mut Tallies) {
+        if let Some(count) = self.repeated.get_mut(listener) {
+            tallies[listener].stream_repeats_at_most += std::mem::take(count);
+        }
+    }
+}
+
+/// A connection and what waits for it.
+#[derive(Debug)]
+struct TcpStreamTo {
+    connection: TcpConnection,
+    window: SendWindow,
+}
+
+impl TcpStreamTo {
+    /// Connects, writes what the peer takes and takes account of what it has. Never waits.
+    fn advance(&mut self, now: Instant, outcomes: &mut Outcomes) {
+        self.connection.look(now);
+        self.note_end(outcomes);
+        self.connection.advance(now, self.window.is_acknowledged());
+        loop {
+            let bytes = match self.connection.is_leaving() {
+                true => self.window.rest_of_begun(),
+                false => self.window.unwritten(),
+            };
+            let written = if bytes.is_empty() { 0 } else { self.connection.write(bytes, now) };
+            if written == 0 {
+                break;
+            }
+            self.window.note_written(written);
+        }
+        self.note_end(outcomes);
+        if let Some(unacknowledged) = self.connection.unacknowledged_bytes().filter(|_| !self.window.is_acknowledged())
+        {
+            self.window.acknowledge(unacknowledged, |listener| add_one(&mut outcomes.acknowledged, listener));
+        }
+    }
+
+    /// What a connection that has ended did not acknowledge is sent again.
+    fn note_end(&mut self, outcomes: &mut Outcomes) {
+        let Some(unacknowledged) = self.connection.take_ended() else { return };
+        self.window.acknowledge(unacknowledged, |listener| add_one(&mut outcomes.acknowledged, listener));
+        self.window.begin_anew(|listener| add_one(&mut outcomes.repeated, listener));
+    }
+
+    /// Waits a moment for the peer.
+    fn wait(&self, limit: Duration) {
+        let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::ZERO);
+        match self.connection.stream() {
+            Some(stream) if self.window.unwritten_bytes() > 0 && !self.connection.is_leaving() => {
+                // An error is met by the next write.
+                let _ = threads::blocking(|| is_writable(stream, limit));
+            }
+            _ => threads::blocking(|| clock::sleep(ACKNOWLEDGEMENT_WAIT)),
+        }
+    }
+
+    fn due(&self, now: Instant) -> Instant {
+        let due = self.connection.due(now);
+        match self.connection.stream() {
+            Some(_) if !self.window.is_empty() => due.min(now + LOOK),
+            _ => due,
+        }
+    }
+}
+
+/// Writes records to streams.
+#[derive(Debug)]
+pub(super) struct TcpSink {
+    name: String,
+    /// One, or with `by_source` one for each destination.
+    streams: Vec<TcpStreamTo>,
+    encoder: Encoder,
+    framing: TcpFraming,
+    outcomes: Outcomes,
+    due: Instant,
+    truncated: LogLimiter,
+    /// The places of the datagrams that an attempt has put into the window.
+    gathered: Vec<usize>,
+}
+
+impl TcpSink {
+    /// Begins to look up names. Connections are made when it begins, and none has to succeed.
+    pub(super) fn open(settings: &TcpSettings, lookup: Lookup<'_>, encoder: Encoder) -> Result<Self, Failure> {
+        let (now, spills) = (clock::now(), settings.spill.is_on());
+        let times = ConnectionTimes { timeout: settings.timeout, probe_every: settings.probe_every };
+        let mut targets = Vec::new();
+        for peer in &settings.destinations {
+            let target = DestinationTarget::at(peer, lookup).map_err(|error| {
+                let message = format!(
+                    "sink {}: cannot start a thread that looks up {peer}: {error}; see ulimit -u and the limits of its \
+                     control group",
+                    lookup.sink
+                );
+                Failure::new(ExitCode::Failure, message)
+            })?;
+            targets.push((peer.clone(), target));
+        }
+        let groups: Vec<Vec<_>> = match settings.is_shared() {
+            true => targets.into_iter().map(|target| vec![target]).collect(),
+            false => vec![targets],
+        };
+        let stream = |group| TcpStreamTo {
+            connection: TcpConnection::new(lookup.sink, group, times, spills, now),
+            window: SendWindow::new(settings.stream_format()),
+        };
+        Ok(Self {
+            name: lookup.sink.to_owned(),
+            streams: groups.into_iter().map(stream).collect(),
+            encoder,
+            framing: settings.framing,
+            outcomes: Outcomes::default(),
+            due: now,
+            truncated: LogLimiter::default(),
+            gathered: Vec::new(),
+        })
+    }
+
+    /// The place of the stream that a datagram goes to.
+    fn choose(&self, datagram: &Datagram<'_>) -> usize {
+        match self.streams.len() {
+            1 => 0,
+            several => destination_of(headers::source(datagram).ip(), several),
+        }
+    }
+
+    /// Adds the record of a datagram to the window, which has room.
+    #[inline]
+    fn push(&mut self, place: usize, batch: &LaneBatch, datagram: &Datagram<'_>) {
+        let Self { streams, encoder, framing, .. } = self;
+        streams[place].window.push(batch.listener, |bytes| match framing {
+            TcpFraming::Newline => encoder.append(bytes, batch, datagram),
+            TcpFraming::OctetCounting => {
+                append_length(bytes, datagram.payload().len());
+                bytes.extend_from_slice(datagram.payload());
+            }
+        });
+    }
+
+    /// Whether the format can tell a datagram that was received in part from a whole one.
+    fn is_told(&self, datagram: &Datagram<'_>) -> bool {
+        let is_told = self.framing == TcpFraming::Newline || !datagram.is_truncated();
+        if !is_told && self.truncated.pass(clock::now()).is_some() {
+            log::warn!(
+                "sink {}: udpd does not hand on a truncated datagram, because it would look like a whole one; such \
+                 datagrams count as sink_error; raise max_length",
+                self.name
+            );
+        }
+        is_told
+    }
+
+    fn advance_all(&mut self, now: Instant) {
+        self.streams.iter_mut().for_each(|stream| stream.advance(now, &mut self.outcomes));
+        self.due = self.streams.iter().map(|stream| stream.due(now)).min().unwrap_or(now);
+    }
+
+    /// Makes room in the window of this stream, for which it waits if the peer is there and no other is held up.
+    fn make_room(&mut self, place: usize, tallies: &mut Tallies) -> bool {
+        let may_wait = self.streams.len() == 1;
+        loop {
+            self.streams[place].advance(clock::now(), &mut self.outcomes);
+            self.outcomes.settle(tallies);
+            if self.streams[place].window.has_room() {
+                return true;
+            }
+            if !may_wait || self.streams[place].connection.stream().is_none() || threads::is_given_up() {
+                return false;
+            }
+            // What it has acknowledged counts, should it take nothing more before the end.
+            tallies.publish();
+            self.streams[place].wait(PEER_WAIT);
+        }
+    }
+}
+
+/// Appends a length in digits and a space.
+fn append_length(bytes: &mut Vec<u8>, length: usize) {
+    let mut divisor = 1;
+    while length / divisor >= 10 {
+        divisor *= 10;
+    }
+    while divisor > 0 {
+        bytes.push(b'0' + (length / divisor % 10) as u8);
+        divisor /= 10;
+    }
+    bytes.push(b' ');
+}
+
+impl Sink for TcpSink {
+    fn begin(&mut self) {
+        let limit = clock::now() + FIRST_ANSWER;
+        threads::blocking(|| self.streams.iter().for_each(|stream| stream.connection.settle(limit)));
+        self.advance_all(clock::now());
+    }
+
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
+        self.encoder.begin();
+        for datagram in batch.datagrams.datagrams() {
+            let place = self.choose(&datagram);
+            let is_taken =
+                self.is_told(&datagram) && (self.streams[place].window.has_room() || self.make_room(place, tallies));
+            if !is_taken {
+                fail(&mut tallies[batch.listener], 1);
+                continue;
+            }
+            self.push(place, batch, &datagram);
+            if self.streams[place].window.unwritten_bytes() >= WRITE_AT_BYTES {
+                self.streams[place].advance(clock::now(), &mut self.outcomes);
+            }
+        }
+        self.outcomes.settle(tallies);
+    }
+
+    fn flush(&mut self, tallies: &mut Tallies) {
+        self.advance_all(clock::now());
+        self.outcomes.settle(tallies);
+    }
+
+    fn due(&self) -> Option<Instant> {
+        Some(self.due)
+    }
+
+    fn when_due(&mut self, tallies: &mut Tallies) {
+        self.flush(tallies);
+    }
+
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
+        self.encoder.go_on_for(Arc::clone(&feeders.scenes));
+    }
+
+    fn finish(&mut self, tallies: &mut Tallies, publish: &mut dyn FnMut(&mut Tallies)) {
+        self.wait_for_the_rest(|sink| {
+            sink.outcomes.settle(tallies);
+            publish(tallies);
+        });
+        let mut left = 0;
+        for stream in &mut self.streams {
+            stream.window.forget(|listener| {
+                fail(&mut tallies[listener], 1);
+                left += 1;
+            });
+        }
+        self.log_left(left, "they count as failed, and some may be there");
+    }
+}
+
+impl TcpSink {
+    /// Waits for acknowledgements of all that is in the windows, for a limited time.
+    fn wait_for_the_rest(&mut self, mut settle: impl FnMut(&mut Self)) {
+        let limit = clock::now() + FINISH_LIMIT;
+        loop {
+            self.advance_all(clock::now());
+            settle(self);
+            if self.streams.iter().all(|stream| stream.window.is_empty()) || clock::now() >= limit {
+                return;
+            }
+            let busy = self.streams.iter().find(|stream| !stream.window.is_empty());
+            busy.into_iter().for_each(|stream| stream.wait(LOOK));
+        }
+    }
+
+    fn log_left(&self, left: u64, fate: &str) {
+        if left > 0 {
+            log::warn!(
+                "sink {}: its peer has not acknowledged {left} datagrams within {} s of the end; {fate}",
+                self.name,
+                FINISH_LIMIT.as_secs()
+            );
+        }
+    }
+}
+
+impl SpillableSink for TcpSink {
+    fn begin(&mut self) {
+        Sink::begin(self);
+    }
+
+    fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
+        debug_assert_eq!(self.streams.len(), 1, "a spill is that of one stream");
+        let limit = clock::now() + PEER_WAIT;
+        self.advance_all(clock::now());
+        self.encoder.begin();
+        let mut takes = self.streams[0].connection.stream().is_some() && !self.streams[0].connection.is_leaving();
+        for (place, datagram) in batch.datagrams.datagrams().enumerate() {
+            if !self.is_told(&datagram) {
+                fail(&mut tallies[batch.listener], 1);
+                continue;
+            }
+            takes = takes && (self.streams[0].window.has_room() || self.wait_until(limit, SendWindow::has_room));
+            if !takes {
+                left.push(place);
+                continue;
+            }
+            self.push(0, batch, &datagram);
+            self.gathered.push(place);
+            if self.streams[0].window.unwritten_bytes() >= WRITE_AT_BYTES {
+                self.advance_all(clock::now());
+            }
+        }
+        self.wait_until(limit, |window| window.unwritten_bytes() == 0);
+        // What the own kernel does not have goes to the spill.
+        let back = self.streams[0].window.take_back(self.gathered.len());
+        let given = self.gathered.len() - back;
+        deliver(&mut tallies[batch.listener], given as u64);
+        left.extend(self.gathered.drain(..).skip(given));
+        left.sort_unstable();
+        self.outcomes.settle_one(batch.listener, tallies);
+    }
+
+    fn due(&self) -> Option<Instant> {
+        Some(self.due)
+    }
+
+    fn when_due(&mut self) {
+        self.advance_all(clock::now());
+    }
+
+    fn finish(&mut self) {
+        self.wait_for_the_rest(|_| ());
+        let mut left = 0;
+        self.streams.iter_mut().for_each(|stream| stream.window.forget(|_| left += 1));
+        self.log_left(left, "they count as delivered, and may be lost");
+    }
+
+    fn go_on_for(&mut self, feeders: &ConsumerFeeders) {
+        Sink::go_on_for(self, feeders);
+    }
+}
+
+impl TcpSink {
+    /// Moves the only stream on until this holds. Returns false when that takes too long, or there is no connection.
+    fn wait_until(&mut self, limit: Instant, holds: impl Fn(&SendWindow) -> bool) -> bool {
+        loop {
+            self.advance_all(clock::now());
+            let stream = &self.streams[0];
+            if holds(&stream.window) {
+                return true;
+            }
+            let now = clock::now();
+            if now >= limit || stream.connection.stream().is_none() || stream.connection.is_leaving() {
+                return false;
+            }
+            stream.wait(limit - now);
+        }
+    }
+}
