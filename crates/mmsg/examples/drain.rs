@@ -85,7 +85,7 @@ impl Lane {
         for number in 1..=datagrams {
             self.outgoing.push(&self.payload, None)?;
             if number % SLOTS == 0 || number == datagrams {
-                self.outgoing.flush(&self.sender)?;
+                self.outgoing.flush(&self.sender)?.all_sent()?;
             }
         }
         let (start, mut received, mut sum, mut next) = (Instant::now(), 0, 0_u64, 0);

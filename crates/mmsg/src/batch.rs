@@ -27,8 +27,7 @@ use crate::region::Region;
 use crate::shape::BatchShape;
 use crate::socket::Socket;
 use crate::sys;
-use crate::wait::Wait;
-use crate::wait::WakeFlag;
+use crate::wait::{Wait, WakeFlag, left_until};
 
 /// A fixed set of slots for received messages, and what is in them.
 pub struct RecvBatch {
@@ -92,7 +91,8 @@ impl RecvBatch {
     }
 
     /// Clears the batch, fills it with one call and returns the number of messages. 0: nothing was there (with
-    /// [`Wait::No`]), or the socket has been [interrupted](Socket::interrupt) and is empty.
+    /// [`Wait::No`]) or came in time ([`Wait::UpTo`]), or the socket has been [interrupted](Socket::interrupt) and is
+    /// empty.
     pub fn receive(&mut self, socket: &Socket, wait: Wait) -> io::Result<usize> {
         self.clear();
         self.receive_more(socket, wait)
@@ -387,7 +387,7 @@ impl RecvBatch {
     }
 }
 
-/// Receives by `recvmmsg`. 0: nothing was there, or the wake flag has ended the wait.
+/// Receives by `recvmmsg`. 0: nothing was there or came in time, or the wake flag has ended the wait.
 ///
 /// # Safety
 /// As for [`sys::recvmmsg`].
@@ -402,12 +402,27 @@ pub(crate) unsafe fn receive_into(
     let flags = libc::MSG_TRUNC
         | match wait {
             Wait::Block | Wait::Gather(_) => libc::MSG_WAITFORONE,
-            Wait::No => libc::MSG_DONTWAIT,
+            Wait::UpTo(_) | Wait::No => libc::MSG_DONTWAIT,
         };
+    let (end, fd) = (wait.end(), socket.as_fd());
+    let (mut is_last, mut events) = (wait == Wait::No, 0);
     loop {
         // SAFETY: the caller vouches for it.
-        match unsafe { sys::recvmmsg(socket.as_fd(), headers, count, flags) } {
+        match unsafe { sys::recvmmsg(fd, headers, count, flags) } {
             Err(error) if error.kind() == Interrupted && !wake_flag.is_some_and(WakeFlag::is_set) => {}
+            // The call did not wait: the wait has a limit, or the socket is nonblocking. A poll does it instead.
+            Err(error) if error.kind() == WouldBlock && !is_last => {
+                if events & libc::POLLERR != 0 {
+                    // An answer of the network that the socket keeps was told once. It would end every wait.
+                    sys::drop_error_record(fd);
+                }
+                match sys::poll_readable(fd, left_until(end)) {
+                    // One look after the end of the time, or of the socket.
+                    Ok(now) => (events, is_last) = (now, now == 0 || now & libc::POLLRDHUP != 0),
+                    Err(error) if error.kind() == Interrupted => is_last = wake_flag.is_some_and(WakeFlag::is_set),
+                    Err(error) => return Err(error),
+                }
+            }
             Err(error) if matches!(error.kind(), Interrupted | WouldBlock) => return Ok(0),
             result => return result,
         }

@@ -91,8 +91,8 @@ impl Engine {
     }
 
     /// Fills the free slots and returns the number of messages. 0: the batch was full, nothing was there (with
-    /// [`Wait::No`]), or the socket was [interrupted](Socket::interrupt) or the thread [woken](Self::waker) and nothing
-    /// is left.
+    /// [`Wait::No`]) or came in time ([`Wait::UpTo`]), or the socket was [interrupted](Socket::interrupt) or the thread
+    /// [woken](Self::waker) and nothing is left.
     pub fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait) -> io::Result<usize> {
         match &mut self.inner {
             Inner::Recvmmsg(engine) => engine.receive_more(batch, wait, &self.wake_flag),

@@ -203,7 +203,8 @@ impl Socket {
 
     /// Makes sends report what the kernel otherwise keeps to itself (`IP_RECVERR`): that a full queue of the device
     /// lost the datagram ([`ENOBUFS`](libc::ENOBUFS)), and answers of the network that may be temporary, such as that
-    /// no host has the address. The kernel keeps a record of each answer on the socket, up to its receive buffer.
+    /// no host has the address. The kernel keeps a record of each answer on the socket, up to its receive buffer; a
+    /// receive call that polls ([`Wait::UpTo`](crate::Wait::UpTo), or any wait on a nonblocking socket) drops them.
     pub fn set_report_errors(&self, on: bool) -> io::Result<()> {
         match self.family() {
             Family::V4 => self.set(IPPROTO_IP, libc::IP_RECVERR, on.into()),
@@ -227,6 +228,41 @@ impl Socket {
             self.set(IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, hops.into())?;
         }
         self.set(IPPROTO_IP, libc::IP_TTL, hops.into())
+    }
+
+    /// Permits sending to broadcast addresses (`SO_BROADCAST`), which the kernel refuses otherwise.
+    pub fn set_broadcast(&self, on: bool) -> io::Result<()> {
+        self.set(SOL_SOCKET, libc::SO_BROADCAST, on.into())
+    }
+
+    /// Sets how many routers a datagram to a multicast group may pass (`IP_MULTICAST_TTL`, `IPV6_MULTICAST_HOPS`). The
+    /// default of the kernel is 1, the own network; 0 stays on this host.
+    pub fn set_multicast_hops(&self, hops: u8) -> io::Result<()> {
+        if self.family() == Family::V6 {
+            self.set(IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, hops.into())?;
+        }
+        self.set(IPPROTO_IP, libc::IP_MULTICAST_TTL, hops.into())
+    }
+
+    /// Sends what goes to multicast groups by this interface, whatever the routes say (`IP_MULTICAST_IF`,
+    /// `IPV6_MULTICAST_IF`); 0 leaves it to the routes.
+    pub fn set_multicast_interface(&self, interface_index: u32) -> io::Result<()> {
+        if self.family() == Family::V6 {
+            self.set(IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, interface_index.cast_signed())?;
+        }
+        // A `struct ip_mreqn`, of which only the index counts.
+        let mut request = [0; size_of::<libc::ip_mreqn>()];
+        request[std::mem::offset_of!(libc::ip_mreqn, imr_ifindex)..].copy_from_slice(&interface_index.to_ne_bytes());
+        sys::set_option(self.as_fd(), IPPROTO_IP, libc::IP_MULTICAST_IF, &request)
+    }
+
+    /// Whether sockets of this host that have joined the group get what is sent to it (`IP_MULTICAST_LOOP`,
+    /// `IPV6_MULTICAST_LOOP`). The default of the kernel is yes.
+    pub fn set_multicast_loop(&self, on: bool) -> io::Result<()> {
+        if self.family() == Family::V6 {
+            self.set(IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, on.into())?;
+        }
+        self.set(IPPROTO_IP, libc::IP_MULTICAST_LOOP, on.into())
     }
 
     /// The longest packet that the route of a connected socket takes whole, headers included, as far as the kernel

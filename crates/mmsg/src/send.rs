@@ -296,7 +296,7 @@ impl SendBatch {
                 self.send_run(socket, &mut report)
             };
             let outcome = step.or_else(|error| self.judge(error));
-            report.failed = self.failures.len();
+            (report.failed, report.first_failure) = (self.failures.len(), self.failures.first().copied());
             report.segmentation_refused = self.segmentation_off;
             outcome.map_err(|error| SendError { report, error })?;
         }

@@ -88,7 +88,37 @@ impl SendFailure {
     }
 }
 
-/// What one flush has done. The messages that failed are in [`SendBatch::failures`](crate::SendBatch::failures).
+impl fmt::Display for SendFailure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "message {} was not sent: {}; the others were tried", self.index, self.error())
+    }
+}
+
+impl Error for SendFailure {}
+
+/// For `?`: the error of the kernel, unchanged.
+impl From<SendFailure> for io::Error {
+    fn from(failure: SendFailure) -> io::Error {
+        failure.error()
+    }
+}
+
+/// What one flush has done. A message that the kernel refuses is skipped and counted here, so that it costs the others
+/// nothing: look at [`failed`](Self::failed), or make an error of it with [`all_sent`](Self::all_sent).
+///
+/// ```
+/// # if cfg!(miri) { return Ok::<(), std::io::Error>(()) } // an interpreter has no sockets
+/// use mmsg::{Family, SendBatch, Socket};
+///
+/// let (sender, mut outgoing) = (Socket::new(Family::V4)?, SendBatch::new(2, 100)?);
+/// outgoing.push(b"to port 0", Some(([127, 0, 0, 1], 0).into()))?;
+/// outgoing.push(b"to port 9", Some(([127, 0, 0, 1], 9).into()))?;
+/// let report = outgoing.flush(&sender)?;
+/// assert_eq!((report.sent, report.failed), (1, 1));
+/// assert!(report.all_sent().is_err());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use = "messages that the kernel refused are counted in it and are no error: `.all_sent()?` makes them one"]
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendReport {
@@ -96,12 +126,21 @@ pub struct SendReport {
     pub sent: usize,
     /// Datagrams sent: of a segmented message as many as it has segments.
     pub datagrams: usize,
-    /// Messages skipped, in whole or in part.
+    /// Messages skipped, in whole or in part. All are in [`SendBatch::failures`](crate::SendBatch::failures).
     pub failed: usize,
+    /// The first of them.
+    pub first_failure: Option<SendFailure>,
     /// System calls made, those that failed included.
     pub calls: usize,
     /// Whether the route has refused segmentation, now or before: from then on this batch sends segments one by one.
     pub segmentation_refused: bool,
+}
+
+impl SendReport {
+    /// Makes an error of the first message that was skipped.
+    pub fn all_sent(&self) -> Result<(), SendFailure> {
+        self.first_failure.map_or(Ok(()), Err)
+    }
 }
 
 /// A call that could not go on. What was not sent is still queued, and a later flush continues with it.

@@ -39,7 +39,8 @@ impl Socket {
         Socket::make(family, libc::SOCK_DGRAM, 0)
     }
 
-    /// The same without waiting: a call that would wait ends with [`WouldBlock`](io::ErrorKind::WouldBlock).
+    /// The same without waiting: a send that would wait ends with [`WouldBlock`](io::ErrorKind::WouldBlock). Whether a
+    /// receive waits is what its [`Wait`](crate::Wait) says, on either kind of socket.
     pub fn nonblocking(family: Family) -> io::Result<Socket> {
         Socket::make(family, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0)
     }
@@ -135,7 +136,7 @@ impl Socket {
         loop {
             match sys::poll_readable(self.as_fd(), timeout.saturating_sub(start.elapsed())) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result,
+                result => return result.map(|events| events != 0),
             }
         }
     }

@@ -172,17 +172,26 @@ pub(crate) fn signal_thread(thread: libc::pid_t, signal: c_int) -> io::Result<()
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits until the socket has data, an error, or its end. `false`: the time is over.
-pub(crate) fn poll_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+/// Waits until the socket has data, an error, or its end (`POLLIN`, `POLLERR`, `POLLRDHUP`). 0: the time is over.
+pub(crate) fn poll_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<libc::c_short> {
     gate(Call::Poll, 0)?;
-    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
     let timeout = libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     };
     // SAFETY: one entry and one timeout, both alive through the call; no signal mask is given.
-    let ready = checked(unsafe { libc::ppoll(&raw mut entry, 1, &raw const timeout, ptr::null()) })?;
-    Ok(ready > 0)
+    checked(unsafe { libc::ppoll(&raw mut entry, 1, &raw const timeout, ptr::null()) })?;
+    Ok(entry.revents)
+}
+
+/// Takes one record off the queue of errors that a socket with `IP_RECVERR` keeps.
+pub(crate) fn drop_error_record(fd: BorrowedFd<'_>) {
+    // SAFETY: all zeroes is a valid header, with room for nothing.
+    unsafe {
+        let mut header = std::mem::zeroed::<libc::msghdr>();
+        libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT);
+    }
 }
 
 /// Whether the socket has been shut down for reading.

@@ -30,8 +30,7 @@ use crate::refusal::Refusal;
 use crate::region::{Layout, PREFACE_BYTES};
 use crate::ring::{self, Completion, MAX_BLOCKS, Preface, Ring, WaitFor};
 use crate::socket::Socket;
-use crate::wait::Wait;
-use crate::wait::WakeFlag;
+use crate::wait::{Wait, WakeFlag, left_until};
 
 /// How many messages the kernel takes from a socket in one pass, besides those that were waited for
 /// (`MULTISHOT_MAX_RETRY`).
@@ -212,9 +211,9 @@ impl Uring {
         }
         let mut gather = match wait {
             Wait::Gather(time) => Some(time),
-            Wait::Block | Wait::No => None,
+            Wait::Block | Wait::UpTo(_) | Wait::No => None,
         };
-        let (mut taken, mut entered) = (0, false);
+        let (mut taken, mut entered, end) = (0, false, wait.end());
         loop {
             // SAFETY: as the caller says, for the headers that are left.
             let pass = unsafe { self.pick_up(headers.add(taken), count - taken) };
@@ -238,7 +237,11 @@ impl Uring {
                 // Messages that were taken already may wait for more, for a limited time.
                 Some(time) if taken > 0 => WaitFor::Filled((count - taken).min(self.blocks.len()), time),
                 Some(time) => WaitFor::Gathered(count.min(self.blocks.len()), time),
-                None if taken == 0 && wait != Wait::No && !wake_flag.is_set() => WaitFor::One,
+                None if taken == 0 && wait != Wait::No && !wake_flag.is_set() => match left_until(end) {
+                    Duration::MAX => WaitFor::One,
+                    Duration::ZERO if entered => return Ok(0),
+                    left => WaitFor::Limit(left),
+                },
                 None if self.may_have_more(entered, pass) => WaitFor::Now,
                 None => return Ok(taken),
             };

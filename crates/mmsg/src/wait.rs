@@ -10,21 +10,39 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::sys;
 
-/// Whether a receive call waits for the first datagram.
+/// Whether a receive call waits for the first datagram. It decides alone: a blocking socket does not wait with
+/// [`Wait::No`], and a nonblocking one waits with all others.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Wait for the first datagram, then take what else is there (`MSG_WAITFORONE`).
     Block,
+    /// The same, for this time at most. 0 messages: the time is over.
+    UpTo(Duration),
     /// Let datagrams gather: wait until the batch is full or this time is over, and then until at least one has come.
     /// An engine that a full batch cannot wake waits the whole time.
     Gather(Duration),
     /// Take what is there (`MSG_DONTWAIT`).
     No,
+}
+
+impl Wait {
+    /// When a wait that begins now ends without a datagram; `None`: never.
+    pub(crate) fn end(self) -> Option<Instant> {
+        match self {
+            Wait::UpTo(time) => Instant::now().checked_add(time),
+            Wait::Block | Wait::Gather(_) | Wait::No => None,
+        }
+    }
+}
+
+/// The time until the [end](Wait::end) of a wait.
+pub(crate) fn left_until(end: Option<Instant>) -> Duration {
+    end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
 }
 
 /// What wakes the thread of one engine; any thread may do it. [`Engine::waker`](crate::Engine::waker) makes one.

@@ -115,7 +115,7 @@ fn message_by_message_the_same_comes_in_the_same_order_also_from_the_end_of_a_so
                 let (size, segments) = (random.usize(1..=900), random.usize(1..=20));
                 let train = bytes(&mut random, size * segments);
                 outgoing.push_segmented(&train, size as u16, None).expect("queued");
-                outgoing.flush(&sender).expect("sent");
+                outgoing.flush(&sender).expect("sent").all_sent().expect("all of it");
                 sent.extend(train.chunks(size).map(<[u8]>::to_vec));
             }
             socket.refuse_arrivals().expect("a filter");
@@ -341,7 +341,7 @@ fn an_error_of_the_socket_is_handed_on_and_receiving_goes_on_after_it() {
         drop(peer);
         let mut outgoing = SendBatch::new(1, 8).expect("memory");
         outgoing.push(b"hello", None).expect("a free slot");
-        outgoing.flush(&socket).expect("sent");
+        outgoing.flush(&socket).expect("sent").all_sent().expect("all of it");
         assert!(receiving.engine.wait_readable(DEADLINE).expect("poll"));
         let error = receiving.engine.receive(&mut receiving.batch, Wait::Block).expect_err("refused by the peer");
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{kind:?}");

@@ -6,14 +6,18 @@ mod collector;
 #[allow(dead_code)] // as above
 #[path = "../examples/echo.rs"]
 mod echo;
+#[allow(dead_code)] // as above
+#[path = "../examples/epoll.rs"]
+mod epoll;
 
 use std::net::SocketAddr;
 
 use collector::Collector;
 use echo::Echo;
+use epoll::Listening;
 use mmsg::Family;
 
-use crate::common::{DEADLINE, sender};
+use crate::common::{DEADLINE, loopback, send, sender};
 
 #[test]
 fn the_echo_server_answers_from_the_address_it_was_asked_at() {
@@ -56,4 +60,22 @@ fn the_collector_writes_a_line_for_each_datagram_and_says_what_was_lost() {
     let times: Vec<f64> = lines.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect();
     assert!(times.len() == 2 && times.iter().all(|time| *time > 1e9), "{times:?}");
     assert!(String::from_utf8(notes).expect("ASCII").contains("dropped 1 datagrams"));
+}
+
+#[test]
+fn the_example_with_epoll_hears_every_socket_and_none_that_has_nothing() {
+    let mut listening = Listening::new(&[loopback(Family::V4), loopback(Family::V6)]).expect("free ports");
+    let addresses: Vec<_> = listening.sockets.iter().map(|one| one.local_addr().expect("bound")).collect();
+    for (number, address) in addresses.iter().enumerate() {
+        let payloads: Vec<Vec<u8>> = (0..100_u8).map(|one| vec![b'a' + one % 20]).collect();
+        send(*address, &payloads);
+        let (mut lines, mut turns) = (Vec::new(), 0);
+        while lines.iter().filter(|byte| **byte == b'\n').count() < 100 {
+            listening.turn(&mut lines).expect("received");
+            turns += 1;
+        }
+        assert_eq!(turns, 2, "a batch holds 64 of the 100");
+        let expected: String = (0..100_u8).map(|one| format!("{number}: {}\n", char::from(b'a' + one % 20))).collect();
+        assert_eq!(String::from_utf8(lines).expect("ASCII"), expected);
+    }
 }

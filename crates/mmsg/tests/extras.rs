@@ -28,7 +28,7 @@ fn sender(family: Family) -> Socket {
 fn send(from: &Socket, to: SocketAddr) {
     let mut outgoing = SendBatch::new(1, 1000).expect("memory");
     outgoing.push_segmented(&[7; 950], 100, Some(to)).expect("a free slot");
-    outgoing.flush(from).expect("sent");
+    outgoing.flush(from).expect("sent").all_sent().expect("all of it");
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn everything() -> io::Result<()> {
     for _ in 0..4 {
         outgoing.push(b"payload", None)?;
     }
-    outgoing.flush(&sender)?;
+    outgoing.flush(&sender)?.all_sent()?;
     let mut batch = RecvBatch::new(&SHAPE)?;
     assert!(socket.wait_readable(DEADLINE)?);
     assert_eq!(batch.receive(&socket, Wait::Block)?, 4);

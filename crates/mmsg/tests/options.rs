@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 
-use mmsg::{Family, GroupSpread, Socket};
+use mmsg::{Control, Family, GroupSpread, SendBatch, Socket, Wait};
 
-use crate::common::{bound_v4, drain, payloads, send, sender, unbound};
+use crate::common::{DEADLINE, batch, bound_v4, drain, payloads, send, sender, unbound};
 
 #[test]
 fn a_buffer_says_what_was_granted() {
@@ -98,6 +98,50 @@ fn a_group_can_be_joined_for_one_source_on_both_families() {
         socket.join_multicast(group, loopback, Some(source)).unwrap_or_else(|error| panic!("{group}: {error}"));
         socket.leave_multicast(group, loopback, Some(source)).unwrap_or_else(|error| panic!("{group}: {error}"));
     }
+}
+
+#[test]
+fn what_is_sent_to_a_group_leaves_by_the_chosen_interface_and_comes_back_only_where_asked_for() {
+    let loopback = interface_index("lo");
+    // On the IPv6 socket the same three options hold for groups of IPv4. Loopback has no route to groups of IPv6.
+    for (family, group) in [(Family::V4, "239.255.77.2"), (Family::V6, "239.255.77.3")] {
+        let group: IpAddr = group.parse().expect("valid");
+        let receiver = unbound(Family::V4);
+        receiver.set_report_hop_limit(true).expect("reported");
+        receiver.bind(SocketAddr::new(group, 0)).expect("bound");
+        receiver.join_multicast(group, loopback, None).expect("joined");
+        let to = SocketAddr::new(group, receiver.local_addr().expect("bound").port());
+        let (sender, mut out) = (unbound(family), SendBatch::new(1, 16).expect("memory"));
+        sender.set_multicast_interface(loopback).expect("an interface");
+        sender.set_multicast_hops(3).expect("hops");
+        for (loops, payload) in [(false, b"unheard"), (true, b"hearing")] {
+            sender.set_multicast_loop(loops).expect("loop");
+            out.push(payload, Some(to)).expect("a free slot");
+            out.flush(&sender).expect("sent").all_sent().expect("sent");
+        }
+        let mut batch = batch(8, 16, Control::new().hop_limit(true));
+        assert!(receiver.wait_readable(DEADLINE).expect("polled"), "{group}");
+        batch.receive(&receiver, Wait::No).expect("received");
+        let heard: Vec<_> = batch.datagrams().map(|one| (one.payload().to_vec(), one.hop_limit())).collect();
+        // Loopback brings back what leaves by it, whatever the option says.
+        assert_eq!(heard.last(), Some(&(b"hearing".to_vec(), Some(3))), "{family:?} {group}");
+        sender.set_multicast_interface(0).expect("as the routes say");
+        let absent = sender.set_multicast_interface(u32::MAX >> 1).expect_err("there is no such interface");
+        assert!([libc::ENODEV, libc::EADDRNOTAVAIL].contains(&absent.raw_os_error().expect("a number")), "{absent}");
+    }
+}
+
+#[test]
+fn a_broadcast_address_is_refused_until_it_is_permitted() {
+    let socket = unbound(Family::V4);
+    let mut out = SendBatch::new(1, 16).expect("memory");
+    let to = SocketAddr::from(([127, 255, 255, 255], 9));
+    out.push(b"to all", Some(to)).expect("a free slot");
+    let refused = out.flush(&socket).expect("not an error of the call").all_sent().expect_err("refused");
+    assert_eq!((refused.index, refused.errno), (0, libc::EACCES));
+    socket.set_broadcast(true).expect("permitted");
+    out.push(b"to all", Some(to)).expect("a free slot");
+    out.flush(&socket).expect("sent").all_sent().expect("sent");
 }
 
 fn interface_index(name: &str) -> u32 {

@@ -92,7 +92,7 @@ fn all_control_messages_fit_at_once_also_beside_a_train() {
 
             let mut train = SendBatch::new(1, 1000).expect("memory");
             train.push_segmented(&[1; 950], 100, Some(address)).expect("fits");
-            train.flush(&unbound(family)).expect("sent");
+            train.flush(&unbound(family)).expect("sent").all_sent().expect("all of it");
             assert!(receiving.engine.wait_readable(DEADLINE).expect("poll"));
             receiving.receive(Wait::No);
             assert_eq!((receiving.batch.summary().datagrams, receiving.batch.summary().unsplit), (10, 0));
@@ -222,7 +222,7 @@ fn a_train_without_room_for_its_control_message_is_unsplit_and_never_merged() {
         let mut receiving = Receiving::new(kind, &receiver, 4, 65_536, Control::new().gro(true));
         let mut train = SendBatch::new(1, 10_000).expect("memory");
         train.push_segmented(&[1; 10_000], 1000, Some(address)).expect("fits");
-        train.flush(&unbound(Family::V4)).expect("sent");
+        train.flush(&unbound(Family::V4)).expect("sent").all_sent().expect("all of it");
         assert!(receiving.engine.wait_readable(DEADLINE).expect("poll"));
         assert_eq!(receiving.receive(Wait::No), 1);
         let summary = receiving.batch.summary();

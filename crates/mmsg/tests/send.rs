@@ -167,6 +167,6 @@ fn a_whole_socket_can_be_set_to_cut_what_it_sends() {
     sender.set_segment_size(10).expect("UDP_SEGMENT");
     let mut out = outgoing(1, 100);
     out.push(&[1; 25], Some(address)).expect("a free slot");
-    out.flush(&sender).expect("sent");
+    out.flush(&sender).expect("sent").all_sent().expect("all of it");
     assert_eq!(payloads(&socket, 3).iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 5]);
 }

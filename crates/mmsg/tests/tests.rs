@@ -14,4 +14,5 @@ mod receive;
 mod replace;
 mod send;
 mod sources;
+mod waits;
 mod wake;

@@ -24,8 +24,7 @@ use crate::batch::RecvBatch;
 use crate::refusal::Refusal;
 use crate::region::Layout;
 use crate::sys;
-use crate::wait::Wait;
-use crate::wait::WakeFlag;
+use crate::wait::{Wait, WakeFlag, left_until};
 
 use super::attached_program::Redirect;
 use super::move_frame::{FrameMover, Moved};
@@ -147,14 +146,15 @@ impl Xdp {
             self.finish_or_go_on()?;
         }
         batch.fill(|headers, count| {
-            let mut wait = wait;
+            let (mut wait, end) = (wait, wait.end());
             loop {
-                self.wait(count, wait, wake_flag)?;
+                self.wait(count, wait, end, wake_flag)?;
                 // SAFETY: `fill` passes `count` armed headers of a region that the batch borrows mutably, so
                 // there is no other reference to it or to the blocks they point at. It is of our arena and layout, as
                 // just checked.
                 let taken = unsafe { self.pick_up(headers, count) }?;
-                if taken > 0 || wait == Wait::No || self.finishing || wake_flag.is_set() {
+                let is_over = wait == Wait::No || left_until(end).is_zero();
+                if taken > 0 || is_over || self.finishing || wake_flag.is_set() {
                     return Ok(taken);
                 }
                 // There were frames, and none of them was a datagram.
@@ -229,8 +229,8 @@ impl Xdp {
         self.socket.statistics()
     }
 
-    /// Waits as `wait` says, unless something is there.
-    fn wait(&mut self, count: usize, wait: Wait, wake_flag: &WakeFlag) -> io::Result<()> {
+    /// Waits as `wait` says and until `end`, unless something is there.
+    fn wait(&mut self, count: usize, wait: Wait, end: Option<Instant>, wake_flag: &WakeFlag) -> io::Result<()> {
         let is_full = |socket: &mut XdpSocket| socket.received.ready() as usize >= count;
         let wait = if self.finishing || wake_flag.is_set() { Wait::No } else { wait };
         if let Wait::Gather(time) = wait
@@ -239,11 +239,12 @@ impl Xdp {
         {
             thread::sleep(time);
         }
-        while wait != Wait::No && self.socket.received.ready() == 0 && !wake_flag.is_set() {
+        let waits = |socket: &mut XdpSocket| wait != Wait::No && socket.received.ready() == 0 && !wake_flag.is_set();
+        while waits(&mut self.socket) && !left_until(end).is_zero() {
             if self.busy_poll_us > 0 {
                 self.socket.kick()?;
             }
-            if !self.socket.wait(LOOK)? {
+            if !self.socket.wait(LOOK.min(left_until(end)))? {
                 self.socket.kick()?;
             }
         }

@@ -121,7 +121,7 @@ impl XdpSocket {
     pub(super) fn wait(&self, timeout: Duration) -> io::Result<bool> {
         match sys::poll_readable(self.fd.as_fd(), timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
-            result => result,
+            result => result.map(|events| events != 0),
         }
     }
 

@@ -169,7 +169,7 @@ mod tests {
             for (size, count) in [(100, 40), (7, 1), (1_400, 12), (1, 64)] {
                 batch.push_segmented(&vec![0; size * count], size as u16, None).expect("queued");
             }
-            batch.flush(&sender).expect("sent");
+            batch.flush(&sender).expect("sent").all_sent().expect("all of it");
             sender.interrupt().expect("interrupted");
             let count = || {
                 let mut all = 0;
