@@ -6,6 +6,7 @@
 mod util;
 
 // How the tree must look: size, imports, unsafe code, dependencies, promises.
+mod public_api;
 mod tidy;
 mod tidy_docs;
 mod tidy_words;
