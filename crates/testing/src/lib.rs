@@ -20,6 +20,8 @@
 //! |---|---|
 //! | `UDPD_SEEDS=N` | runs N seeds instead of the test's own number |
 //! | `UDPD_SEEDS_FROM=N` | begins with seed N |
+//! | `UDPD_CORPUS=none` | leaves out what a test has found before, to see whether the seeds find it again |
+//! | `UDPD_SHRINK=N` | runs a failing seed at most N times in the search for fewer steps |
 //! | `UDPD_SEED="42 17 !3 !9"` | runs seed 42 for 17 steps without the steps 3 and 9, and prints its trace |
 #![forbid(unsafe_code)]
 
@@ -39,7 +41,7 @@ pub use replay::Replay;
 const TWICE_EVERY: u64 = 16;
 
 /// How often a failing seed is run again in the search for fewer steps.
-const SHRINK_RUNS_MAX: usize = 2_000;
+const SHRINK_RUNS_MAX: u64 = 2_000;
 
 /// A simulation, and how often and how long it runs.
 #[derive(Debug, Clone, Copy)]
@@ -131,7 +133,9 @@ impl<'a> Simulation<'a> {
             }
             return;
         }
-        for line in self.corpus.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
+        let is_left_out = env::var("UDPD_CORPUS").is_ok_and(|wanted| wanted == "none");
+        let corpus = if is_left_out { "" } else { self.corpus };
+        for line in corpus.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
             if !line.is_empty() {
                 self.run(&Replay::parse(line, self.steps).expect("a corpus has a seed a line"), true, &simulate);
             }
@@ -168,9 +172,10 @@ impl<'a> Simulation<'a> {
         // What is after the step that failed plays no part.
         let mut best = Replay { steps: run.next, ..replay.clone() };
         let (mut length, mut runs) = ((best.steps / 2).max(1), 0);
+        let runs_max = number("UDPD_SHRINK").unwrap_or(SHRINK_RUNS_MAX);
         while length > 0 {
             let mut begin = 0;
-            while begin < best.steps && runs < SHRINK_RUNS_MAX {
+            while begin < best.steps && runs < runs_max {
                 let tried = best.without(begin..(begin + length).min(best.steps));
                 let mut run = Run::new(&tried, false);
                 runs += 1;
