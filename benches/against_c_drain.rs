@@ -103,7 +103,7 @@ fn fill(sender: &Socket, batch: &mut SendBatch, mut count: usize) {
             batch.push(&PAYLOAD, None).expect("room");
             count -= 1;
         }
-        batch.flush(sender).expect("sent");
+        batch.flush(sender).expect("sent").all_sent().expect("all sent");
     }
 }
 

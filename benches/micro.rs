@@ -54,11 +54,11 @@ impl Pair {
         let mut batch = SendBatch::new(BATCH, payload.len().max(1)).expect("a batch");
         for _ in 0..count {
             if batch.is_full() {
-                batch.flush(&self.sender).expect("sent");
+                batch.flush(&self.sender).expect("sent").all_sent().expect("all sent");
             }
             batch.push(payload, None).expect("room");
         }
-        batch.flush(&self.sender).expect("sent");
+        batch.flush(&self.sender).expect("sent").all_sent().expect("all sent");
     }
 }
 
@@ -100,7 +100,7 @@ fn split(criterion: &mut Criterion) {
     let mut trains = SendBatch::new(1, 64 * 32).expect("a batch");
     for _ in 0..BATCH {
         trains.push_segmented(&[7; 64 * 32], 32, None).expect("room");
-        trains.flush(&pair.sender).expect("sent");
+        trains.flush(&pair.sender).expect("sent").all_sent().expect("all sent");
     }
     while !batch.is_full() {
         batch.receive_more(&pair.receiver, Wait::Block).expect("the trains");

@@ -70,6 +70,9 @@ def full():
     archive = daemon.finish(sender.end(is_told=False))
     daemon.ends_with_a_whole_record()
     same(read_bytes(daemon.path).count(b"\n"), archive["delivered"], "lines in the file")
+    lengths = {len(line) for line in read_bytes(daemon.path).split(b"\n")[:-1]}
+    check(len(lengths) <= 40, lambda: f"lines that are no records of one size: {sorted(lengths)[-5:]}")
+    check(not daemon.said("could not be taken back"), "a part of a record was left where the disk was full")
     check(daemon.said("free some space on that file system"), "the cure is not said")
     # Each time that it was written again, and the end, says what it cost; together that is what the ledger says.
     said = re.findall(r" written again.*; (\d+) datagrams .* were lost meanwhile ", daemon.log())

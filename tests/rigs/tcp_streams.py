@@ -1,8 +1,10 @@
 """Peers of a TCP sink that come and go, and a judge of what they have; see tcp_streams.sh."""
+import glob
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -16,6 +18,7 @@ RATE, ROUNDS = setting("RATE", 5000), 6 if LONG else 3
 # What a killed peer may have had in its kernel, unread: its buffer for received bytes, which Linux doubles.
 PEER_BUFFER = 64 << 10
 LENGTH = 60
+CERTIFICATES = "crates/udpd-sinks/src/tcp/testing"
 
 
 def payload(number):
@@ -41,8 +44,9 @@ def octets(data):
 class Peer(threading.Thread):
     """Accepts connections, one after the other, and keeps what comes. `ends` says how the one in use ends."""
 
-    def __init__(self, port):
+    def __init__(self, port, tls=None):
         super().__init__(daemon=True)
+        self.tls = tls
         self.port, self.connections, self.stream, self.goes_on = port, [], None, True
         self.may_read = threading.Event()
         self.may_read.set()
@@ -60,6 +64,8 @@ class Peer(threading.Thread):
         while self.goes_on:
             try:
                 stream, _ = self.listener.accept()
+                if self.tls:
+                    stream = self.tls.wrap_socket(stream, server_side=True)
             except OSError:
                 time.sleep(0.01)
                 continue
@@ -75,7 +81,8 @@ class Peer(threading.Thread):
 
     def end_in_order(self):
         """Says that it ends, and reads what is on its way."""
-        self.stream.shutdown(socket.SHUT_WR)
+        # Not that of a stream with TLS, which would go on in plain text.
+        socket.socket.shutdown(self.stream, socket.SHUT_WR)
 
     def reset(self):
         """Ends as a process that is killed: what it had not read is gone, and so is its port for a while."""
@@ -106,15 +113,27 @@ def judge(what, streams, sent, sink, lost_at_most):
            f"peers that were killed ({lost_at_most} at most), {twice} twice ({told} told)")
 
 
-def tcp_sink(port, framing, spill):
+def server_context():
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(f"{CERTIFICATES}/server.pem")
+    context.load_verify_locations(f"{CERTIFICATES}/ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def tcp_sink(port, framing, spill, tls=False):
     keys = ['type = "tcp"', f'destinations = ["127.0.0.1:{port}"]', f'framing = "{framing}"']
+    if tls:
+        keys += ["tls = true"] + [f'tls_{key}_file = "{os.getcwd()}/{CERTIFICATES}/{name}.pem"' for key, name in
+                                  (("ca", "ca"), ("certificate", "client"), ("key", "client"))]
     return "\n".join(keys + (['spill = { path = "DIR/spill", bytes = "1GiB" }'] if spill else []))
 
 
-def own_peer(spill, ends, lost_each):
+def own_peer(spill, ends, lost_each, tls=False):
     port, udp = free_port(socket.SOCK_STREAM), free_port()
-    peer = Peer(port)
-    daemon = Daemon(listening(f'address = "127.0.0.1:{udp}"', out=tcp_sink(port, "octet_counting", spill)))
+    peer = Peer(port, server_context() if tls else None)
+    sink = tcp_sink(port, "octet_counting", spill, tls)
+    daemon = Daemon(listening(f'address = "127.0.0.1:{udp}"', out=sink))
     sender = Paced(udp, RATE, payload)
     for turn in range(ROUNDS):
         until("a connection brings datagrams", lambda turn=turn: len(peer.connections) > turn and
@@ -127,18 +146,27 @@ def own_peer(spill, ends, lost_each):
     peer.goes_on = False
     until("the stream ends", lambda: not octets(peer.connections[-1])[1])
     streams = [octets(bytes(data))[0] for data in peer.connections]
-    judge(f"{ends.__name__.replace('_', ' ')}{', with a spill' if spill else ''}", streams, sent, sink,
+    what = f"{ends.__name__.replace('_', ' ')}{', with a spill' if spill else ''}{', by TLS' if tls else ''}"
+    judge(what, streams, sent, sink,
           lost_each * ROUNDS)
 
 
+DRIVER = f"""global(defaultNetstreamDriver="ossl"
+    defaultNetstreamDriverCAFile="{os.getcwd()}/{CERTIFICATES}/ca.pem"
+    defaultNetstreamDriverCertFile="{os.getcwd()}/{CERTIFICATES}/server.pem"
+    defaultNetstreamDriverKeyFile="{os.getcwd()}/{CERTIFICATES}/server.pem")"""
+MODE = ' StreamDriver.Name="ossl" StreamDriver.Mode="1" StreamDriver.AuthMode="anon"'
+
+
 class Rsyslog:
-    def __init__(self, port):
+    def __init__(self, port, tls):
         self.folder = f"{WORK}/rsyslog-{port}"
         os.makedirs(self.folder)
         self.out, self.child = f"{self.folder}/out", None
         write(f"{self.folder}/conf", f"""
             global(workDirectory="{self.folder}")
-            module(load="imtcp")
+            {DRIVER if tls else ""}
+            module(load="imtcp"{MODE if tls else ""})
             template(name="whole" type="string" string="%msg%\\n")
             input(type="imtcp" port="{port}" address="127.0.0.1" ruleset="all")
             ruleset(name="all") {{ action(type="omfile" file="{self.out}" template="whole" asyncWriting="off") }}
@@ -157,11 +185,11 @@ class Rsyslog:
         return [int(line.split()[0]) for line in lines[:-1]]
 
 
-def rsyslog(framing):
+def rsyslog(framing, tls=False):
     """With a stop between two parts, when all is acknowledged and read, nothing may be missing or there twice."""
     port, udp = free_port(socket.SOCK_STREAM), free_port()
-    peer = Rsyslog(port)
-    daemon = Daemon(listening(f'address = "127.0.0.1:{udp}"', out=tcp_sink(port, framing, True)))
+    peer = Rsyslog(port, tls)
+    daemon = Daemon(listening(f'address = "127.0.0.1:{udp}"', out=tcp_sink(port, framing, True, tls)))
     sent = 0
     for _ in range(ROUNDS):
         # A third of a part comes while rsyslog is not there, and waits in the spill.
@@ -176,20 +204,24 @@ def rsyslog(framing):
             raise Failed(f"{error}: {len(set(peer.numbers()))} of {sent}; {daemon.sink()}") from error
         peer.end(signal.SIGTERM)
     sink = daemon.end()["sinks"][0]
-    same(sorted(peer.numbers()), list(range(sent)), f"rsyslog, {framing}: what is in its file")
-    same((sink["delivered"], dropped_at(sink)), (sent, 0), f"rsyslog, {framing}: delivered, dropped")
-    passed(f"rsyslog, {framing}: {sent} sent in {ROUNDS} parts, each in its file once")
+    what = f"rsyslog, {framing}{', by TLS' if tls else ''}"
+    same(sorted(peer.numbers()), list(range(sent)), f"{what}: what is in its file")
+    same((sink["delivered"], dropped_at(sink)), (sent, 0), f"{what}: delivered, dropped")
+    passed(f"{what}: {sent} sent in {ROUNDS} parts, each in its file once")
 
 
 def all_peers():
     for spill in (False, True):
         own_peer(spill, Peer.end_in_order, 0)
         own_peer(spill, Peer.reset, 2 * PEER_BUFFER // LENGTH)
+    own_peer(True, Peer.end_in_order, 0, tls=True)
     if not shutil.which("rsyslogd"):
         return skipped("the part with rsyslog: needs rsyslogd (Debian package rsyslog)")
     for framing in ("newline", "octet_counting"):
         rsyslog(framing)
-    return None
+    if not glob.glob("/usr/lib*/*/rsyslog/lmnsd_ossl.so") + glob.glob("/usr/lib*/rsyslog/lmnsd_ossl.so"):
+        return skipped("the part with rsyslog by TLS: needs its driver (Debian package rsyslog-openssl)")
+    return rsyslog("octet_counting", tls=True)
 
 
 main(all_peers)

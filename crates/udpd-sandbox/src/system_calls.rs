@@ -56,6 +56,9 @@ const LOOK: &[SystemCall] = calls![
     SYS_geteuid
 ];
 
+/// Taking the beginning of a record back out of a file whose disk is full.
+const TAKE_BACK: &[SystemCall] = calls![SYS_fstat SYS_statx SYS_newfstatat SYS_ftruncate];
+
 /// Making, finishing and removing files and directories.
 const KEEP: &[SystemCall] = calls![
     SYS_pwrite64 SYS_fsync SYS_fdatasync SYS_syncfs SYS_fallocate SYS_ftruncate SYS_fadvise64 SYS_flock SYS_fstatfs
@@ -161,11 +164,8 @@ fn own(role: ThreadRole) -> Granted {
         grant(&[BEHIND, of_libc::POLL], &[by::SIGNAL]);
     }
     match role {
-        ThreadRole::Unconfined
-        | ThreadRole::ShortLived
-        | ThreadRole::Log
-        | ThreadRole::SequenceFollower
-        | ThreadRole::Writer => {}
+        ThreadRole::Unconfined | ThreadRole::ShortLived | ThreadRole::Log | ThreadRole::SequenceFollower => {}
+        ThreadRole::Writer => grant(&[TAKE_BACK], &[]),
         ThreadRole::FileKeeper | ThreadRole::Spill => {
             grant(&[LOOK, of_libc::LOOK, KEEP, of_libc::KEEP], &[by::LIMITS]);
         }

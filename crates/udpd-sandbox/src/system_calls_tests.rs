@@ -143,6 +143,24 @@ fn a_thread_signals_its_own_process_and_no_other() {
 }
 
 #[test]
+fn a_consumer_of_a_file_takes_a_part_of_a_record_back_out_of_it() {
+    let shorten = || {
+        let file = tempfile::tempfile().expect("a file");
+        restrict(&[ThreadRole::Writer]).map(|()| {
+            std::io::Write::write_all(&mut &file, b"a record\nhalf a").expect("written");
+            let length = file.metadata().map(|of| of.len()).map_err(|error| error.to_string())?;
+            file.set_len(length - 6).map_err(|error| error.to_string())?;
+            file.metadata().map(|of| of.len()).map_err(|error| error.to_string())
+        })
+    };
+    match std::thread::spawn(shorten).join().expect("no panic") {
+        Ok(length) => assert_eq!(length, Ok(9)),
+        // A kernel, or a container, without seccomp.
+        Err(why) => assert!(why.starts_with("seccomp"), "{why}"),
+    }
+}
+
+#[test]
 fn a_receiver_with_inline_sinks_may_make_their_sockets_and_no_others() {
     use rustix::net::{AddressFamily, SocketType, socket};
     let make = || {

@@ -9,9 +9,11 @@
 #[path = "testing/fuzz.rs"]
 pub mod fuzz;
 pub mod kafka;
+mod named_files;
 pub mod null;
 pub mod relay;
 mod target;
 pub mod tcp;
+mod tls;
 pub mod types;
 pub mod unix;

@@ -17,7 +17,7 @@ use openssl::nid::Nid;
 use openssl::ssl::{Ssl, SslContext, SslMethod, SslVerifyMode};
 use openssl::x509::{X509, X509NameRef, X509Ref, X509VerifyResult};
 
-use super::files;
+use crate::named_files as files;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;

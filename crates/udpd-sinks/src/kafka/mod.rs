@@ -39,7 +39,6 @@ mod client;
 mod client_properties;
 #[cfg(feature = "kafka")]
 mod context;
-pub(crate) mod files;
 #[cfg(feature = "kafka")]
 mod log_lines;
 #[cfg(feature = "kafka")]

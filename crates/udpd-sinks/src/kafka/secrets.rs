@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use super::files;
+use crate::named_files as files;
 use udpd_base::os::threads::lock;
 use udpd_base::seams::clock;
 use udpd_base::text::base64;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::files::{self, Print};
 use super::settings::KafkaError;
+use crate::named_files::{self as files, Print};
 use udpd_base::settings::kinds::{Flag, OneOf, Optional, QuotedText};
 use udpd_base::settings::settings;
 use udpd_base::text::advice::ValueAdvice;

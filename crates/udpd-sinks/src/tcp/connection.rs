@@ -5,15 +5,17 @@
 //! each period, and the next one is gone over to when everything is acknowledged.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io;
 use std::mem;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use super::search::{FoundPeer, PeerSearch, SearchState};
+use super::peer_stream::PeerStream;
+use super::search::{FoundPeer, PeerSearch, SearchState, TlsPeers};
 use crate::target::DestinationTarget;
+use crate::tls;
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::text::address::PeerAddress;
 
@@ -57,6 +59,7 @@ enum ProbeState {
 pub(super) struct TcpConnection {
     sink: String,
     destinations: Vec<(PeerAddress, DestinationTarget)>,
+    tls: Option<TlsPeers>,
     times: ConnectionTimes,
     link: LinkState,
     pause: Duration,
@@ -75,26 +78,41 @@ impl TcpConnection {
     pub(super) fn new(
         sink: &str,
         destinations: Vec<(PeerAddress, DestinationTarget)>,
+        tls: Option<TlsPeers>,
         times: ConnectionTimes,
         spills: bool,
         now: Instant,
     ) -> Self {
         let (link, pause, gone) = (LinkState::Down { retry: now }, PAUSE_MIN, LogLimiter::default());
         let (sink, looked, ended, is_logged_gone) = (sink.to_owned(), None, None, false);
-        Self { sink, destinations, times, link, pause, looked, ended, spills, is_logged_gone, gone }
+        Self { sink, destinations, tls, times, link, pause, looked, ended, spills, is_logged_gone, gone }
     }
 
     /// The connection, if there is one.
     pub(super) fn stream(&self) -> Option<&TcpStream> {
         match &self.link {
-            LinkState::Up { peer, .. } => Some(&peer.stream),
+            LinkState::Up { peer, .. } => Some(&peer.stream.stream),
+            LinkState::Down { .. } | LinkState::Searching(_) => None,
+        }
+    }
+
+    fn peer_stream(&mut self) -> Option<&mut PeerStream> {
+        match &mut self.link {
+            LinkState::Up { peer, .. } => Some(&mut peer.stream),
             LinkState::Down { .. } | LinkState::Searching(_) => None,
         }
     }
 
     /// How many bytes the peer has not acknowledged.
-    pub(super) fn unacknowledged_bytes(&self) -> Option<u64> {
-        mmsg::unacknowledged_bytes(self.stream()?).ok()
+    pub(super) fn unacknowledged_bytes(&mut self) -> Option<u64> {
+        self.peer_stream()?.unacknowledged_bytes().ok()
+    }
+
+    /// Says to the peer that no more comes.
+    pub(super) fn close(&mut self) {
+        if let Some(stream) = self.peer_stream() {
+            stream.close();
+        }
     }
 
     /// How many bytes were not acknowledged when a connection ended, once for each.
@@ -178,10 +196,11 @@ impl TcpConnection {
                 Err(error) => unknown = unknown.or(Some((place, error))),
             }
         }
-        PeerSearch::new(addresses, self.times.timeout).failed_at(unknown)
+        PeerSearch::new(addresses, self.tls.clone(), self.times.timeout).failed_at(unknown)
     }
 
     fn use_peer(&mut self, peer: FoundPeer, now: Instant) {
+        self.close();
         let name = self.name(peer.place, Some(peer.address));
         let was_gone = mem::take(&mut self.is_logged_gone);
         match peer.place {
@@ -199,7 +218,7 @@ impl TcpConnection {
 
     /// Writes a part. What the peer does not take now is no error.
     pub(super) fn write(&mut self, bytes: &[u8], now: Instant) -> usize {
-        let Some(mut stream) = self.stream() else { return 0 };
+        let Some(stream) = self.peer_stream() else { return 0 };
         match stream.write(bytes) {
             Ok(written) => written,
             Err(error) if is_for_now(&error) => 0,
@@ -217,12 +236,17 @@ impl TcpConnection {
         }
         self.looked = Some(now);
         let mut ignored = [0; 512];
-        while let Some(mut stream) = self.stream() {
+        while let Some(stream) = self.peer_stream() {
             let error = match stream.read(&mut ignored) {
-                Ok(0) => io::Error::new(io::ErrorKind::UnexpectedEof, "its program has closed the connection"),
+                Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 Ok(_) => continue,
                 Err(error) if is_for_now(&error) => return,
                 Err(error) => error,
+            };
+            // TLS says more of it than an operator asks for.
+            let error = match error.kind() {
+                io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "its program has closed the connection"),
+                _ => error,
             };
             self.lose(now, &error);
         }
@@ -231,7 +255,7 @@ impl TcpConnection {
     fn lose(&mut self, now: Instant, error: &io::Error) {
         let LinkState::Up { peer, since, probe } = &mut self.link else { return };
         // A connection that is reset still knows it.
-        self.ended = Some(mmsg::unacknowledged_bytes(&peer.stream).unwrap_or(u64::MAX));
+        self.ended = Some(peer.stream.unacknowledged_bytes().unwrap_or(u64::MAX));
         let (place, lasted) = (peer.place, now.saturating_duration_since(*since) >= LASTING);
         if let ProbeState::Found(found) = mem::replace(probe, ProbeState::Off) {
             self.use_peer(found, now);
@@ -279,7 +303,9 @@ impl TcpConnection {
         }
         let Some(silent) = self.gone.pass(now) else { return };
         self.is_logged_gone = true;
+        let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref()).map(tls::cure);
         let cure = match error.raw_os_error() {
+            _ if of_tls.is_some() => of_tls.unwrap_or_default(),
             Some(libc::ECONNREFUSED) => "; start what listens there",
             Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => "; see `ip route get` for that address",
             Some(libc::ETIMEDOUT) => "; see whether a firewall on the way drops it",

@@ -5,10 +5,13 @@
 //! as such. What a program had not read yet when it ended is lost, and no sender can know it (RFC 6587, section 3).
 
 mod connection;
+mod peer_stream;
 mod search;
 mod sink;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tls_tests;
 mod window;
 
 use std::sync::Arc;
@@ -16,12 +19,13 @@ use std::time::Duration;
 
 use crate::relay::{DISTRIBUTIONS, Distribute};
 use crate::target::Lookup;
+use crate::tls::TlsSettings;
 use sink::TcpSink;
 use udpd_base::exit::Failure;
 use udpd_base::format::Format;
 use udpd_base::os::lookup;
 use udpd_base::os::role::ThreadRole;
-use udpd_base::settings::kinds::{List, OneOf, SubTable, TimeSpan};
+use udpd_base::settings::kinds::{Flat, List, OneOf, SubTable, TimeSpan};
 use udpd_base::settings::{Findings, TableSettings, WrittenKeys, settings};
 use udpd_base::sink::settings::{
     AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget, SpillPlace,
@@ -44,6 +48,7 @@ pub struct TcpSettings {
     pub format: Format,
     pub timeout: Duration,
     pub resolve_every: Duration,
+    pub tls: TlsSettings,
     pub spill: Spill,
     /// What the destination was looked up as, when it was written as a name.
     pub looked_up: Option<String>,
@@ -66,6 +71,8 @@ settings! {
         timeout: Duration = "30s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(3_600));
         /// How often the names of destinations are looked up.
         resolve_every: Duration = "60s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(86_400));
+        /// How udpd and the peer know each other.
+        tls: TlsSettings = {}, Flat;
         /// What its destination does not take waits on a disk, see docs/spill.md.
         spill: Spill = {}, SubTable;
         .. looked_up = None;
@@ -88,6 +95,7 @@ impl WrittenSink for TcpSettings {
 
     fn check(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         self.spill.check(written, findings);
+        self.tls.check(written, findings);
         let Some(place) = written.place("destinations") else { return };
         let count = self.destinations.len();
         if count == 0 {
@@ -122,6 +130,10 @@ impl WrittenSink for TcpSettings {
         } else if self.format == Format::Pcapng {
             findings.say(&place, "a capture is not a sequence of lines", "write format = \"jsonl\" or \"lines\"");
         }
+    }
+
+    fn finished(self) -> AnySettings {
+        Arc::new(Self { tls: self.tls.with_prints(), ..self })
     }
 }
 
@@ -197,7 +209,7 @@ impl SinkSettings for TcpSettings {
 
     fn needs(&self) -> Needs {
         let roles = [&[ThreadRole::TcpClient][..], self.spill.role().as_slice()].concat();
-        Needs { names: self.has_names(), ..Needs::only(roles) }
+        Needs { names: self.has_names(), reads: self.tls.directories(), ..Needs::only(roles) }
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {

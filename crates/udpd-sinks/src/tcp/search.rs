@@ -4,18 +4,26 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+
+use super::peer_stream::PeerStream;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt};
+
+/// What TLS is spoken with, and for which name the certificate of each destination has to be.
+pub(super) type TlsPeers = (Arc<ClientConfig>, Arc<[ServerName<'static>]>);
 
 /// A destination that has accepted a connection: by its place among all, and at which of its addresses.
 #[derive(Debug)]
 pub(super) struct FoundPeer {
     pub(super) place: usize,
     pub(super) address: SocketAddr,
-    pub(super) stream: TcpStream,
+    pub(super) stream: PeerStream,
 }
 
 /// A connection that is being made.
@@ -29,6 +37,7 @@ struct Attempt {
 #[derive(Debug)]
 pub(super) struct PeerSearch {
     left: VecDeque<(usize, SocketAddr)>,
+    tls: Option<TlsPeers>,
     attempt: Option<Attempt>,
     /// Of the first that failed.
     error: Option<(usize, io::Error)>,
@@ -44,8 +53,8 @@ pub(super) enum SearchState {
 }
 
 impl PeerSearch {
-    pub(super) fn new(addresses: VecDeque<(usize, SocketAddr)>, timeout: Duration) -> Self {
-        Self { left: addresses, attempt: None, error: None, timeout }
+    pub(super) fn new(addresses: VecDeque<(usize, SocketAddr)>, tls: Option<TlsPeers>, timeout: Duration) -> Self {
+        Self { left: addresses, tls, attempt: None, error: None, timeout }
     }
 
     /// The same, where an address could not be found out.
@@ -57,9 +66,9 @@ impl PeerSearch {
     /// Takes a look, and begins the next attempt where one has failed.
     pub(super) fn look(&mut self, now: Instant) -> SearchState {
         loop {
-            if let Some(attempt) = self.attempt.take() {
+            if let Some(mut attempt) = self.attempt.take() {
                 let place = attempt.peer.place;
-                match is_connected(&attempt.peer.stream) {
+                match is_connected(&mut attempt.peer.stream, now) {
                     Ok(true) => return SearchState::Found(attempt.peer),
                     Ok(false) if now < attempt.limit => {
                         self.attempt = Some(attempt);
@@ -73,7 +82,7 @@ impl PeerSearch {
                 let (place, error) = self.error.take().unwrap_or((0, io::ErrorKind::NotFound.into()));
                 return SearchState::Failed(place, error);
             };
-            match begin(address, self.timeout) {
+            match begin(address, self.timeout).and_then(|stream| self.with_tls(place, stream)) {
                 Ok(stream) => {
                     let peer = FoundPeer { place, address, stream };
                     self.attempt = Some(Attempt { peer, limit: now + self.timeout });
@@ -83,17 +92,29 @@ impl PeerSearch {
         }
     }
 
+    fn with_tls(&self, place: usize, stream: TcpStream) -> io::Result<PeerStream> {
+        let connection = match &self.tls {
+            None => None,
+            Some((config, names)) => {
+                let connection = ClientConnection::new(Arc::clone(config), names[place].clone());
+                Some(connection.map_err(io::Error::other)?)
+            }
+        };
+        Ok(PeerStream::new(stream, connection))
+    }
+
     fn note(&mut self, place: usize, error: io::Error) {
         self.error.get_or_insert((place, error));
     }
 }
 
 /// Whether the handshake is over; an error if it has failed.
-fn is_connected(stream: &TcpStream) -> io::Result<bool> {
-    if !is_writable(stream, PollTimeout::ZERO)? {
+fn is_connected(peer: &mut PeerStream, now: Instant) -> io::Result<bool> {
+    if !is_writable(&peer.stream, PollTimeout::ZERO)? {
         return Ok(false);
     }
-    stream.take_error()?.map_or(Ok(true), Err)
+    peer.stream.take_error()?.map_or(Ok(()), Err)?;
+    peer.shake_hands(now)
 }
 
 /// Waits until the stream takes something or has failed, at most so long.

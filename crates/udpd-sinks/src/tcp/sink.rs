@@ -30,6 +30,7 @@ use udpd_base::logging::LogLimiter;
 use udpd_base::os::threads;
 use udpd_base::seams::clock;
 use udpd_base::sink::{ConsumerFeeders, Sink, deliver, fail};
+use udpd_base::text::address::PeerAddress;
 use udpd_spill::spilling::SpillableSink;
 
 /// So many bytes are written before the batch is over.
@@ -161,6 +162,10 @@ impl TcpSink {
         let (now, spills) = (clock::now(), settings.spill.is_on());
         let times = ConnectionTimes { timeout: settings.timeout, probe_every: settings.probe_every };
         let mut targets = Vec::new();
+        let tls = settings
+            .tls
+            .client()
+            .map_err(|error| Failure::new(ExitCode::Configuration, format!("[sink.{}] {error}", lookup.sink)))?;
         for peer in &settings.destinations {
             let target = DestinationTarget::at(peer, lookup).map_err(|error| {
                 let message = format!(
@@ -176,9 +181,13 @@ impl TcpSink {
             true => targets.into_iter().map(|target| vec![target]).collect(),
             false => vec![targets],
         };
-        let stream = |group| TcpStreamTo {
-            connection: TcpConnection::new(lookup.sink, group, times, spills, now),
-            window: SendWindow::new(settings.stream_format()),
+        let stream = |group: Vec<(PeerAddress, DestinationTarget)>| {
+            let names = group.iter().map(|(peer, _)| settings.tls.name_of(peer)).collect();
+            let names = tls.clone().map(|tls| (tls, names));
+            TcpStreamTo {
+                connection: TcpConnection::new(lookup.sink, group, names, times, spills, now),
+                window: SendWindow::new(settings.stream_format()),
+            }
         };
         Ok(Self {
             name: lookup.sink.to_owned(),
@@ -317,6 +326,7 @@ impl Sink for TcpSink {
                 left += 1;
             });
         }
+        self.streams.iter_mut().for_each(|stream| stream.connection.close());
         self.log_left(left, "they count as failed, and some may be there");
     }
 }
@@ -396,6 +406,7 @@ impl SpillableSink for TcpSink {
         self.wait_for_the_rest(|_| ());
         let mut left = 0;
         self.streams.iter_mut().for_each(|stream| stream.window.forget(|_| left += 1));
+        self.streams.iter_mut().for_each(|stream| stream.connection.close());
         self.log_left(left, "they count as delivered, and may be lost");
     }
 

@@ -1,3 +1,5 @@
+//! The sink against peers on loopback that come, go and read nothing. No ledger is believed: peers say what they got.
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
@@ -12,13 +14,13 @@ use udpd_base::sink::testing::{Received, scenes};
 use udpd_spill::spilling::Spilling;
 
 /// A sink that writes to these addresses.
-fn sink(settings: &TcpSettings) -> TcpSink {
+pub(super) fn sink(settings: &TcpSettings) -> TcpSink {
     let (registry, _events) = ThreadRegistry::new();
     let lookup = Lookup { registry: &registry, every: settings.resolve_every, sink: "s", bound: &[] };
     TcpSink::open(settings, lookup, Encoder::new(settings.stream_format(), scenes(1), |_| true)).expect("it opens")
 }
 
-fn to(addresses: &[SocketAddr]) -> TcpSettings {
+pub(super) fn to(addresses: &[SocketAddr]) -> TcpSettings {
     let destinations = addresses.iter().map(|address| (*address).into()).collect();
     TcpSettings { destinations, ..TcpSettings::defaults() }
 }
@@ -30,11 +32,11 @@ fn listener() -> (TcpListener, SocketAddr) {
 }
 
 /// Numbered payloads of so many bytes.
-fn numbered(numbers: std::ops::Range<usize>, bytes: usize) -> Vec<Vec<u8>> {
+pub(super) fn numbered(numbers: std::ops::Range<usize>, bytes: usize) -> Vec<Vec<u8>> {
     numbers.map(|number| format!("{number:0bytes$}").into_bytes()).collect()
 }
 
-fn give(sink: &mut TcpSink, payloads: &[Vec<u8>], tallies: &mut Tallies) {
+pub(super) fn give(sink: &mut TcpSink, payloads: &[Vec<u8>], tallies: &mut Tallies) {
     for part in payloads.chunks(200) {
         let batch = Received::over_loopback(&part.iter().map(Vec::as_slice).collect::<Vec<_>>()).batch;
         tallies[0].pending += part.len() as u64;
@@ -43,7 +45,7 @@ fn give(sink: &mut TcpSink, payloads: &[Vec<u8>], tallies: &mut Tallies) {
 }
 
 /// Calls the sink as its consumer does until this holds.
-fn until(sink: &mut TcpSink, tallies: &mut Tallies, what: &str, mut holds: impl FnMut(&SinkTally) -> bool) {
+pub(super) fn until(sink: &mut TcpSink, tallies: &mut Tallies, what: &str, mut holds: impl FnMut(&SinkTally) -> bool) {
     let limit = std::time::Instant::now() + Duration::from_secs(60);
     while !holds(&tallies[0]) {
         assert!(std::time::Instant::now() < limit, "{what}: {:?}", tallies[0]);
@@ -53,7 +55,7 @@ fn until(sink: &mut TcpSink, tallies: &mut Tallies, what: &str, mut holds: impl 
 }
 
 /// The numbers of the lines that a peer gets until the connection ends.
-fn lines(stream: impl Read) -> Vec<usize> {
+pub(super) fn lines(stream: impl Read) -> Vec<usize> {
     let whole = |line: std::io::Result<String>| line.ok()?.parse().ok();
     BufReader::new(stream).lines().map_while(whole).collect()
 }

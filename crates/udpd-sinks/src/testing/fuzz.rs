@@ -2,7 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::kafka::files;
+#[allow(unused_imports)]
+use crate::named_files as files;
 
 // A build with Kafka sinks has it twice.
 #[allow(clippy::duplicate_mod, dead_code, unreachable_pub)]

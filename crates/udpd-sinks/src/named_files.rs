@@ -22,10 +22,10 @@ const CREDENTIAL: &str = "$CREDENTIALS_DIRECTORY/";
 const DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 
 /// The longest file of certificates: those of all authorities that a system knows are a fifth of a mebibyte.
-pub(super) const BYTES_MAX: u64 = 16 * 1024 * 1024;
+pub(crate) const BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// A path as the configuration may name it: absolute, or a credential.
-pub(super) fn check_path(text: &str) -> Result<PathBuf, ValueAdvice> {
+pub(crate) fn check_path(text: &str) -> Result<PathBuf, ValueAdvice> {
     match text.strip_prefix(CREDENTIAL) {
         None => path_check::check_file(text),
         Some(name) if !name.is_empty() && !name.contains('/') => Ok(PathBuf::from(text)),
@@ -60,7 +60,7 @@ pub(crate) fn contents(place: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>>
 }
 
 /// A warning if users that should not may read a secret.
-pub(super) fn doubt(path: &Path) -> Option<ValueAdvice> {
+pub(crate) fn doubt(path: &Path) -> Option<ValueAdvice> {
     let place = located(path)?;
     let mode = std::fs::metadata(&place).ok()?.mode();
     (mode & 0o007 != 0).then(|| {
@@ -71,10 +71,10 @@ pub(super) fn doubt(path: &Path) -> Option<ValueAdvice> {
 
 /// A fingerprint of a file's content when the configuration was read, to notice a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Print(Option<u64>);
+pub(crate) struct Print(Option<u64>);
 
 impl Print {
-    pub(super) fn of(path: &Path) -> Self {
+    pub(crate) fn of(path: &Path) -> Self {
         let print = |bytes: Vec<u8>| {
             let mut hasher = DefaultHasher::new();
             bytes.hash(&mut hasher);
