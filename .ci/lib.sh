@@ -208,6 +208,18 @@ has_miri() {
         { rustup component add --toolchain nightly miri rust-src && cargo +nightly miri --version; } </dev/null
 }
 
+# The oldest Rust that Cargo.toml promises compiles it. The files lie beside those of the toolchain of every day.
+check_oldest_rust() { # arguments of cargo check
+    local oldest
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    if cargo "+$oldest" --version >/dev/null 2>&1 ||
+        rustup toolchain install "$oldest" --profile minimal --no-self-update </dev/null >/dev/null 2>&1; then
+        step "Rust $oldest" cargo "+$oldest" check --locked "$@"
+    else
+        skip "Rust $oldest, the oldest that Cargo.toml promises: rustup cannot install it here"
+    fi
+}
+
 # A rig that fails is run once more, for the reason that a test is.
 twice() {
     "$1" && return
