@@ -21,6 +21,9 @@ const FUNCTION: u32 = 12; // BTF_KIND_FUNC
 /// How deep structures without a name may be nested.
 const DEPTH_MAX: usize = 8;
 
+/// How many members are looked at for one field.
+const LOOKS_MAX: usize = 100_000;
+
 /// A parsed description.
 #[derive(Debug)]
 pub struct Types<'a> {
@@ -89,18 +92,21 @@ impl<'a> Types<'a> {
     pub fn field(&self, structure: &str, field: &str) -> Option<usize> {
         let is_it =
             |place: &&usize| self.head(**place).is_some_and(|head| head.kind == STRUCTURE && self.is(head, structure));
-        let bits = self.bits(*self.places.iter().find(is_it)?, field, DEPTH_MAX)?;
+        let mut looks = LOOKS_MAX;
+        let bits = self.bits(*self.places.iter().find(is_it)?, field, DEPTH_MAX, &mut looks)?;
         (bits % 8 == 0).then_some(bits / 8)
     }
 
-    fn bits(&self, place: usize, field: &str, depth: usize) -> Option<usize> {
+    /// Looks at no more members than `looks`: a type that holds itself several times would take for ever.
+    fn bits(&self, place: usize, field: &str, depth: usize, looks: &mut usize) -> Option<usize> {
         let head = self.head(place)?;
         let members = (0..head.members).map(|member| place + TYPE_BYTES + member * MEMBER_BYTES);
         members.filter(|_| matches!(head.kind, STRUCTURE | UNION) && depth > 0).find_map(|at| {
+            *looks = looks.checked_sub(1)?;
             let [name, kind, offset] = [0, 4, 8].map(|word| self.word(at + word));
             let offset = offset? & if head.has_bit_fields { 0x00ff_ffff } else { u32::MAX };
             let inner = match self.name(name? as usize)? {
-                b"" => self.bits(*self.places.get((kind? as usize).checked_sub(1)?)?, field, depth - 1)?,
+                b"" => self.bits(*self.places.get((kind? as usize).checked_sub(1)?)?, field, depth - 1, looks)?,
                 found if found == field.as_bytes() => 0,
                 _ => return None,
             };

@@ -94,6 +94,9 @@ class Managed(Service):
         for level, kind, data in control:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+        # A process that is started later is to have those alone that it is passed.
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
         lines = message.decode().splitlines()
         name = next((line[7:] for line in lines if line.startswith("FDNAME=")), "")
         if "FDSTOREREMOVE=1" in lines:

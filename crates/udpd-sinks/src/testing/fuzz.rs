@@ -34,6 +34,11 @@ fn token(input: &[u8]) {
                 text.len() < 4 || "a line of (not shown) and of".contains(text) || !hidden.clean(&line).contains(text)
             );
         }
-        Err(why) => assert!(!why.contains(char::is_control) && (text.len() < 12 || !why.contains(text)), "{why}"),
+        Err(why) => {
+            // Its own words may be the text.
+            let shows_nothing = Err(&why) == secrets::parse_token("no token", now).as_ref().map(|_| ());
+            let shows = text.len() >= 12 && why.contains(text) && !shows_nothing;
+            assert!(!why.contains(char::is_control) && !shows, "{why}");
+        }
     }
 }
