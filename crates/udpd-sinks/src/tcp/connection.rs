@@ -216,10 +216,11 @@ impl TcpConnection {
         self.looked = None;
     }
 
-    /// Writes a part. What the peer does not take now is no error.
+    /// Writes a part, perhaps nothing. What the peer does not take now is no error.
     pub(super) fn write(&mut self, bytes: &[u8], now: Instant) -> usize {
         let Some(stream) = self.peer_stream() else { return 0 };
-        match stream.write(bytes) {
+        let written = if bytes.is_empty() { stream.flush().map(|()| 0) } else { stream.write(bytes) };
+        match written {
             Ok(written) => written,
             Err(error) if is_for_now(&error) => 0,
             Err(error) => {

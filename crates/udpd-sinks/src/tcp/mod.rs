@@ -20,6 +20,7 @@ use std::time::Duration;
 use crate::relay::{DISTRIBUTIONS, Distribute};
 use crate::target::Lookup;
 use crate::tls::TlsSettings;
+use peer_stream::TLS_MEMORY_BYTES;
 use sink::TcpSink;
 use udpd_base::exit::Failure;
 use udpd_base::format::Format;
@@ -179,7 +180,8 @@ impl SinkSettings for TcpSettings {
     }
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
-        let own = consumers * self.connections() * window::memory_bytes_max(self.stream_format());
+        let tls = if self.tls.on { TLS_MEMORY_BYTES } else { 0 };
+        let own = consumers * self.connections() * (window::memory_bytes_max(self.stream_format()) + tls);
         own + self.spill.memory_bytes(consumers)
     }
 

@@ -16,6 +16,9 @@ const RECORD_BYTES: usize = 16 << 10;
 /// How long a peer is waited for that says nothing after the handshake.
 const VERDICT: Duration = Duration::from_millis(500);
 
+/// The memory of TLS for one connection, about: what it has read and is to write.
+pub(super) const TLS_MEMORY_BYTES: usize = 256 << 10;
+
 /// So much is enciphered before the kernel has taken it.
 const PENDING_BYTES_MAX: usize = 64 << 10;
 
@@ -96,6 +99,12 @@ impl PeerStream {
         tls.encipher(stream)?;
         tls.ends.push_back((tls.enciphered, tls.plain));
         Ok(piece.len())
+    }
+
+    /// Gives the kernel what was enciphered and found no room, as far as it takes it now.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        let Self { stream, tls } = self;
+        tls.as_mut().map_or(Ok(()), |tls| tls.encipher(stream))
     }
 
     /// Reads what the peer says, and writes what TLS answers. 0 when the peer has ended the connection.

@@ -100,7 +100,7 @@ impl TcpStreamTo {
                 true => self.window.rest_of_begun(),
                 false => self.window.unwritten(),
             };
-            let written = if bytes.is_empty() { 0 } else { self.connection.write(bytes, now) };
+            let written = self.connection.write(bytes, now);
             if written == 0 {
                 break;
             }

@@ -83,6 +83,38 @@ fn by_tls_everything_arrives_once_and_counts_when_it_is_acknowledged() {
 }
 
 #[test]
+fn what_is_enciphered_while_a_peer_reads_nothing_goes_on_its_way_when_it_reads_again() {
+    const COUNT: usize = 3000;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let (release, released) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let connection = ServerConnection::new(server("server", false)).expect("a connection");
+        let mut stream = StreamOwned::new(connection, listener.accept().expect("a connection").0);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock).expect("the handshake");
+        }
+        released.recv().expect("it is released");
+        lines(stream)
+    });
+    let mut sink = sink(&TcpSettings { tls: trusting("ca"), ..to(&[address]) });
+    let mut tallies = Tallies::new(0..1);
+    // Small buffers of both kernels would need more than this test controls: what does not fit them waits in any case.
+    give(&mut sink, &numbered(0..COUNT, 600), &mut tallies);
+    let mut before = u64::MAX;
+    until(&mut sink, &mut tallies, "no more is acknowledged", |tally| {
+        std::thread::sleep(Duration::from_millis(20));
+        tally.delivered > 0 && std::mem::replace(&mut before, tally.delivered) == tally.delivered
+    });
+    release.send(()).expect("the peer waits");
+    until(&mut sink, &mut tallies, "the rest is acknowledged", |tally| tally.pending == 0);
+    Sink::finish(&mut sink, &mut tallies, &mut |_| ());
+    drop(sink);
+    assert_eq!(reader.join().expect("no panic"), (0..COUNT).collect::<Vec<_>>());
+    assert_eq!(tallies[0].delivered, COUNT as u64);
+}
+
+#[test]
 fn a_peer_that_is_not_trusted_gets_nothing_and_the_cure_is_named() {
     let cases = [
         ("expired", trusting("ca"), "a new certificate"),
