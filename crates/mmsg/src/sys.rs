@@ -187,6 +187,9 @@ pub(crate) fn poll_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result
 
 /// Takes one record off the queue of errors that a socket with `IP_RECVERR` keeps.
 pub(crate) fn drop_error_record(fd: BorrowedFd<'_>) {
+    if gate(Call::Recvmsg, 0).is_err() {
+        return;
+    }
     // SAFETY: all zeroes is a valid header, with room for nothing.
     unsafe {
         let mut header = std::mem::zeroed::<libc::msghdr>();

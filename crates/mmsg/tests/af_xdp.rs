@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use common::{DEADLINE, unbound, wait_until_asleep};
 use mmsg::{BatchShape, Control, Engine, Family, RecvBatch, Wait, xdp};
@@ -70,6 +70,9 @@ fn a_call_fills_what_is_free_and_a_full_batch_takes_nothing() {
     assert_eq!(engine.name(), "af_xdp");
     let sender = sender();
     assert_eq!(engine.receive(&mut batch, Wait::No).expect("nothing"), 0);
+    let (time, start) = (Duration::from_millis(20), Instant::now());
+    assert_eq!(engine.receive(&mut batch, Wait::UpTo(time)).expect("nothing in time"), 0);
+    assert!(start.elapsed() >= time, "it ends too early");
     for number in 0..12 {
         send(&sender, &[number]);
     }
@@ -104,7 +107,7 @@ fn what_was_asked_for_is_noted_down_with_each_datagram() {
         let sender = sender();
         sender.set_ttl(9).expect("a TTL");
         send(&sender, b"payload");
-        assert_eq!(engine.receive(&mut batch, Wait::Block).expect("received"), 1);
+        assert_eq!(engine.receive(&mut batch, Wait::UpTo(DEADLINE)).expect("received"), 1);
         let datagram = batch.datagrams().next().expect("one");
         assert_eq!(datagram.payload(), b"payload");
         assert_eq!(datagram.source(), Some(sender.local_addr().expect("bound")));

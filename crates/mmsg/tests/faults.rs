@@ -97,9 +97,15 @@ fn an_interrupted_wait_still_ends_in_time() {
 #[test]
 fn nothing_there_is_no_error() {
     let _turn = turn();
-    let (socket, _) = bound_v4();
+    let (socket, address) = bound_v4();
+    let mut batch = RecvBatch::new(&SHAPE).expect("memory");
     let guard = inject(Call::Recvmmsg, 1, libc::EAGAIN);
-    assert_eq!(RecvBatch::new(&SHAPE).expect("memory").receive(&socket, Wait::Block).expect("no error"), 0);
+    assert_eq!(batch.receive(&socket, Wait::No).expect("no error"), 0);
+    assert!(guard.has_fired());
+    // A socket that does not wait although it was told to is waited for by a poll.
+    send(address, [b"x"]);
+    let guard = inject(Call::Recvmmsg, 1, libc::EAGAIN);
+    assert_eq!(batch.receive(&socket, Wait::Block).expect("no error"), 1);
     assert!(guard.has_fired());
 }
 
