@@ -30,6 +30,8 @@ const MAIN_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Notifier {
     manager: Option<(UnixDatagram, SocketAddr)>,
+    /// How many descriptors the manager keeps, where it says so.
+    pub keeps_at_most: Option<usize>,
     /// A manager that has gone is worth one line, not one for each status.
     warned: AtomicBool,
 }
@@ -37,14 +39,16 @@ pub struct Notifier {
 impl Notifier {
     /// Finds the service manager by NOTIFY_SOCKET. One that is set and cannot be used is logged and then ignored.
     pub fn from_environment() -> Self {
-        match std::env::var_os("NOTIFY_SOCKET") {
+        let keeps_at_most = std::env::var("FDSTORE").ok().and_then(|text| text.parse().ok()).filter(|&limit| limit > 0);
+        let own = match std::env::var_os("NOTIFY_SOCKET") {
             Some(name) if !name.is_empty() => Self::to(&name),
             _ => Self::new(None),
-        }
+        };
+        Self { keeps_at_most, ..own }
     }
 
     fn new(manager: Option<(UnixDatagram, SocketAddr)>) -> Self {
-        Self { manager, warned: AtomicBool::new(false) }
+        Self { manager, keeps_at_most: None, warned: AtomicBool::new(false) }
     }
 
     /// The same by its name: a path, or with a leading `@` a name in the abstract namespace.

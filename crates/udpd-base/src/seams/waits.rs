@@ -59,12 +59,24 @@ pub fn recv<T>(from: &Receiver<T>) -> Result<T, RecvError> {
 
 /// The same, at most for this long.
 pub fn recv_timeout<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutError> {
+    recv_until(from, clock::now().checked_add(limit), || from.recv_timeout(limit))
+}
+
+/// The same, at most until then.
+pub fn recv_deadline<T>(from: &Receiver<T>, deadline: Instant) -> Result<T, RecvTimeoutError> {
+    recv_until(from, Some(deadline), || from.recv_deadline(deadline))
+}
+
+fn recv_until<T>(
+    from: &Receiver<T>,
+    deadline: Option<Instant>,
+    wait: impl FnOnce() -> Result<T, RecvTimeoutError>,
+) -> Result<T, RecvTimeoutError> {
     let ready = || match from.try_recv() {
         Err(error) if error.is_empty() => None,
         received => Some(received.map_err(|_| RecvTimeoutError::Disconnected)),
     };
-    let waited = until(clock::now().checked_add(limit), ready, || Some(from.recv_timeout(limit)));
-    waited.unwrap_or(Err(RecvTimeoutError::Timeout))
+    until(deadline, ready, || Some(wait())).unwrap_or(Err(RecvTimeoutError::Timeout))
 }
 
 /// Sleeps until [`unpark`], or until the deadline. It may also return for no reason.
@@ -113,6 +125,12 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         }
     }
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until a thread has ended, and returns what it has returned.
+pub fn join<T>(thread: JoinHandle<T>) -> thread::Result<T> {
+    has_waited(|| thread.is_finished());
+    thread.join()
 }
 
 /// Starts a thread, which is in the simulation of the calling one.

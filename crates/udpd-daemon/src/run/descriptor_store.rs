@@ -42,7 +42,8 @@ impl DescriptorStore {
     ) -> Self {
         let (own, of_units): (Vec<_>, Vec<_>) = kept.sockets().iter().partition(|kept| kept.is_own());
         let had_record = record.is_some();
-        let limit = limit_of_manager().or((!own.is_empty()).then_some(usize::MAX)).filter(|_| notifier.has_manager());
+        let limit =
+            notifier.keeps_at_most.or((!own.is_empty()).then_some(usize::MAX)).filter(|_| notifier.has_manager());
         let record = CrashRecord::new(record, lost_process);
         Self {
             has_record: had_record && record.has_before(),
@@ -146,11 +147,6 @@ impl DescriptorStore {
     fn is_of_unit(&self, lane: &Lane) -> bool {
         self.of_units.contains(&inode_of(lane))
     }
-}
-
-/// How many descriptors the manager keeps, where it says so.
-fn limit_of_manager() -> Option<usize> {
-    std::env::var("FDSTORE").ok()?.parse().ok().filter(|&limit| limit > 0)
 }
 
 /// The inode of its socket, the same in every process that has it; 0 where the kernel does not say.

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, at, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, at, select};
 
 use super::descriptor_store::DescriptorStore;
 use super::gro_decision;
@@ -30,7 +30,7 @@ use udpd_base::os::notify::Notifier;
 use udpd_base::os::signals::{self, Effect};
 use udpd_base::os::threads::lock;
 use udpd_base::os::threads::{self, DaemonEvent, ThreadRegistry};
-use udpd_base::seams::clock;
+use udpd_base::seams::{clock, waits};
 use udpd_endpoint::control::Seats;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
@@ -136,7 +136,7 @@ impl EventQueue<'_> {
     fn next(&self, deadline: Instant) -> Result<DaemonEvent, RecvTimeoutError> {
         let mut deferred = self.deferred.borrow_mut();
         let first = deferred.iter().position(ends_daemon).unwrap_or(0);
-        deferred.remove(first).map_or_else(|| threads::blocking(|| self.events.recv_deadline(deadline)), Ok)
+        deferred.remove(first).map_or_else(|| threads::blocking(|| waits::recv_deadline(self.events, deadline)), Ok)
     }
 
     /// Leaves an event for the next look.
@@ -147,7 +147,7 @@ impl EventQueue<'_> {
     /// Whether the daemon is to end, by an event that has come or comes within this time. Events are deferred.
     pub(super) fn end_is_requested(&self, wait: Duration) -> bool {
         let mut deferred = self.deferred.borrow_mut();
-        deferred.extend(threads::blocking(|| self.events.recv_timeout(wait)));
+        deferred.extend(threads::blocking(|| waits::recv_timeout(self.events, wait)));
         deferred.iter().any(ends_daemon)
     }
 }
@@ -317,14 +317,21 @@ impl<'a> MainLoop<'a> {
         let is_due = clock::now() + reload::BUILD_LIMIT;
         let mut next = clock::now() + ROUND;
         let refusal = loop {
-            let event = threads::blocking(|| {
-                select! {
+            let events = self.events.events;
+            let ready = || match (made.try_recv(), events.try_recv()) {
+                (Ok(made), Err(_)) => Some(Err(made)),
+                (Err(TryRecvError::Disconnected), Err(_)) => Some(Err(Err(reload::panicked()))),
+                (Err(_), Err(_)) => None,
+                (_, Ok(event)) => Some(Ok(Some(event))),
+            };
+            let wait = || {
+                Some(select! {
                     recv(made) -> made => Err(made.unwrap_or_else(|_| Err(reload::panicked()))),
-                    recv(self.events.events) -> event => Ok(event.ok()),
+                    recv(events) -> event => Ok(event.ok()),
                     recv(at(next)) -> _ => Ok(None),
-                }
-            });
-            match event {
+                })
+            };
+            match threads::blocking(|| waits::until(Some(next), ready, wait)).unwrap_or(Ok(None)) {
                 Err(made) => return made,
                 Ok(Some(event)) => {
                     let ends = ends_daemon(&event);
@@ -344,7 +351,7 @@ impl<'a> MainLoop<'a> {
             return Err(refusal);
         }
         // It has addresses by now, and what arrives there is to be counted.
-        threads::blocking(|| made.recv()).unwrap_or_else(|_| Err(reload::panicked()))
+        threads::blocking(|| waits::recv(&made)).unwrap_or_else(|_| Err(reload::panicked()))
     }
 
     /// Replaces the pipeline, and says what was done. `is_logged`: warnings go to the log.

@@ -12,9 +12,14 @@ mod gro_decision;
 mod handoff;
 mod log_lines;
 mod main_loop;
+#[cfg(test)]
+#[path = "manager_tests.rs"]
+mod manager;
 mod reload;
 mod reopen;
 mod sandbox_setup;
+#[cfg(test)]
+mod simulation_tests;
 mod socket_activation;
 mod take_over;
 
@@ -45,7 +50,7 @@ use udpd_base::os::signals::{self, Effect};
 use udpd_base::os::threads::{self, DaemonEvent, ThreadRegistry};
 use udpd_base::os::user;
 use udpd_base::os::watchdog::Watchdog;
-use udpd_base::seams::clock;
+use udpd_base::seams::{clock, waits};
 use udpd_endpoint::control::OldProcess;
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
@@ -65,6 +70,13 @@ struct Start<'a> {
     at: Instant,
     notifier: &'a Arc<Notifier>,
     registry: &'a ThreadRegistry,
+}
+
+/// How this process was started.
+struct Invocation {
+    file: Option<PathBuf>,
+    takes_over: bool,
+    notifier: Arc<Notifier>,
 }
 
 /// What a process has when it receives.
@@ -93,7 +105,8 @@ pub fn execute(config: Config, file: Option<PathBuf>, takes_over: bool) -> Resul
              that comes back, can have no port below 1024 and no receive buffer above net.core.rmem_max"
         );
     }
-    let outcome = serve(config, file, passed, sandbox, &registry, &events, takes_over);
+    let invocation = Invocation { file, takes_over, notifier: Arc::new(Notifier::from_environment()) };
+    let outcome = serve(config, invocation, passed, sandbox, &registry, &events);
     logger.finish(LOG_LIMIT);
     outcome
 }
@@ -121,16 +134,14 @@ fn become_daemon_user(config: &Config, passed: &PassedDescriptors) -> Result<(Da
 
 fn serve(
     mut config: Config,
-    file: Option<PathBuf>,
+    Invocation { file, takes_over, notifier }: Invocation,
     mut passed: PassedDescriptors,
     sandbox: SandboxSetup,
     registry: &ThreadRegistry,
     events: &Receiver<DaemonEvent>,
-    takes_over: bool,
 ) -> Result<(), Failure> {
     let mut found = find_old_process(&mut config, &mut passed, takes_over)?;
     let (config, sandbox, started_at) = (Arc::new(config), Arc::new(sandbox), clock::now());
-    let notifier = Arc::new(Notifier::from_environment());
     let plan = plan_beside(&mut found, &config, &sandbox, file.as_deref())?;
     registry.register_current("main");
     let watchdog = Watchdog::start(registry, &notifier)?;
@@ -300,7 +311,7 @@ impl<'a> LastEvents<'a> {
 
     /// Whether the operator asks for the end within this time.
     fn end_is_requested(&self, wait: Duration) -> bool {
-        let event = self.events.recv_timeout(wait);
+        let event = waits::recv_timeout(self.events, wait);
         event.as_ref().is_ok_and(|event| self.note(event))
     }
 

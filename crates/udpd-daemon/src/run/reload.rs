@@ -17,7 +17,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::snapshot::ReloadSnapshot;
 use udpd_base::os::threads;
 use udpd_base::os::threads::{DaemonEvent, ThreadRegistry};
-use udpd_base::seams::clock;
+use udpd_base::seams::{clock, waits};
 use udpd_base::sink::Differs;
 use udpd_engine::config::{Config, Gro, HostView, MayCome, SinkConfig};
 use udpd_engine::pipeline::{CommitFlag, ReloadContext, ReplacementPipeline};
@@ -82,7 +82,7 @@ impl Reloader {
     ) -> Result<Self, Failure> {
         let (jobs, orders) = unbounded::<Job>();
         let work = move || {
-            while let Ok(job) = threads::blocking(|| orders.recv()) {
+            while let Ok(job) = threads::blocking(|| waits::recv(&orders)) {
                 threads::blocking(job);
             }
         };
@@ -100,7 +100,7 @@ impl Reloader {
             let ended = || Failure::new(ExitCode::Failure, "udpd ends");
             to_requests.send(answer).map_err(|_| ended())?;
             registry.report(DaemonEvent::Reload);
-            threads::blocking(|| answered.recv()).map_err(|_| ended())?
+            threads::blocking(|| waits::recv(&answered)).map_err(|_| ended())?
         }
     }
 

@@ -4,12 +4,14 @@
 //! An answer has its deadline, whatever comes in the meantime.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::server::LIMITS;
 use super::socket;
+use super::take_over::is_readable;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
 use udpd_base::os::runtime;
@@ -128,11 +130,9 @@ pub(super) fn exchange(mut stream: UnixStream, question: &[u8], limit: Duration)
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
     loop {
-        let left = deadline.saturating_duration_since(clock::now());
-        if left.is_zero() {
+        if !is_readable(stream.as_fd(), deadline)? {
             return Err(ErrorKind::TimedOut.into());
         }
-        stream.set_read_timeout(Some(left))?;
         match stream.read(&mut piece) {
             Ok(0) if answer.is_empty() => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(0) => return Ok(answer),

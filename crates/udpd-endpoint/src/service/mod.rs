@@ -19,6 +19,7 @@
 mod client;
 mod event_loop;
 
+use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{self, Backlog, setsockopt, sockopt};
 use rustix::io::ioctl_fionbio;
@@ -37,6 +39,7 @@ use self::event_loop::{EventLoop, Poll};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{self, ThreadRegistry};
+use udpd_base::seams::{clock, waits};
 
 /// How long a peer across the network may leave data unacknowledged, or keep its window shut, before the kernel gives
 /// the connection up: a host that was switched off never says that it is gone.
@@ -95,6 +98,15 @@ pub(crate) enum Reply {
     Later,
     /// The receiver of this channel gets the connection, and the service gives it up.
     HandOff(Sender<OwnedFd>),
+}
+
+/// Waits for sockets.
+fn poll(sockets: &mut [PollFd<'_>], timeout: PollTimeout) -> nix::Result<i32> {
+    let limit = u64::try_from(i32::from(timeout)).ok().map(Duration::from_millis);
+    let sockets = RefCell::new(sockets);
+    let poll = |timeout| nix::poll::poll(&mut sockets.borrow_mut(), timeout);
+    let now = || Some(poll(PollTimeout::ZERO)).filter(|ready| *ready != Ok(0));
+    waits::until(limit.map(|limit| clock::now() + limit), now, || Some(poll(timeout))).unwrap_or(Ok(0))
 }
 
 /// How many clients there may be, and how long each stage of an exchange may take.
@@ -240,7 +252,7 @@ impl<L: StreamListener> Service<L> {
         registry: &ThreadRegistry,
         protocol: impl ServiceProtocol,
     ) -> Result<Self, Failure> {
-        Self::start_with(name, listener, registry, protocol, Box::new(nix::poll::poll))
+        Self::start_with(name, listener, registry, protocol, Box::new(poll))
     }
 
     fn start_with(
@@ -280,7 +292,7 @@ impl<L: StreamListener> Service<L> {
         // descriptor that is no listening socket.
         let _ = socket::shutdown(self.listener.as_fd().as_raw_fd(), socket::Shutdown::Both);
         self.waker.wake();
-        if self.thread.join().is_err() {
+        if waits::join(self.thread).is_err() {
             log::error!("the thread {} had panicked; its clients got no answer since", self.name);
         }
     }

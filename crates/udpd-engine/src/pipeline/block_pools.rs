@@ -13,6 +13,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::handover::pool::{Allowance, Blocks, Stock};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{ThreadRegistry, blocking};
+use udpd_base::seams::waits;
 
 #[derive(Debug)]
 pub(super) struct BlockPools {
@@ -35,7 +36,7 @@ impl BlockPools {
         let mut backings = Vec::new();
         for thread in threads {
             let end = |thread: std::thread::JoinHandle<_>| {
-                thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread has panicked")))
+                waits::join(thread).unwrap_or_else(|_| Err(io::Error::other("its thread has panicked")))
             };
             let (blocks, backing) = thread.and_then(end).map_err(|error| refused(plan, &error))?;
             made.push(blocks.into_iter());

@@ -9,7 +9,7 @@ use crossbeam_channel::RecvTimeoutError;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::lock;
 use udpd_base::os::threads::{self, ThreadRegistry};
-use udpd_base::seams::clock;
+use udpd_base::seams::{clock, waits};
 use udpd_file::{Compressor, FileKeeper, FileReopener, Reopened};
 
 /// How long the old files may take. A disk that takes longer hangs, and the client would hang with it.
@@ -79,7 +79,7 @@ impl SinkFiles {
         let mut sum = Reopened::default();
         for (sink, answer) in asked {
             let ended = Err(RecvTimeoutError::Disconnected);
-            match answer.map_or(ended, |answer| threads::blocking(|| answer.recv_deadline(deadline))) {
+            match answer.map_or(ended, |answer| threads::blocking(|| waits::recv_deadline(&answer, deadline))) {
                 Ok(reopened) => {
                     sum.begun += reopened.begun;
                     sum.closed += reopened.closed;

@@ -46,6 +46,7 @@ use serde_json::Value;
 pub use new_side::{OldProcess, OldProcessEnd, OldProcessSearch};
 pub(super) use old_side::TakeOverServer;
 pub use old_side::{NewProcess, NewProcessState, OfferedSockets, TakeOverRequest};
+pub(super) use wire::is_readable;
 
 /// How long the other process may take over a message that it owes at once.
 const ANSWERING_LIMIT: Duration = Duration::from_secs(10);

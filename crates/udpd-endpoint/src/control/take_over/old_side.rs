@@ -22,7 +22,7 @@ use udpd_base::exit::Failure;
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{self, ThreadRegistry};
-use udpd_base::seams::clock;
+use udpd_base::seams::{clock, waits};
 
 /// How long the new process may take to make what it needs beside this one.
 const PREPARING_LIMIT: Duration = Duration::from_secs(60);
@@ -116,7 +116,7 @@ impl TakeOverServer {
 
 /// Every process that may open the control socket can ask for this again and again: `strangers` limits the log lines.
 fn meet(given: &Receiver<OwnedFd>, busy: BusyGuard, own_user: u32, ask: &Ask, strangers: &LogLimiter) {
-    let Ok(connection) = threads::blocking(|| given.recv()) else { return };
+    let Ok(connection) = threads::blocking(|| waits::recv(given)) else { return };
     let greeted = Wire::new(connection.into()).and_then(|wire| wire.peer().map(|peer| (wire, peer)));
     let (wire, peer) = match greeted {
         Ok(greeted) => greeted,
@@ -152,7 +152,7 @@ impl NewProcess {
         }
         let (answer, answered) = bounded(1);
         ask(TakeOverRequest::Offer(answer));
-        let offered = answered.recv().map_err(|_| "udpd ends".to_owned())?;
+        let offered = waits::recv(&answered).map_err(|_| "udpd ends".to_owned())?;
         let OfferedSockets { offer, sockets, file } = offered.map_err(|failure| failure.message)?;
         self.wire.say(&TakeOverMessage::Offer(offer)).map_err(explained)?;
         let file = match self.hear(ANSWERING_LIMIT)? {
