@@ -601,7 +601,8 @@ fn simulate(run: &mut Run) -> String {
 }
 
 /// Holds the ledgers of all processes against what was sent and what the files have. A start asks the other daemons of
-/// this host for their cores, so the order of threads is not the same each time, and the books say only that they close.
+/// this host for their cores, so the order of threads is not the same each time, and the books say only that they
+/// close.
 fn closed_books(world: &World) -> String {
     let mut books = String::new();
     let mut written = 0;
