@@ -365,3 +365,6 @@ impl KeeperThread {
 #[cfg(test)]
 #[path = "simulation_tests.rs"]
 mod simulation_tests;
+#[cfg(test)]
+#[path = "sources/simulation_tests.rs"]
+mod sources_simulation_tests;

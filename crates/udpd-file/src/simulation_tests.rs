@@ -12,6 +12,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ use udpd_base::testing::simulated_disk::{Call, SimulatedDisk, When};
 #[path = "watched_disk_tests.rs"]
 mod watched_disk;
 
-use watched_disk::{Facts, Number, WatchedDisk, base_of, record};
+use watched_disk::{Facts, KEEPER, Number, WatchedDisk, base_of, record};
 
 /// What became of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +56,7 @@ enum Fate {
 /// A process: the consumer, the keeper, and what waits for the compressor.
 struct Process {
     file: LogFile,
-    keeper: KeeperThread,
+    keeper: Rc<RefCell<KeeperThread>>,
     jobs: Receiver<CompressJob>,
     reopener: FileReopener,
 }
@@ -160,7 +161,8 @@ impl World {
         let reopener = FileReopener(Arc::downgrade(&keeper.inbox));
         let (own, jobs) = CompressJobs::new();
         let jobs_of_keeper = self.settings.compress.is_some().then_some(own);
-        let keeper = keeper.into_thread(jobs_of_keeper);
+        let keeper = Rc::new(RefCell::new(keeper.into_thread(jobs_of_keeper)));
+        KEEPER.set(Some(Rc::clone(&keeper)));
         self.process = Some(Process { file, keeper, jobs, reopener });
         self.first = self.fates.len();
         Ok(())
@@ -219,15 +221,15 @@ impl World {
     fn keep_work(&mut self) {
         let changed = if std::mem::take(&mut self.is_changed) { vec![0] } else { Vec::new() };
         if let Some(process) = &mut self.process {
-            process.keeper.work(changed);
+            process.keeper.borrow_mut().work(changed);
         }
     }
 
     fn keep_one(&mut self) {
-        if let Some(process) = &mut self.process
-            && let Ok((number, request)) = process.keeper.requests.try_recv()
-        {
-            process.keeper.handle(number, request);
+        let Some(process) = &mut self.process else { return };
+        let mut keeper = process.keeper.borrow_mut();
+        if let Ok((number, request)) = keeper.requests.try_recv() {
+            keeper.handle(number, request);
         }
     }
 
@@ -249,6 +251,7 @@ impl World {
     fn end_dead(&mut self) {
         self.disk.facts().is_dead = true;
         self.process = None;
+        KEEPER.set(None);
         self.answers.clear();
         let mut facts = self.disk.facts();
         (facts.is_dead, facts.dies_in, facts.is_last_write) = (false, None, false);
@@ -280,7 +283,9 @@ impl World {
     /// Ends as at a reload or at the end.
     fn end(&mut self) {
         self.flush();
-        let Some(Process { file, mut keeper, jobs, .. }) = self.process.take() else { return };
+        let Some(Process { file, keeper, jobs, .. }) = self.process.take() else { return };
+        KEEPER.set(None);
+        let mut keeper = Rc::into_inner(keeper).expect("the process alone has it").into_inner();
         let ledger = file.ledger();
         let handle = file.ask_to_close();
         let mut turns = 0;
@@ -500,7 +505,8 @@ impl World {
             self.flush();
             self.when_due();
             self.keep_work();
-            let is_failing = self.process.as_mut().expect("it runs").keeper.files().any(|files| files.is_failing());
+            let keeper = &self.process.as_ref().expect("it runs").keeper;
+            let is_failing = keeper.borrow_mut().files().any(|files| files.is_failing());
             idle = if is_failing { 0 } else { idle + 1 };
             if idle > 5 {
                 break;
@@ -592,6 +598,7 @@ impl World {
 enum Action {
     Accept,
     AcceptAndFlush,
+    Interrupted,
     Flush,
     WhenDue,
     Work,
@@ -610,9 +617,10 @@ enum Action {
     Restart,
 }
 
-const ACTIONS: [(u64, Action); 18] = [
+const ACTIONS: [(u64, Action); 19] = [
     (6, Action::Accept),
     (16, Action::AcceptAndFlush),
+    (4, Action::Interrupted),
     (4, Action::Flush),
     (8, Action::WhenDue),
     (16, Action::Work),
@@ -627,7 +635,7 @@ const ACTIONS: [(u64, Action); 18] = [
     (1, Action::Reopen),
     (1, Action::RemoveAll),
     (2, Action::Kill),
-    (1, Action::PowerLoss),
+    (4, Action::PowerLoss),
     (2, Action::Restart),
 ];
 
@@ -647,6 +655,13 @@ fn act(world: &mut World, action: Action, chance: &mut Chance) -> String {
         Action::AcceptAndFlush => {
             world.accept(chance.within(1..5));
             world.flush();
+            format!("{} records, {:?}", world.fates.len(), world.fates.last())
+        }
+        Action::Interrupted => {
+            world.accept(chance.within(1..5));
+            disk.facts().is_interrupted = true;
+            world.flush();
+            disk.facts().is_interrupted = false;
             format!("{} records, {:?}", world.fates.len(), world.fates.last())
         }
         Action::Flush => {
@@ -702,7 +717,7 @@ fn act(world: &mut World, action: Action, chance: &mut Chance) -> String {
             let answer = world
                 .process
                 .as_ref()
-                .and_then(|process| (process.keeper.reopeners.is_empty()).then(|| process.reopener.ask())?);
+                .and_then(|process| (process.keeper.borrow().reopeners.is_empty()).then(|| process.reopener.ask())?);
             world.answers.extend(answer);
             String::new()
         }

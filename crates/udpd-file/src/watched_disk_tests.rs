@@ -1,17 +1,19 @@
 //! The disk of the simulation: it fails as it is told, the process dies at a call, and each call must be one that udpd
 //! may make. It knows what each file holds.
 
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use seeds::Chance;
 
-use super::Keep;
+use super::{Keep, KeeperThread};
 use udpd_base::codec::{self, Method};
 use udpd_base::seams::disk::DiskCall;
 use udpd_base::testing::simulated::Simulated;
@@ -19,6 +21,19 @@ use udpd_base::testing::simulated_disk::SimulatedDisk;
 
 /// The number of a record.
 pub(super) type Number = u64;
+
+thread_local! {
+    /// The keeper of the process, for a consumer that it interrupts.
+    pub(super) static KEEPER: RefCell<Option<Rc<RefCell<KeeperThread>>>> = const { RefCell::new(None) };
+}
+
+/// The keeper works while the consumer is in a call of the disk, unless the call is the keeper's.
+fn interrupt_consumer() {
+    let keeper = KEEPER.with_borrow(Clone::clone);
+    if let Some(mut keeper) = keeper.as_ref().and_then(|keeper| keeper.try_borrow_mut().ok()) {
+        keeper.work(Vec::new());
+    }
+}
 
 /// What the disk of the simulation knows and demands.
 #[derive(Debug, Default)]
@@ -28,6 +43,8 @@ pub(super) struct Facts {
     /// The process dies at the call after so many.
     pub(super) dies_in: Option<u64>,
     pub(super) is_dead: bool,
+    /// The keeper works before the next write of the consumer.
+    pub(super) is_interrupted: bool,
     /// The write that is the last call of the process.
     pub(super) is_last_write: bool,
     pub(super) chance: u64,
@@ -315,6 +332,9 @@ impl Simulated for WatchedDisk {
     }
 
     fn write(&self, file: &File, bytes: &[u8], at: Option<u64>) -> (usize, io::Result<()>) {
+        if std::mem::take(&mut self.facts().is_interrupted) {
+            interrupt_consumer();
+        }
         let mut facts = self.facts();
         if facts.is_other {
             return (bytes.len(), Ok(()));

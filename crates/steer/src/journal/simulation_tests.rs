@@ -1,6 +1,6 @@
 //! Plans that are applied to a made-up machine and taken back, with all that may come between: a driver or a file that
 //! refuses, a process that is killed at any step, a disk that is full at any byte of the journal, a reboot, a card that
-//! is renamed or replaced, and other programs that change settings.
+//! is renamed, replaced or gets another address, and other programs that change settings.
 //!
 //! The shadow model has the settings as they were when the journal was made, the rules of others, and what irqbalance
 //! was asked to leave alone.
@@ -490,6 +490,14 @@ impl World {
         format!("renamed to {name}")
     }
 
+    /// An administrator gives the card another hardware address; it is the same card.
+    fn address_step(&mut self, chance: &mut Chance) -> String {
+        let address = format!("52:54:00:12:34:{:02x}", chance.below(256));
+        self.machine.write(&format!("sys/class/net/{}/address", self.name), &address);
+        self.machine.kernel_sees_what_sysfs_shows();
+        format!("has the address {address}")
+    }
+
     /// The card goes, and comes back under a new number.
     fn replug_step(&mut self, chance: &mut Chance) -> String {
         let (net, away) = (self.machine.sys().join("class/net"), self.machine.root.path().join("away"));
@@ -596,9 +604,10 @@ fn simulate(run: &mut Run) -> String {
             12..16 => world.other_step(chance),
             16 => world.ban_step(chance),
             17 => world.reboot_step(chance),
-            18 => match chance.below(3) {
+            18 => match chance.below(4) {
                 0 => world.replug_step(chance),
                 1 => world.damage_step(chance),
+                2 => world.address_step(chance),
                 _ => world.rename_step(),
             },
             _ => world.forget_or_restore(chance),

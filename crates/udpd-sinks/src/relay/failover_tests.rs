@@ -16,6 +16,7 @@ use udpd_base::sink::testing::scenes;
 use udpd_base::testing::simulated::{Simulated, enter};
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
 
 /// A clock that moves when it is told.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ struct World {
     relay: RelaySink,
     tallies: Tallies,
     peers: Vec<SocketAddr>,
+    /// So many of the last destinations are for the sources of the route.
+    routed: usize,
     is_failover: bool,
     /// By source: how many it has sent.
     sent: [u32; 8],
@@ -54,12 +57,26 @@ struct World {
     offered: u64,
 }
 
+/// The first source of the route, which the others behind it belong to.
+const ROUTED: usize = 4;
+
 impl World {
-    /// So many datagrams come from any sources.
-    fn send(&mut self, count: u64, chance: &mut seeds::Chance) {
+    /// The places of the destinations of a source.
+    fn group(&self, source: usize) -> Range<usize> {
+        let first = self.peers.len() - self.routed;
+        if self.routed > 0 && source >= ROUTED { first..self.peers.len() } else { 0..first }
+    }
+
+    /// The sources that the route leaves out.
+    fn unrouted(&self) -> Range<usize> {
+        0..if self.routed > 0 { ROUTED } else { self.sent.len() }
+    }
+
+    /// So many datagrams come from any of these sources.
+    fn send(&mut self, count: u64, from: Range<usize>, chance: &mut seeds::Chance) {
         let mut packed = Vec::new();
         for _ in 0..count {
-            let from = chance.index(self.sent.len());
+            let from = from.start + chance.index(from.len());
             self.sent[from] += 1;
             let mut payload = vec![from as u8];
             payload.extend(self.sent[from].to_be_bytes());
@@ -88,18 +105,20 @@ impl World {
         let sum = tally.pending + tally.delivered + tally.dropped.sink_error;
         assert_eq!(sum, self.offered, "each datagram is in one place: {tally:?}");
         let mut taken = 0;
+        let is_failover = self.is_failover;
+        let groups: Vec<Range<usize>> = (0..self.sent.len()).map(|source| self.group(source)).collect();
         for (place, &peer) in self.peers.iter().enumerate() {
             let (first, last) = &mut self.seen[place];
-            let count = self.peers.len();
-            let is_failover = self.is_failover;
             self.network.peer(peer, |peer| {
                 for datagram in &peer.taken[*first..] {
                     let from = usize::from(datagram[0]);
                     let number = u32::from_be_bytes([datagram[1], datagram[2], datagram[3], datagram[4]]);
                     let before = last[from].replace(number);
                     assert!(before.is_none_or(|before| before < number), "{before:?} before {number} of {from}");
-                    let own = destination_of(source(from as u8), count);
+                    let group = &groups[from];
+                    let own = group.start + destination_of(source(from as u8), group.len());
                     assert!(is_failover || place == own, "a source has one destination");
+                    assert!(group.contains(&place), "{from} has its own destinations");
                 }
                 *first = peer.taken.len();
                 taken += peer.taken.len() as u64;
@@ -123,15 +142,25 @@ fn simulate(run: &mut Run) -> String {
     let (registry, _events) = ThreadRegistry::new();
     let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: "relay", bound: &[] };
     let addresses: Vec<PeerAddress> = peers.iter().copied().map(PeerAddress::from).collect();
-    let (mut relay, _) = RelaySink::open(&addresses, &[], mode, lookup, &scenes(1)).expect("opened");
+    let route: Vec<SocketAddr> = match setup.happens(1, 2) {
+        true => (1..=2).map(|place| SocketAddr::from(([127, 0, 8, place], 9))).collect(),
+        false => Vec::new(),
+    };
+    let network_of_route = "192.0.2.4/30".parse().expect("a network");
+    let to = |route: &[SocketAddr]| route.iter().copied().map(PeerAddress::from).collect();
+    let routes: Vec<SourceRoute> =
+        route.chunks(2).map(|route| SourceRoute { source: network_of_route, to: to(route) }).collect();
+    let (mut relay, _) = RelaySink::open(&addresses, &routes, mode, lookup, &scenes(1)).expect("opened");
+    let (routed, peers) = (route.len(), [peers, route].concat());
     Sink::begin(&mut relay);
     let seen = vec![(0, [None; 8]); peers.len()];
     let tallies = Tallies::from([SinkTally::default()]);
-    let mut world = World { clock, network, relay, tallies, peers, is_failover, sent: [0; 8], seen, offered: 0 };
+    let mut world =
+        World { clock, network, relay, tallies, peers, routed, is_failover, sent: [0; 8], seen, offered: 0 };
     while let Some(mut chance) = run.step() {
         let peer = *chance.pick(&world.peers);
         match chance.below(10) {
-            0..=5 => world.send(1 + chance.below(30), &mut chance),
+            0..=5 => world.send(1 + chance.below(30), 0..8, &mut chance),
             6 => world.pass(Duration::from_millis(chance.weighted(&[(3, 1), (2, 100), (2, 4100), (1, 11_000)]))),
             7 => world.network.peer(peer, |peer| peer.takes = chance.happens(1, 2).then(|| chance.index(4))),
             8 => world.network.peer(peer, |peer| peer.has_no_route = chance.happens(1, 3)),
@@ -152,18 +181,26 @@ fn simulate(run: &mut Run) -> String {
     }
     // One is good and the others are not: after a while only trials go to those.
     let mut chance = run.setup().clone();
-    let good = chance.index(world.peers.len());
+    let (unrouted, count) = (world.unrouted(), world.peers.len() - routed);
+    let good = chance.index(count);
     for (place, &peer) in world.peers.iter().enumerate() {
         let bad = *chance.pick(&[PeerState::Refusing, PeerState::Stuck(libc::ENETDOWN), PeerState::Unreachable]);
-        let state = if place == good { PeerState::Up } else { bad };
+        let state = if place == good || place >= count { PeerState::Up } else { bad };
         world.network.peer(peer, |peer| (peer.state, peer.takes, peer.has_no_route) = (state, None, false));
     }
-    for round in 0..if is_failover { 20 * world.peers.len() + 30 } else { 0 } {
+    for round in 0..if is_failover { 20 * count + 30 } else { 0 } {
+        if routed > 0 && round % 8 == 0 {
+            // What is due to be tried is tried by a datagram, and by no other group's.
+            for seconds in [11, 5, 1] {
+                world.send(1, ROUTED..8, &mut chance);
+                world.pass(Duration::from_secs(seconds));
+            }
+        }
         let before = world.network.peer(world.peers[good], |peer| peer.arrived.len());
-        world.send(5, &mut chance);
+        world.send(5, unrouted.clone(), &mut chance);
         world.pass(Duration::from_secs(1));
         let arrived = world.network.peer(world.peers[good], |peer| peer.arrived.len());
-        assert!(round < 20 * world.peers.len() || arrived - before >= 4, "{arrived} after {before} at {good}");
+        assert!(round < 20 * count || arrived - before >= 4, "{arrived} after {before} at {good}");
     }
     // The faults end. Failed ones are tried one after the other, each after its period and with four seconds for an
     // answer.
@@ -171,7 +208,7 @@ fn simulate(run: &mut Run) -> String {
         world.network.peer(peer, |peer| (peer.state, peer.takes, peer.has_no_route) = (PeerState::Up, None, false));
     }
     for _ in 0..20 * world.peers.len() {
-        world.send(1, &mut chance);
+        world.send(1, unrouted.clone(), &mut chance);
         world.pass(Duration::from_secs(1));
         world.check();
     }
@@ -179,7 +216,7 @@ fn simulate(run: &mut Run) -> String {
     let arrived = |world: &World, place: usize| world.network.peer(world.peers[place], |peer| peer.arrived.len());
     let all = |world: &World| (0..world.peers.len()).map(|place| arrived(world, place)).sum::<usize>();
     let (first, sum) = (arrived(&world, 0), all(&world));
-    world.send(30, &mut chance);
+    world.send(30, unrouted, &mut chance);
     world.pass(Duration::from_millis(2));
     let tally = world.check();
     assert_eq!((tally.delivered, tally.pending), (before.delivered + 30, 0), "everything is delivered again");
