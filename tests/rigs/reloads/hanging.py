@@ -15,7 +15,7 @@ import time
 
 from lib import net
 from lib.check import LONG, Failed, check, main, passed, same, setting, until
-from lib.daemon import WORK, Daemon, closed, dropped_at
+from lib.daemon import WORK, Daemon, closed, dropped_at, file_sink
 from lib.host import read
 from lib.load import free_port
 
@@ -89,7 +89,7 @@ class Campaign:
             text.append(f'[[listener]]\nname = "{name}"\naddress = "127.0.0.1:{self.ports[name]}"\nlanes = {lanes}\n'
                         f"max_length = 1200\nsinks = [{sinks}]")
         for sink, file in drawn["files"].items():
-            text.append(f'[sink.{sink}]\ntype = "file"\npath = "{self.directory}/{file}"\nsync = "{drawn["sync"]}"')
+            text.append(f"[sink.{sink}]\n" + file_sink(f"{self.directory}/{file}", f'sync = "{drawn["sync"]}"'))
         if drawn["relay"]:
             port = self.behind.getsockname()[1]
             text.append(f'[sink.relay]\ntype = "udp"\ndestinations = ["127.0.0.1:{port}"]')

@@ -3,7 +3,7 @@ import os
 import time
 
 from lib.check import check, main, passed, same, setting
-from lib.daemon import NULL, Daemon, listening
+from lib.daemon import NULL, Daemon, file_sink, listening
 from lib.host import read
 from lib.load import Paced, free_port
 
@@ -13,7 +13,7 @@ PORT = free_port()
 
 def configuration(lanes, sync="1s", **others):
     return listening(f'address = "127.0.0.1:{PORT}"\nlanes = {lanes}\nengine = "{ENGINE}"', **others,
-                     stays=f'type = "file"\npath = "DIR/stays.log"\nsync = "{sync}"')
+                     stays=file_sink("DIR/stays.log", f'sync = "{sync}"'))
 
 
 def reloads():
@@ -24,7 +24,7 @@ def reloads():
         if number % 2 == 0:
             daemon.reload(configuration(lanes) + "this is = no toml\n", 78)
         elif number % 4 == 1:
-            daemon.reload(configuration(lanes, guest=f'type = "file"\npath = "DIR/guest{number}.log"'))
+            daemon.reload(configuration(lanes, guest=file_sink(f"DIR/guest{number}.log")))
         else:
             daemon.reload(configuration(lanes, f"{1 + number}s", nowhere=NULL))
         time.sleep(0.2)

@@ -5,7 +5,7 @@ import os
 import time
 
 from lib.check import check, main, passed, same, until
-from lib.daemon import WORK, Daemon, all_delivered, dropped_at, listening
+from lib.daemon import WORK, Daemon, all_delivered, dropped_at, file_sink, listening
 from lib.disks import LoopDisk
 from lib.host import read
 from lib.load import free_port, send
@@ -26,9 +26,9 @@ class Frozen:
 
     def text(self, lanes, frozen, guest):
         """`frozen` is how the sink on the disk is synced; None is without it."""
-        sinks = {} if frozen is None else {"frozen": f'type = "file"\npath = "{self.on_disk}"\nsync = "{frozen}"'}
+        sinks = {} if frozen is None else {"frozen": file_sink(self.on_disk, f'sync = "{frozen}"')}
         return listening(f'address = "127.0.0.1:{PORT}"\nlanes = {lanes}', **sinks,
-                         guest=f'type = "file"\npath = "DIR/guest{guest}.log"')
+                         guest=file_sink(f"DIR/guest{guest}.log"))
 
     def send(self, count):
         send(PORT, (b"%09d" % number + b"x" * 400 for number in range(self.sent, self.sent + count)), pause=0.005,
