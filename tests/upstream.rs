@@ -54,12 +54,19 @@ fn what_is_missing_is_exact_for_each_engine_and_counted_before_anything_is_dropp
         let upstream = upstream(&ended.ledger);
         let expected = json!({
             "unit": "datagrams", "missing": 400, "missing_at_least": 400, "missing_at_most": 400, "late": 0,
-            "duplicate": 0, "reordered": 0, "restarts": 0, "forgotten": 0, "streams": 2, "unseen": 0, "unnumbered": 0,
+            "duplicate": 0, "reordered": 0, "restarts": 0, "forgotten": 0, "streams": 2, "losing": 0, "silent": 0, "silences": 0, "unseen": 0,
+            "unnumbered": 0,
         });
         // The last one is as far back as is not remembered.
         let mut shown = upstream.clone();
         assert_eq!(count(&shown, "late") + count(&shown, "duplicate"), 1, "{keys}: {upstream:#}");
         (shown["late"], shown["duplicate"]) = (json!(0), json!(0));
+        let worst = shown.as_object_mut().and_then(|keys| keys.remove("worst")).expect("the worst streams");
+        for (place, sender) in [&allowed, &denied].into_iter().enumerate() {
+            let port = sender.local_addr().expect("bound").port();
+            let own = worst.as_array().expect("streams").iter().find(|one| one["port"] == json!(port));
+            assert_eq!(own.expect("both")["missing"], json!(200), "{place}, {keys}: {worst:#}");
+        }
         assert_eq!(shown, expected, "{keys}");
     }
 }

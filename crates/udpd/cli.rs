@@ -100,11 +100,16 @@ enum CliCommand {
         unit: Option<String>,
     },
     /// Print one snapshot of the running daemon's ledger
-    #[command(after_help = "Example: udpd stats --json | jq '.listeners[].residual'")]
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd stats --json | jq '.listeners[].residual'\n\
+                      \x20 udpd stats --streams                     which exporter lost how much")]
     Stats {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Print the streams of all listeners with a `sequence` instead: what came of each exporter, and what did not
+        #[arg(long)]
+        streams: bool,
         #[command(flatten)]
         daemon: RunningDaemon,
     },
@@ -360,7 +365,9 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
                 &mut io::stdout().lock(),
             )
         }
-        CliCommand::Stats { json, daemon } => stats::execute(reach(daemon)?, json, &mut io::stdout().lock()),
+        CliCommand::Stats { json, streams, daemon } => {
+            stats::execute(reach(daemon)?, json, streams, &mut io::stdout().lock())
+        }
         CliCommand::Top { arguments, daemon } => {
             top::execute(&arguments, Box::new(move || reach(daemon.clone())?.stats()))
         }

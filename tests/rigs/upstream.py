@@ -9,7 +9,7 @@ import time
 
 from lib import net, packets
 from lib.check import main, passed, same
-from lib.daemon import NULL, WORK, Daemon, listening
+from lib.daemon import NULL, WORK, Daemon, listening, start
 from lib.load import send
 
 FLOWS = 6000
@@ -138,4 +138,21 @@ def all_protocols():
                    f"{lost} missing, {repeated} repeated, {len(lives) - 1} restarts")
 
 
-main(all_protocols)
+def two_behind_one_address():
+    """Six exporters at once behind one address, two of each version with the same domain, on one port: nothing is lost,
+    and each is a stream of its own."""
+    capture(f"{WORK}/flows.pcap", 1_700_000_000)
+    daemon = Daemon(listening('address = "0.0.0.0:9995"\nsequence = "netflow"\nreceive_buffer = "64MiB"', out=NULL))
+    exporters = [start(["softflowd", "-r", f"{WORK}/flows.pcap", "-n", "127.0.0.1:9995", "-v", version, "-d",
+                        "-p", f"{WORK}/pid{place}", "-c", "none"], stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+                 for place, version in enumerate([5, 5, 9, 9, 10, 10])]
+    for exporter in exporters:
+        same(exporter.wait(timeout=60), 0, "the end of softflowd")
+    upstream = daemon.end()["upstream"]
+    said = tuple(upstream[key] for key in ["missing", "streams", "restarts", "unnumbered", "worst"])
+    same(said, (0, 6, 0, 0, []), f"missing, streams, restarts, unnumbered, worst: {upstream}")
+    passed("six exporters behind one address lose nothing and nothing is invented")
+
+
+main(all_protocols, two_behind_one_address)

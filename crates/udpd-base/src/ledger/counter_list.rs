@@ -192,6 +192,11 @@ counters! {
         forgotten: "Streams that were idle and gave their place to others.",
             unit = "streams", metric = "udpd_upstream_forgotten_streams_total";
         streams: "Streams that udpd remembers.", unit = "streams", metric = "udpd_upstream_streams";
+        losing: "Streams that lost something on their way here within the last minute.",
+            unit = "streams", metric = "udpd_upstream_losing_streams";
+        silent: "Streams that have sent nothing for as long as `silence` says.",
+            unit = "streams", metric = "udpd_upstream_silent_streams";
+        silences: "How often a stream fell silent.", unit = "silences", metric = "udpd_upstream_silences_total";
     } beside {
         /// Numbers that count as missing, wherever they were lost.
         #[serde(skip)]

@@ -6,6 +6,7 @@
 //! added.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 use hostloss::HostReading;
 use serde::{Deserialize, Serialize};
@@ -118,7 +119,7 @@ pub struct ListenerSnapshot {
 /// stream's first or after its last cannot be known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpstreamSnapshot {
-    /// "datagrams", "flows" (NetFlow 5) or "records" (IPFIX).
+    /// "datagrams", "flows" (NetFlow 5), "records" (IPFIX), or "units" where each stream has its own of these.
     pub unit: String,
     /// What was sent and never reached this host; null where only bounds are known.
     pub missing: Option<u64>,
@@ -132,6 +133,59 @@ pub struct UpstreamSnapshot {
     pub unseen: u64,
     /// Datagrams without such a number: of another protocol, or too short.
     pub unnumbered: u64,
+    /// The streams that lost most, at most [`WORST_MAX`], the worst first.
+    #[serde(default)]
+    pub worst: Vec<StreamSnapshot>,
+}
+
+/// How many streams of a listener the ledger names.
+pub const WORST_MAX: usize = 16;
+
+/// One stream, in `unit`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamSnapshot {
+    /// The exporter, and the port that it sends from.
+    pub source: IpAddr,
+    pub port: u16,
+    /// Where it sends to: an address of this host or a group; null where that is not known.
+    pub destination: Option<SocketAddr>,
+    /// What tells it from others of the same session: a source id, an observation domain, an engine (type/id), an agent
+    /// with its sub-agent, an SSRC. Empty where the protocol has nothing of this kind.
+    pub domain: String,
+    pub protocol: String,
+    pub unit: String,
+    /// Numbers that came, those that came twice included.
+    pub arrived: u64,
+    /// As of a listener.
+    pub missing: Option<u64>,
+    pub missing_at_least: u64,
+    pub missing_at_most: u64,
+    pub duplicate: u64,
+    pub reordered: u64,
+    pub late: u64,
+    pub restarts: u64,
+    /// When its first datagram came, and its last one, in seconds since 1970.
+    pub since: u64,
+    pub heard: u64,
+    /// It lost something within the last minute.
+    pub losing: bool,
+    /// It has sent nothing for as long as `silence` says.
+    pub silent: bool,
+}
+
+/// All streams of a listener that udpd remembers, as `udpd stats --streams` asks for them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerStreams {
+    pub listener: String,
+    pub streams: Vec<StreamSnapshot>,
+}
+
+impl StreamSnapshot {
+    /// Whether it is the same stream.
+    fn is(&self, other: &Self) -> bool {
+        (self.source, self.port, self.destination, &self.domain, &self.protocol)
+            == (other.source, other.port, other.destination, &other.domain, &other.protocol)
+    }
 }
 
 /// The sockets of another process on the port of a listener.
@@ -390,9 +444,30 @@ impl UpstreamSnapshot {
         self.missing = both(self.missing, before.missing, |own, other| own + other);
         self.missing_at_least += before.missing_at_least;
         self.missing_at_most += before.missing_at_most;
+        // The streams of before have begun anew.
+        let UpstreamTally { streams, losing, silent, .. } = self.counts;
         self.counts.add(&before.counts);
+        (self.counts.streams, self.counts.losing, self.counts.silent) = (streams, losing, silent);
         self.unseen += before.unseen;
         self.unnumbered += before.unnumbered;
+        for stream in before.worst {
+            match self.worst.iter_mut().find(|own| own.is(&stream)) {
+                Some(own) => {
+                    own.missing = both(own.missing, stream.missing, |own, other| own + other);
+                    own.missing_at_least += stream.missing_at_least;
+                    own.missing_at_most += stream.missing_at_most;
+                    own.arrived += stream.arrived;
+                    own.duplicate += stream.duplicate;
+                    own.reordered += stream.reordered;
+                    own.late += stream.late;
+                    own.restarts += stream.restarts;
+                    own.since = stream.since;
+                }
+                None => self.worst.push(StreamSnapshot { losing: false, silent: false, ..stream }),
+            }
+        }
+        self.worst.sort_by_key(|stream| std::cmp::Reverse(stream.missing_at_most));
+        self.worst.truncate(WORST_MAX);
         self
     }
 }

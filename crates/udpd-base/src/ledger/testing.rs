@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use super::counter_list::{FileTally, ListenerDropped, SinkDropped, UpstreamTally};
 use super::snapshot::{
-    BeforeSnapshot, DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, UpstreamSnapshot,
+    BeforeSnapshot, DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, StreamSnapshot,
+    UpstreamSnapshot,
 };
 use super::*;
 
@@ -105,6 +106,31 @@ pub fn upstream() -> UpstreamSnapshot {
         counts: UpstreamTally { streams: 2, late: 4, ..UpstreamTally::default() },
         unseen: 0,
         unnumbered: 7,
+        worst: vec![stream()],
+    }
+}
+
+/// The stream that lost most of these.
+pub fn stream() -> StreamSnapshot {
+    StreamSnapshot {
+        source: std::net::Ipv4Addr::new(192, 0, 2, 1).into(),
+        port: 2055,
+        destination: Some(([192, 0, 2, 9], 9995).into()),
+        domain: "256".into(),
+        protocol: "netflow9".into(),
+        unit: "datagrams".into(),
+        arrived: 1_200,
+        missing: Some(30),
+        missing_at_least: 30,
+        missing_at_most: 30,
+        duplicate: 2,
+        reordered: 0,
+        late: 4,
+        restarts: 1,
+        since: 1_700_000_000,
+        heard: 1_700_000_600,
+        losing: true,
+        silent: false,
     }
 }
 

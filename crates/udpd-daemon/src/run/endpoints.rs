@@ -63,17 +63,17 @@ impl BoundEndpoints {
         handoff: &HandoffServer,
         registry: &ThreadRegistry,
     ) -> Result<Endpoints, Failure> {
-        let [for_control, for_metrics, for_seats] = [(); 3].map(|()| pipeline.ledger());
+        let [for_control, for_metrics, for_seats, for_streams] = [(); 4].map(|()| pipeline.ledger());
         let (files, seats) = (pipeline.files(), Arc::clone(seats));
         let seats = move || {
             let planned = lock(&seats).clone();
             neighbours::with_current_cores(planned, |listener, lane| for_seats.core_of(listener, lane))
         };
+        let (snapshot, streams) = (move || for_control.snapshot(), move || for_streams.streams());
         let reopen = move || files.reopen();
         let (reload, take_over) = (reloader.requester(), handoff.requester());
-        let control = self
-            .control
-            .map(|own| own.serve(registry, move || for_control.snapshot(), reopen, reload, seats, take_over));
+        let control =
+            self.control.map(|own| own.serve(registry, (snapshot, streams), reopen, reload, seats, take_over));
         let metrics = self.metrics.map(|own| own.serve(registry, self.token, move || for_metrics.snapshot()));
         Ok(Endpoints { control: control.transpose()?, metrics: metrics.transpose()? })
     }

@@ -21,6 +21,7 @@ use crate::watch::plan_drift::InterfaceWatch;
 use crate::watch::relay_loops::{LoopWatch, Relayed};
 use crate::watch::sink_stalls::{self, StallChange, StallWatch};
 use crate::watch::status_line::StatusLine;
+use crate::watch::streams;
 use crate::watch::wrong_cpu::ArrivalWatch;
 use crate::watch::wrong_cpu_causes::Why;
 use crate::watch::xdp_queues::{self, QueueWatch};
@@ -485,6 +486,9 @@ impl<'a> MainLoop<'a> {
         if round.is_multiple_of(REPORT_EVERY) {
             let snapshot = self.pipeline.ledger().snapshot();
             self.losses.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
+            self.pipeline.ledger().each_stream_change(|listener, changes, more| {
+                streams::lines(listener, changes, more).iter().for_each(|line| log::warn!("{line}"));
+            });
         }
     }
 

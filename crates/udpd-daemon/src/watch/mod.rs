@@ -11,6 +11,7 @@ pub mod rate_limits;
 pub mod relay_loops;
 pub mod sink_stalls;
 pub mod status_line;
+pub mod streams;
 pub mod thread_cores;
 pub mod wrong_cpu;
 pub mod wrong_cpu_causes;

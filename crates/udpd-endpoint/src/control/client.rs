@@ -9,11 +9,14 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+
 use super::server::LIMITS;
 use super::socket;
 use super::take_over::is_readable;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
+use udpd_base::ledger::snapshot::ListenerStreams;
 use udpd_base::os::runtime;
 use udpd_base::seams::clock;
 
@@ -73,9 +76,18 @@ impl Connection {
     }
 
     pub fn stats(self) -> Result<Snapshot, Failure> {
+        self.read(b"stats\n", "a ledger")
+    }
+
+    /// The streams of all listeners that follow sequence numbers.
+    pub fn streams(self) -> Result<Vec<ListenerStreams>, Failure> {
+        self.read(b"streams\n", "streams")
+    }
+
+    fn read<T: DeserializeOwned>(self, question: &[u8], what: &str) -> Result<T, Failure> {
         let path = self.path.clone();
-        let answer = self.ask(b"stats\n", STATS_LIMIT)?;
-        serde_json::from_slice(&answer).map_err(|error| not_as_asked(&path, &answer, "a ledger", &error.to_string()))
+        let answer = self.ask(question, STATS_LIMIT)?;
+        serde_json::from_slice(&answer).map_err(|error| not_as_asked(&path, &answer, what, &error.to_string()))
     }
 
     /// Lets it go over to new files; returns when the old ones are closed, with what was done.

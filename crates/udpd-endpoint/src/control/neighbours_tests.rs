@@ -66,7 +66,7 @@ fn serve(path: &Path) -> super::super::ControlServer {
     socket
         .serve(
             &ThreadRegistry::new().0,
-            ledger::testing::example,
+            (ledger::testing::example, Vec::new),
             || Ok(String::new()),
             || Ok(String::new()),
             example,

@@ -13,6 +13,7 @@ use super::take_over::{TakeOverRequest, TakeOverServer};
 use crate::service::{AskingClient, ClientQuestion, OwedAnswer, Reply, Service, ServiceLimits, ServiceProtocol};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
+use udpd_base::ledger::snapshot::ListenerStreams;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{self, ThreadRegistry};
 
@@ -20,19 +21,22 @@ use udpd_base::os::threads::{self, ThreadRegistry};
 pub(super) const LIMITS: ServiceLimits = ServiceLimits::new(32, 4096);
 
 /// The requests that a daemon knows.
-const KNOWN: &str = "stats, seats, reopen, reload, take-over";
+const KNOWN: &str = "stats, streams, seats, reopen, reload, take-over";
 
 /// How many may wait for the next round: fewer than are served at once, so that the ledger can still be asked for.
 const WAITING_MAX: usize = 16;
 
 impl BoundControlSocket {
-    /// Answers with what `snapshot` and `seats` return, and does `reopen` and `reload` on request, until stopped.
-    /// These return when it is done, with a line that says what was done or why not. `take_over` gets what a process
-    /// asks for that is to take over.
+    /// Answers with what `snapshot`, `streams` and `seats` return, and does `reopen` and `reload` on request, until
+    /// stopped. These return when it is done, with a line that says what was done or why not. `take_over` gets what a
+    /// process asks for that is to take over.
     pub fn serve(
         self,
         registry: &ThreadRegistry,
-        snapshot: impl Fn() -> Snapshot + Send + 'static,
+        (snapshot, streams): (
+            impl Fn() -> Snapshot + Send + 'static,
+            impl Fn() -> Vec<ListenerStreams> + Send + 'static,
+        ),
         reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static,
         reload: impl Fn() -> Result<String, Failure> + Send + Sync + 'static,
         seats: impl Fn() -> Seats + Send + 'static,
@@ -42,6 +46,7 @@ impl BoundControlSocket {
         let requests = Requests {
             snapshot,
             seats,
+            streams,
             reopen: SharedRounds::new(registry, "udpd-reopen", reopen),
             reload: SharedRounds::new(registry, "udpd-asked", reload),
             take_over: TakeOverServer::new(registry, take_over),
@@ -65,18 +70,20 @@ impl ControlServer {
     }
 }
 
-struct Requests<S, P> {
+struct Requests<S, P, T> {
     snapshot: S,
     seats: P,
+    streams: T,
     reopen: SharedRounds,
     reload: SharedRounds,
     take_over: TakeOverServer,
 }
 
-impl<S, P> ServiceProtocol for Requests<S, P>
+impl<S, P, T> ServiceProtocol for Requests<S, P, T>
 where
     S: Fn() -> Snapshot + Send + 'static,
     P: Fn() -> Seats + Send + 'static,
+    T: Fn() -> Vec<ListenerStreams> + Send + 'static,
 {
     fn limits(&self) -> ServiceLimits {
         LIMITS
@@ -89,6 +96,7 @@ where
     fn reply(&mut self, question: ClientQuestion<'_>, asker: &AskingClient<'_>) -> Reply {
         Reply::Now(match question {
             ClientQuestion::Whole(b"stats") => json(&(self.snapshot)()),
+            ClientQuestion::Whole(b"streams") => json(&(self.streams)()),
             ClientQuestion::Whole(b"seats") => json(&(self.seats)()),
             ClientQuestion::Whole(b"reopen") => return self.reopen.request(asker),
             ClientQuestion::Whole(b"reload") => return self.reload.request(asker),

@@ -21,7 +21,7 @@ fn served(path: &Path) -> ControlServer {
     let reopen = || Ok("nothing to reopen".into());
     BoundControlSocket::bind(path)
         .unwrap()
-        .serve(&ThreadRegistry::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
+        .serve(&ThreadRegistry::new().0, (example, Vec::new), reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap()
 }
 
@@ -223,7 +223,7 @@ fn reopening(path: &Path) -> (ControlServer, Receiver<()>, Sender<Result<String,
     };
     let server = BoundControlSocket::bind(path)
         .unwrap()
-        .serve(&ThreadRegistry::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
+        .serve(&ThreadRegistry::new().0, (example, Vec::new), reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap();
     (server, beginnings, ends)
 }

@@ -12,7 +12,7 @@ use udpd_base::ledger::testing::{example, numbered};
 use udpd_base::ledger::{ResidenceTally, SenderSnapshot};
 
 /// What rises and falls; everything else is a counter.
-const GAUGES: [&str; 23] = [
+const GAUGES: [&str; 25] = [
     "udpd_host_state",
     "udpd_host_unseen_losses",
     "udpd_build_info",
@@ -36,6 +36,8 @@ const GAUGES: [&str; 23] = [
     "udpd_upstream_missing_at_least",
     "udpd_upstream_missing_at_most",
     "udpd_upstream_streams",
+    "udpd_upstream_losing_streams",
+    "udpd_upstream_silent_streams",
 ];
 
 /// The labels of a counter's metric, which dashboards and alerts name.

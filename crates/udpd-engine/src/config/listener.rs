@@ -75,6 +75,8 @@ settings! {
         rate_limit: Option<SourceLimit> = {}, RateLimit;
         /// The sequence number that its datagrams carry. "" = none: what never reached this host is then unknown.
         sequence: Option<Sequence> = "" like "netflow9", AnySequence, elsewhere "protocol";
+        /// With `sequence`: after so long without a datagram an exporter is silent, which the log says. "0s" = never.
+        silence: Duration = "0s" like "5m", TimeSpan(Duration::ZERO..=Duration::from_secs(7 * 86_400));
         // Indexes into `Config::sinks`, each once.
         /// The sinks that get every datagram of this listener.
         sinks: Vec<usize> = required like ["archive"], NameList, elsewhere "sink outputs";

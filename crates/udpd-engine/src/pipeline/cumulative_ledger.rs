@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::pipeline_ledger::{Drops, LedgerPosition, PipelineLedger, Progress};
-use udpd_base::ledger::snapshot::{BeforeSnapshot, ListenerSnapshot, ReloadSnapshot};
+use udpd_base::ledger::snapshot::{BeforeSnapshot, ListenerSnapshot, ListenerStreams, ReloadSnapshot, StreamSnapshot};
 use udpd_base::ledger::{CounterTable as _, Snapshot};
 use udpd_base::os::threads::lock;
+use udpd_inspect::upstream::StreamChange;
 
 /// The ledger that clients read.
 #[derive(Debug)]
@@ -110,6 +111,26 @@ impl CumulativeLedger {
 
     pub fn snapshot(&self) -> Snapshot {
         self.sum_with(PipelineLedger::snapshot)
+    }
+
+    /// All streams of each listener that follows sequence numbers.
+    pub fn streams(&self) -> Vec<ListenerStreams> {
+        let current = self.current();
+        // A reading tells what this host has lost by now, which may have been of any stream.
+        current.snapshot();
+        let streams = current
+            .upstream()
+            .map(|(listener, own)| ListenerStreams { listener: listener.to_owned(), streams: own.streams() });
+        streams.collect()
+    }
+
+    /// Visits what has changed with streams since the last call: listener by listener, with how many more changes there
+    /// were.
+    pub fn each_stream_change(&self, mut visit: impl FnMut(&str, &[(StreamChange, StreamSnapshot)], u64)) {
+        for (listener, upstream) in self.current().upstream() {
+            let (changes, more) = upstream.changes();
+            visit(listener, &changes, more);
+        }
     }
 
     /// The last reading, when every thread has ended or is given up.

@@ -286,7 +286,7 @@ fn make(setup: &LaneSetup, inherited: Option<InheritedByLane>) -> Result<(LanePa
     };
     let made = LaneReport { socket, home, buffer, backing, cores, engine: name, waker, counter: None };
     let policy = Policy::new(setup.access.clone(), listener.rate_limit.zip(setup.offences.clone())).map(Box::new);
-    let observer = setup.upstream.as_ref().map(|upstream| Box::new(upstream.observer(plan.number)));
+    let observer = setup.upstream.as_ref().map(|upstream| Box::new(upstream.observer(plan.number, plan.address)));
     Ok((LaneParts { engine, reserve, pool, observer, policy }, made))
 }
 

@@ -50,8 +50,9 @@ impl LaneSetup {
     pub(super) fn all(config: &Config, plan: &PipelinePlan) -> Vec<Self> {
         let shared = |(index, listener): (usize, &ListenerConfig)| {
             let lanes = plan.lanes.iter().filter(|lane| lane.listener == index).count();
-            let upstream =
-                listener.sequence.map(|sequence| UpstreamMonitor::new(sequence, lanes, listener.reads_drops()));
+            let upstream = listener
+                .sequence
+                .map(|sequence| UpstreamMonitor::new(sequence, lanes, listener.reads_drops(), listener.silence));
             let is_relayed = !destinations(config, listener).is_empty();
             let access = listener.access.list.clone();
             (Arc::new(listener.clone()), Unwrapper::new(&listener.proxies), access, upstream, is_relayed)

@@ -258,6 +258,11 @@ impl PipelineLedger {
             .sum()
     }
 
+    /// What knows the streams of each listener that follows sequence numbers.
+    pub(super) fn upstream(&self) -> impl Iterator<Item = (&str, &UpstreamMonitor)> {
+        self.listeners.iter().filter_map(|listener| Some((listener.name.as_str(), listener.upstream.as_ref()?)))
+    }
+
     fn lanes(&self) -> impl Iterator<Item = (&ListenerSection, &LaneSection)> {
         self.listeners.iter().flat_map(|listener| listener.lanes.iter().map(move |lane| (listener, lane)))
     }

@@ -173,8 +173,11 @@ pub(super) fn shape(config: &Config, listener: &ListenerConfig) -> BatchShape {
         Timestamps::Off => false,
     };
     // All datagrams that the kernel cut from one train have the same time, which decides `gro = "auto"`.
+    // Streams of one exporter to two addresses or groups are two.
+    let is_any = listener.addresses.iter().any(|address| address.ip().is_unspecified());
+    let tells_streams = listener.sequence.is_some() && is_any;
     let control = Control::new()
-        .packet_info(is_recorded || sinks.clone().any(|sink| sink.records_destination()))
+        .packet_info(tells_streams || is_recorded || sinks.clone().any(|sink| sink.records_destination()))
         .timestamps(is_stamped || listener.gro == Gro::Auto && !listener.is_past_the_stack())
         .gro(listener.gro.is_on())
         .drop_overflow(listener.reads_drops() || sinks.any(|sink| sink.records_drops()));

@@ -71,17 +71,27 @@ pub(super) fn ipfix(payload: &[u8]) -> Option<SequenceHeader> {
     })
 }
 
-/// Version 5, whose agent has an IPv4 or an IPv6 address.
+/// The version of NetFlow, or of IPFIX.
+#[inline]
+pub(super) fn version(payload: &[u8]) -> Option<u16> {
+    short(payload, 0)
+}
+
+/// Where `sequence = "netflow"` has the version in the number of a stream: v9 and IPFIX have 32 bits of their own.
+pub(super) const VERSION_AT: u32 = 32;
+
+/// Version 5, whose agent has an IPv4 or an IPv6 address. Of the latter a hash stands in a part of IPv4 in which no
+/// agent has its address.
 #[inline]
 pub(super) fn sflow(payload: &[u8]) -> Option<SequenceHeader> {
     (long(payload, 0)? == 5).then_some(())?;
     let (agent, at) = match long(payload, 4)? {
         1 => (u64::from(long(payload, 8)?) << 32, 12),
-        2 => (mixed(payload.get(8..24)?), 24),
+        2 => (mixed(payload.get(8..24)?) | u64::from(HASHED_AGENTS) << 32, 24),
         _ => return None,
     };
     Some(SequenceHeader {
-        stream: agent ^ u64::from(long(payload, at)?),
+        stream: agent & !0xffff_ffff | u64::from(long(payload, at)?),
         number: long(payload, at + 4)?.into(),
         units: 1,
         clock: ExporterClock { uptime_ms: Some(long(payload, at + 8)?), made_at: None },
@@ -102,9 +112,8 @@ pub(super) fn rtp(payload: &[u8]) -> Option<SequenceHeader> {
     })
 }
 
-/// `port` is the sender's.
 #[inline]
-pub(super) fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8], port: u16) -> Option<SequenceHeader> {
+pub(super) fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8]) -> Option<SequenceHeader> {
     let written = payload.get(offset..)?;
     // A whole word at once where there is one; at the end of a datagram only the bytes of the number.
     let word = match written.first_chunk() {
@@ -120,7 +129,7 @@ pub(super) fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8], port:
         NumberOrder::Big => u64::from_be_bytes(word) >> behind,
         NumberOrder::Little => u64::from_le_bytes(word) << behind >> behind,
     };
-    Some(SequenceHeader { stream: port.into(), number, units: 1, clock: ExporterClock::default() })
+    Some(SequenceHeader { stream: 0, number, units: 1, clock: ExporterClock::default() })
 }
 
 pub(super) fn short(bytes: &[u8], at: usize) -> Option<u16> {
@@ -130,6 +139,9 @@ pub(super) fn short(bytes: &[u8], at: usize) -> Option<u16> {
 fn long(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
+
+/// From here on an agent is the hash of an IPv6 address.
+pub(super) const HASHED_AGENTS: u32 = 0xf000_0000;
 
 /// A hash (FNV) of an address of sixteen bytes.
 fn mixed(bytes: &[u8]) -> u64 {
@@ -141,14 +153,15 @@ mod tests {
     use super::*;
     use crate::upstream::settings::Sequence;
 
-    fn parse(sequence: Sequence, payload: &[u8], port: u16) -> Option<SequenceHeader> {
+    fn parse(sequence: Sequence, payload: &[u8]) -> Option<SequenceHeader> {
         match sequence {
+            Sequence::NetFlow => None,
             Sequence::NetFlow5 => netflow5(payload),
             Sequence::NetFlow9 => netflow9(payload),
             Sequence::Ipfix => ipfix(payload),
             Sequence::Sflow => sflow(payload),
             Sequence::Rtp => rtp(payload),
-            Sequence::Fixed(place) => fixed(place, payload, port),
+            Sequence::Fixed(place) => fixed(place, payload),
         }
     }
 
@@ -170,27 +183,21 @@ mod tests {
         let clock = ExporterClock { uptime_ms: Some(70_000), made_at: Some(1_700_000_000) };
         let v5 = bytes(&[(5, 2), (30, 2), (70_000, 4), (1_700_000_000, 4), (0, 4), (900, 4), (0x0102, 2), (0, 2)]);
         let expected = SequenceHeader { stream: 0x0102, number: 900, units: 30, clock };
-        assert_eq!(parse(Sequence::NetFlow5, &v5, 7), Some(expected));
+        assert_eq!(parse(Sequence::NetFlow5, &v5), Some(expected));
         let v9 = bytes(&[(9, 2), (3, 2), (70_000, 4), (1_700_000_000, 4), (900, 4), (12, 4)]);
-        assert_eq!(
-            parse(Sequence::NetFlow9, &v9, 7),
-            Some(SequenceHeader { stream: 12, number: 900, units: 1, clock })
-        );
+        assert_eq!(parse(Sequence::NetFlow9, &v9), Some(SequenceHeader { stream: 12, number: 900, units: 1, clock }));
         let ipfix = bytes(&[(10, 2), (16, 2), (1_700_000_000, 4), (900, 4), (12, 4)]);
         let clock = ExporterClock { uptime_ms: None, ..clock };
-        assert_eq!(
-            parse(Sequence::Ipfix, &ipfix, 7),
-            Some(SequenceHeader { stream: 12, number: 900, units: 0, clock })
-        );
+        assert_eq!(parse(Sequence::Ipfix, &ipfix), Some(SequenceHeader { stream: 12, number: 900, units: 0, clock }));
         let sflow = bytes(&[(5, 4), (1, 4), (0x0a00_0001, 4), (2, 4), (900, 4), (70_000, 4), (1, 4)]);
         let clock = ExporterClock { uptime_ms: Some(70_000), made_at: None };
         let expected = SequenceHeader { stream: 0x0a00_0001_0000_0002, number: 900, units: 1, clock };
-        assert_eq!(parse(Sequence::Sflow, &sflow, 7), Some(expected));
+        assert_eq!(parse(Sequence::Sflow, &sflow), Some(expected));
         let sflow = bytes(&[(5, 4), (2, 4), (1, 8), (2, 8), (2, 4), (900, 4), (70_000, 4), (1, 4)]);
-        assert_eq!(parse(Sequence::Sflow, &sflow, 7).map(|header| (header.number, header.clock)), Some((900, clock)));
+        assert_eq!(parse(Sequence::Sflow, &sflow).map(|header| (header.number, header.clock)), Some((900, clock)));
         let rtp = bytes(&[(0x8060, 2), (900, 2), (5, 4), (77, 4)]);
         let expected = SequenceHeader { stream: 77, number: 900, units: 1, clock: ExporterClock::default() };
-        assert_eq!(parse(Sequence::Rtp, &rtp, 7), Some(expected));
+        assert_eq!(parse(Sequence::Rtp, &rtp), Some(expected));
     }
 
     #[test]
@@ -203,9 +210,9 @@ mod tests {
                     payload[3..3 + width].reverse();
                 }
                 let place = Sequence::Fixed(Fixed { offset: 3, bytes: width, order });
-                let header = SequenceHeader { stream: 4711, number, units: 1, clock: ExporterClock::default() };
-                assert_eq!(parse(place, &payload, 4711), Some(header));
-                assert_eq!(parse(place, &payload[..2 + width], 4711), None);
+                let header = SequenceHeader { stream: 0, number, units: 1, clock: ExporterClock::default() };
+                assert_eq!(parse(place, &payload), Some(header));
+                assert_eq!(parse(place, &payload[..2 + width]), None);
             }
         }
     }
@@ -216,20 +223,20 @@ mod tests {
         for &sequence in ALL {
             for length in 0..noise.len() {
                 // It must not panic, whatever there is.
-                let _ = parse(sequence, &noise[..length], 1);
+                let _ = parse(sequence, &noise[..length]);
             }
-            assert_eq!(parse(sequence, &[], 1), None);
+            assert_eq!(parse(sequence, &[]), None);
         }
         let rtcp = bytes(&[(0x80c8, 2), (6, 2), (5, 4), (77, 4)]);
-        assert_eq!(parse(Sequence::Rtp, &rtcp, 7), None, "a sender report is no RTP");
+        assert_eq!(parse(Sequence::Rtp, &rtcp), None, "a sender report is no RTP");
         let v9 = bytes(&[(9, 2), (3, 2), (70_000, 4), (1, 4), (900, 4), (12, 4), (0, 4)]);
-        assert_eq!(parse(Sequence::NetFlow5, &v9, 7), None);
+        assert_eq!(parse(Sequence::NetFlow5, &v9), None);
         for (flows, length, is_right) in
             [(0, 2000, false), (30, 24, true), (31, 1511, false), (31, 1512, true), (65_535, 1512, false)]
         {
             let mut v5 = bytes(&[(5, 2), (flows, 2)]);
             v5.resize(length, 0);
-            assert_eq!(parse(Sequence::NetFlow5, &v5, 7).is_some(), is_right, "{flows} flows in {length} bytes");
+            assert_eq!(parse(Sequence::NetFlow5, &v5).is_some(), is_right, "{flows} flows in {length} bytes");
         }
     }
 }

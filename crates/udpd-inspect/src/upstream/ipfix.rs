@@ -7,8 +7,8 @@
 //! count the message's own records too, some leave options out. So the convention is learnt for each stream. Between
 //! two consecutive messages the numbers differ by the records of the first or of the second, with or without options;
 //! each such pair is evidence for the conventions that it fits. Until one convention is ahead, messages wait in a short
-//! queue, so that what is learnt from later messages is applied to earlier ones. While two conventions fit equally well
-//! they also give the same answer.
+//! queue, so that what is learnt from later messages is applied to earlier ones. While two conventions are possible and
+//! disagree on what is missing between two messages, messages wait on, and if they cannot, that has bounds only.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -222,6 +222,13 @@ impl Convention {
         between > 0 && least == most && u32::from(least) == between
     }
 
+    /// How many numbers are missing between two messages, at most where their own records are not known.
+    fn between(self, first: &IpfixMessage, second: &IpfixMessage) -> u64 {
+        let (first, second) = (self.arrival(first), self.arrival(second));
+        let end = first.number.wrapping_add(first.units.into());
+        u64::try_from((second.number.wrapping_sub(end) as u32).cast_signed()).unwrap_or(0)
+    }
+
     fn arrival(self, message: &IpfixMessage) -> Arrival {
         let RecordCount { least, most } = self.records(message);
         let (own, more) = (u32::from(least), u32::from(most - least));
@@ -246,6 +253,10 @@ const RECENT: usize = 16;
 
 /// By how many pairs one convention must be ahead of every other.
 const CERTAIN: u32 = 4;
+
+/// The same to rule another one out while few messages have come: a message that was lost may make one pair fit. Later,
+/// and where they differ in options alone, which are rare, one pair is enough.
+const LIKELY: u32 = 2;
 
 /// The memory for all streams.
 pub(super) const LEARNING_BYTES: usize = STREAMS_MAX * size_of::<Learning>();
@@ -323,6 +334,37 @@ impl Learning {
         others.all(|(_, other)| self.fitting[best] >= other.saturating_add(CERTAIN))
     }
 
+    /// By which convention the next message is passed on: that by which most is missing before it, of those that are
+    /// possible. And whether another one disagrees.
+    fn choose(&self, message: &IpfixMessage) -> (usize, bool) {
+        let best = self.best();
+        let Some(taken) = self.taken else { return (best, false) };
+        if message.number.wrapping_sub(taken.number).cast_signed() <= 0 {
+            return (self.chosen.into(), false);
+        }
+        let is_possible = |convention: &usize| {
+            let is_like = CONVENTIONS[*convention].counts_itself == CONVENTIONS[best].counts_itself;
+            let is_old = usize::from(self.heard) > WAITING;
+            let ahead = if is_like || is_old { 1 } else { LIKELY };
+            self.fitting[*convention].saturating_add(ahead) > self.fitting[best]
+        };
+        let possible = (0..CONVENTIONS.len()).filter(is_possible);
+        let between = |convention: usize| CONVENTIONS[convention].between(&taken, message);
+        let most = possible.clone().fold(best, |most, other| if between(other) > between(most) { other } else { most });
+        let is_doubtful = possible.clone().any(|other| between(other) != between(most));
+        (most, is_doubtful)
+    }
+
+    /// What may be missing before and between the messages that wait.
+    fn missing_at_most(&self) -> u64 {
+        let waiting = (0..self.count).map(|place| &self.waiting[usize::from((self.first + place) % WAITING as u8)]);
+        let pairs = self.taken.iter().chain(waiting.clone()).zip(waiting.skip(usize::from(self.taken.is_none())));
+        let most = |(first, second): (&IpfixMessage, &IpfixMessage)| {
+            CONVENTIONS.iter().map(|convention| convention.between(first, second)).max().unwrap_or(0)
+        };
+        pairs.map(most).sum()
+    }
+
     /// Passes on all messages that wait.
     pub(super) fn flush(&mut self, stream: &mut CountedStream<'_>) {
         while self.count > 0 {
@@ -330,22 +372,30 @@ impl Learning {
         }
     }
 
-    /// The same where nothing came since the last sweep. Returns whether messages still wait.
-    pub(super) fn sweep(&mut self, stream: &mut CountedStream<'_>) -> bool {
-        if std::mem::replace(&mut self.is_quiet, true) {
-            self.flush(stream);
+    /// Passes on those that nothing makes doubtful, where nothing came since the last sweep. Returns whether to call it
+    /// again, and how many numbers may be missing of what still waits.
+    pub(super) fn sweep(&mut self, stream: &mut CountedStream<'_>) -> (bool, u64) {
+        if !std::mem::replace(&mut self.is_quiet, true) {
+            return (self.count > 0, 0);
         }
-        self.count > 0
+        while self.count > 0 && !self.choose(&self.waiting[usize::from(self.first)]).1 {
+            self.pass_on(stream);
+        }
+        (false, self.missing_at_most())
     }
 
     fn pass_on(&mut self, CountedStream { stream, rules, counts }: &mut CountedStream<'_>) {
         let message = self.waiting[usize::from(self.first)];
         self.first = (self.first + 1) % WAITING as u8;
         self.count -= 1;
-        let best = self.best();
-        let convention = CONVENTIONS[best];
-        let is_changed = usize::from(std::mem::replace(&mut self.chosen, best as u8)) != best;
-        let arrival = convention.arrival(&message);
+        let (chosen, is_doubtful) = self.choose(&message);
+        let convention = CONVENTIONS[chosen];
+        let is_changed = usize::from(std::mem::replace(&mut self.chosen, chosen as u8)) != chosen;
+        let mut arrival = convention.arrival(&message);
+        if is_doubtful {
+            // All that is missing before it has bounds only.
+            arrival.more_before = u32::MAX;
+        }
         let restarts = counts.restarts;
         match stream {
             None => **stream = Some(NumberedStream::new(&arrival)),

@@ -22,17 +22,21 @@ fn sent(written: &[Written], convention: Convention) -> Vec<SentDatagram> {
     written.iter().enumerate().map(&mut one).collect()
 }
 
+/// A message as it arrives.
+fn as_message(written: &[Written], sent: &SentDatagram, convention: Convention) -> IpfixMessage {
+    let Written { data, options } = written[sent.order as usize];
+    let records = |count: u64| RecordCount { least: count as u16, most: count as u16 };
+    let number = if convention.counts_itself { sent.number + sent.units } else { sent.number };
+    let records = MessageRecords { data: records(data), options: records(options) };
+    IpfixMessage { number: number as u32, made_at: sent.order as u32 / 10, records }
+}
+
 /// What of these messages counts as missing.
 fn missing(written: &[Written], arrived: &[SentDatagram], convention: Convention) -> StreamCounts {
     let (mut learning, mut stream, mut counts) = (Learning::default(), None, StreamCounts::default());
     let rules = SequenceRules::new(32, 32);
     for message in arrived {
-        let Written { data, options } = written[message.order as usize];
-        let records = |count: u64| RecordCount { least: count as u16, most: count as u16 };
-        let number = if convention.counts_itself { message.number + message.units } else { message.number };
-        let made_at = message.order as u32 / 10;
-        let records = MessageRecords { data: records(data), options: records(options) };
-        let message = IpfixMessage { number: number as u32, made_at, records };
+        let message = as_message(written, message, convention);
         learning.take(message, &mut CountedStream { stream: &mut stream, rules: &rules, counts: &mut counts });
     }
     learning.flush(&mut CountedStream { stream: &mut stream, rules: &rules, counts: &mut counts });
@@ -118,6 +122,43 @@ fn records_of_variable_length_give_bounds() {
     assert!(least >= 90, "a gap longer than any message is a loss: {counts:?}");
 }
 
+#[test]
+fn few_messages_with_pauses_invent_no_loss_and_hide_none_whichever_way_they_are_numbered() {
+    for convention in CONVENTIONS {
+        for seed in 0..200 {
+            let mut random = Random(seed);
+            let (mut learning, mut stream, mut counts) = (Learning::default(), None, StreamCounts::default());
+            let rules = SequenceRules::new(32, 32);
+            let write = |_| Written { data: 1 + random.below(30), options: 0 };
+            let written: Vec<Written> = (0..2 + seed % 8).map(write).collect();
+            let sent = sent(&written, convention);
+            let mut arrived = Vec::new();
+            for (place, one) in sent.iter().enumerate() {
+                let is_end = place == 0 || place + 1 == sent.len();
+                if !is_end && random.below(10) == 0 {
+                    continue;
+                }
+                arrived.push(*one);
+                let mut counted = CountedStream { stream: &mut stream, rules: &rules, counts: &mut counts };
+                learning.take(as_message(&written, one, convention), &mut counted);
+                // A minute passes.
+                let held = (0..60).map(|_| learning.sweep(&mut counted).1).last().unwrap_or(0);
+                for _ in 0..60 {
+                    stream.iter_mut().for_each(|stream| stream.sweep(&mut counts));
+                }
+                let missing = truth(&arrived).missing;
+                let (least, most) = (counts.missing, counts.missing + counts.uncertain + held);
+                assert!(least <= missing && missing <= most, "{convention:?}, seed {seed}: {missing}, {counts:?}");
+            }
+            learning.flush(&mut CountedStream { stream: &mut stream, rules: &rules, counts: &mut counts });
+            stream.expect("a stream").settle_all(&mut counts);
+            let missing = truth(&arrived).missing;
+            let (least, most) = (counts.missing, counts.missing + counts.uncertain);
+            assert!(least <= missing && missing <= most, "{convention:?}, seed {seed}: {missing}, {counts:?}");
+        }
+    }
+}
+
 fn message(sets: &[&[u16]]) -> Vec<u8> {
     let words = sets.iter().flat_map(|set| [&[set[0], 2 * set.len() as u16 + 2], &set[1..]].concat());
     let mut payload: Vec<u8> = [0; 16].into_iter().chain(words.flat_map(u16::to_be_bytes)).collect();
@@ -171,7 +212,7 @@ fn what_is_cut_anywhere_says_so_and_never_panics() {
 #[test]
 fn the_records_of_a_set_follow_from_its_template_or_have_bounds() {
     let mut templates = Templates::new();
-    let key = |stream| StreamKey { source: 9, stream };
+    let key = |stream| StreamKey { source: 9, stream, ..StreamKey::default() };
     for (template, bytes, is_variable, is_options) in
         [(256, 20, false, false), (257, 12, false, true), (258, 10, true, false)]
     {

@@ -10,7 +10,7 @@
 //! consecutive numbers in a batch it writes a note into its `note_ring` (`observer`, `header`). One thread for the
 //! listener takes the notes of all lanes (`tracker`) and keeps a bounded `table` of streams. `gaps` are the numbers
 //! that a stream lacks, `stream` decides what is a loss and what a new start, and `ipfix` learns how an exporter of
-//! IPFIX counts.
+//! IPFIX counts. `records` have what was counted of each stream, for the ledger and the log.
 
 #[cfg(feature = "testing")]
 #[path = "testing/fuzz.rs"]
@@ -25,6 +25,7 @@ mod network_model;
 mod network_tests;
 mod note_ring;
 mod observer;
+mod records;
 mod settings;
 mod stream;
 mod table;
@@ -34,20 +35,27 @@ mod testing;
 mod tests;
 mod tracker;
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
 
 pub use self::gaps::WINDOW;
 use self::ipfix::{LEARNING_BYTES, TEMPLATES_BYTES};
 use self::note_ring::{NoteRing, RING_BYTES, TrackerWaker};
 pub use self::observer::Observer;
+use self::observer::{DESTINATIONS_MAX, Destinations, LaneDestinations};
+pub use self::records::StreamChange;
+use self::records::{CHANGES_MAX, StreamRecord};
 pub use self::settings::{AnySequence, Fixed, NumberOrder, Sequence, SequenceUnit};
 pub use self::table::STREAMS_MAX;
 use self::table::TABLE_BYTES;
 use self::tracker::StreamTracker;
 use udpd_base::ledger::Published;
 use udpd_base::ledger::counter_list::UpstreamTally;
-use udpd_base::ledger::snapshot::UpstreamSnapshot;
+use udpd_base::ledger::snapshot::{StreamSnapshot, UpstreamSnapshot};
+use udpd_base::os::threads;
+use udpd_base::seams::clock;
 
 /// What a listener with a `sequence` knows of what never reached this host: shared by the observers of its lanes, the
 /// thread that tracks its streams, and the readers of the ledger.
@@ -65,34 +73,55 @@ struct MonitorState {
     /// where it cannot tell.
     matched: Vec<AtomicU64>,
     waker: Arc<TrackerWaker>,
+    destinations: Arc<Destinations>,
+    /// When a stream is silent; 0: never.
+    silence_s: u32,
+    started: Instant,
+    started_at: SystemTime,
+    /// What was counted of each stream, as of the last sweep.
+    records: Mutex<Vec<StreamRecord>>,
+    /// What the log has yet to say, and how much more there is.
+    changes: Mutex<(Vec<(StreamChange, StreamRecord)>, u64)>,
+    /// What this host has lost, in the unit, as of the last reading; `NOT_KNOWN` where that is not known.
+    lost_here: AtomicU64,
     tally: Published<UpstreamTally>,
     is_ending: AtomicBool,
 }
 
 /// Instead of a count of drops.
 const NOT_MATCHED: u64 = u64::MAX;
+const NOT_KNOWN: u64 = u64::MAX;
 
 /// The most datagrams of a train.
 const TRAIN: u64 = 128;
 
 impl UpstreamMonitor {
-    /// For so many lanes. Without `knows_drops` no drops are matched with gaps, so they widen the bounds.
-    pub fn new(sequence: Sequence, lanes: usize, knows_drops: bool) -> Self {
+    /// For so many lanes. Without `knows_drops` no drops are matched with gaps, so they widen the bounds. After
+    /// `silence` without a datagram an exporter is silent; zero: it never is.
+    pub fn new(sequence: Sequence, lanes: usize, knows_drops: bool, silence: Duration) -> Self {
         Self(Arc::new(MonitorState {
             sequence,
             knows_drops,
             rings: (0..lanes).map(|_| Arc::default()).collect(),
             matched: (0..lanes).map(|_| AtomicU64::new(NOT_MATCHED)).collect(),
             waker: Arc::default(),
+            destinations: Arc::new(Mutex::new(Vec::with_capacity(DESTINATIONS_MAX))),
+            silence_s: u32::try_from(silence.as_secs()).unwrap_or(u32::MAX),
+            started: clock::now(),
+            started_at: clock::wall(),
+            records: Mutex::default(),
+            changes: Mutex::default(),
+            lost_here: AtomicU64::new(0),
             tally: Published::default(),
             is_ending: AtomicBool::new(false),
         }))
     }
 
-    /// The observer of a lane, for its receiver.
-    pub fn observer(&self, lane: usize) -> Observer {
-        let MonitorState { sequence, knows_drops, rings, waker, .. } = &*self.0;
-        Observer::new(*sequence, *knows_drops, Arc::clone(&rings[lane]), Arc::clone(waker))
+    /// The observer of a lane that is bound to this address, for its receiver.
+    pub fn observer(&self, lane: usize, bound: SocketAddr) -> Observer {
+        let MonitorState { sequence, knows_drops, rings, waker, destinations, .. } = &*self.0;
+        let destinations = LaneDestinations::new(bound, Arc::clone(destinations));
+        Observer::new(*sequence, *knows_drops, Arc::clone(&rings[lane]), Arc::clone(waker), destinations)
     }
 
     /// Tracks the streams until [`Self::end`]. To be called on a thread of its own.
@@ -123,7 +152,10 @@ impl UpstreamMonitor {
         let lost_here = lost_here.map(|dropped| (dropped + others) * each + unseen);
         let units_each = match sequence.unit() {
             SequenceUnit::Datagrams => Some(1),
-            SequenceUnit::Flows => rings.iter().map(|ring| ring.units_max.load(Ordering::Relaxed)).max().or(Some(0)),
+            SequenceUnit::Flows | SequenceUnit::Mixed => {
+                let most = rings.iter().map(|ring| ring.units_max.load(Ordering::Relaxed)).max().unwrap_or(0);
+                (most < u64::MAX).then_some(most)
+            }
             // A message has any number of records.
             SequenceUnit::Records => None,
         };
@@ -132,6 +164,7 @@ impl UpstreamMonitor {
             (Some(lost), Some(units)) => Some(lost.saturating_mul(units)),
             _ => None,
         };
+        self.0.lost_here.store(lost_units.unwrap_or(NOT_KNOWN), Ordering::Relaxed);
         let sure = counts.gone.saturating_sub(counts.dropped_perhaps);
         let missing_at_least = lost_units.map_or(0, |lost| sure.saturating_sub(lost));
         let missing_at_most = counts.gone.saturating_sub(counts.dropped_sure) + counts.uncertain;
@@ -143,6 +176,60 @@ impl UpstreamMonitor {
             counts,
             unseen,
             unnumbered: sum(|ring| ring.unnumbered.load(Ordering::Relaxed)),
+            worst: records::worst(&threads::lock(&self.0.records)).iter().map(|one| self.0.snapshot(one)).collect(),
+        }
+    }
+
+    /// All streams that are remembered, as of the last sweep and the last reading.
+    pub fn streams(&self) -> Vec<StreamSnapshot> {
+        threads::lock(&self.0.records).iter().map(|record| self.0.snapshot(record)).collect()
+    }
+
+    /// What has changed since the last call, and how many more changes there were.
+    pub fn changes(&self) -> (Vec<(StreamChange, StreamSnapshot)>, u64) {
+        let (changes, more) = std::mem::take(&mut *threads::lock(&self.0.changes));
+        (changes.iter().map(|(change, record)| (*change, self.0.snapshot(record))).collect(), more)
+    }
+}
+
+impl MonitorState {
+    fn note(&self, change: StreamChange, record: &StreamRecord) {
+        let mut changes = threads::lock(&self.changes);
+        if changes.0.len() < CHANGES_MAX {
+            changes.0.push((change, *record));
+        } else {
+            changes.1 += 1;
+        }
+    }
+
+    fn snapshot(&self, record: &StreamRecord) -> StreamSnapshot {
+        let StreamRecord { key, counts, arrived, first_s, heard_s, .. } = *record;
+        let (protocol, lost_here) = (self.sequence.of_stream(key.stream), self.lost_here.load(Ordering::Relaxed));
+        let least = record.missing_at_least((lost_here != NOT_KNOWN).then_some(lost_here));
+        let most = record.missing_at_most();
+        let at = |seconds: u32| {
+            let since_1970 = self.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            since_1970.as_secs() + u64::from(seconds)
+        };
+        StreamSnapshot {
+            source: key.address(),
+            port: key.session.port,
+            destination: threads::lock(&self.destinations).get(usize::from(key.session.destination)).copied(),
+            domain: protocol.domain(key.stream),
+            protocol: protocol.to_string(),
+            unit: protocol.unit().to_string(),
+            arrived,
+            missing: (least == most).then_some(most),
+            missing_at_least: least,
+            missing_at_most: most,
+            duplicate: counts.duplicate,
+            reordered: counts.reordered,
+            late: counts.late,
+            restarts: counts.restarts,
+            since: at(first_s),
+            heard: at(heard_s),
+            losing: record.is_losing(),
+            silent: record.is_silent(),
         }
     }
 }
@@ -156,7 +243,7 @@ impl Sequence {
 
     /// The memory of a listener for all of this, beside the rings of its lanes.
     pub fn table_bytes(self) -> usize {
-        TABLE_BYTES + if self == Self::Ipfix { LEARNING_BYTES + TEMPLATES_BYTES } else { 0 }
+        TABLE_BYTES + if self.has_messages() { LEARNING_BYTES + TEMPLATES_BYTES } else { 0 }
     }
 
     /// The memory of a lane for this.

@@ -5,7 +5,8 @@
 //! whole batch of them; nothing is locked or allocated. A full ring refuses notes, and what it refuses is counted: the
 //! receiver never waits.
 
-use std::net::IpAddr;
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
@@ -24,23 +25,53 @@ pub(super) const NOTES: usize = if cfg!(test) { 1 << 8 } else { 1 << 15 };
 /// The memory of a lane's ring.
 pub(super) const RING_BYTES: usize = NOTES * WORDS * size_of::<u64>();
 
-/// What tells one stream from another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+/// What tells one stream from another: the transport session, and what the protocol has to tell streams of a session
+/// apart. Two exporters behind one address differ in the port, the two sides of a redundant feed in the destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct StreamKey {
     /// An IPv4 address as the IPv6 address that it is mapped to.
     pub(super) source: u128,
     pub(super) stream: u64,
+    pub(super) session: Session,
+}
+
+/// The rest of a transport session, which fits where the alignment of a key leaves room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Session {
+    pub(super) port: u16,
+    /// A number of the listener's `Destinations`.
+    pub(super) destination: u16,
+}
+
+impl Session {
+    #[inline]
+    pub(super) fn bits(self) -> u64 {
+        u64::from(self.destination) << 16 | u64::from(self.port)
+    }
+}
+
+impl Hash for StreamKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u128(self.source);
+        state.write_u64(self.stream);
+        state.write_u64(self.session.bits());
+    }
 }
 
 impl StreamKey {
     #[inline]
-    pub(super) fn new(source: IpAddr, stream: u64) -> Self {
+    pub(super) fn new(source: SocketAddr, destination: u16, stream: u64) -> Self {
         const MAPPED: u128 = 0xffff << 32;
-        let source = match source {
+        let address = match source.ip() {
             IpAddr::V4(v4) => MAPPED | u128::from(v4.to_bits()),
             IpAddr::V6(v6) => v6.to_bits(),
         };
-        Self { source, stream }
+        Self { source: address, stream, session: Session { port: source.port(), destination } }
+    }
+
+    /// The address of the exporter.
+    pub(super) fn address(&self) -> IpAddr {
+        IpAddr::from(Ipv6Addr::from_bits(self.source)).to_canonical()
     }
 }
 
@@ -91,7 +122,7 @@ impl SequenceNote {
             half(units, drops),
             half(clock.uptime_ms.unwrap_or(0), clock.made_at.unwrap_or(0)),
             half(datagrams.into(), flags),
-            0,
+            key.session.bits(),
         ]
     }
 
@@ -100,7 +131,11 @@ impl SequenceNote {
         let flags = words[6] as u32;
         let has = |bit: u32, value: u32| (flags >> bit & 1 == 1).then_some(value);
         Self {
-            key: StreamKey { source: u128::from(words[0]) << 64 | u128::from(words[1]), stream: words[2] },
+            key: StreamKey {
+                source: u128::from(words[0]) << 64 | u128::from(words[1]),
+                stream: words[2],
+                session: Session { port: words[7] as u16, destination: (words[7] >> 16) as u16 },
+            },
             kind: KINDS[(flags & 7) as usize],
             number: words[3],
             units: high(words[4]),
@@ -252,7 +287,7 @@ mod tests {
 
     #[test]
     fn an_ipv4_sender_is_the_same_as_its_mapped_address() {
-        let key = |text: &str| StreamKey::new(text.parse().expect("an address"), 7);
+        let key = |text: &str| StreamKey::new(SocketAddr::new(text.parse().expect("an address"), 9), 3, 7);
         assert_eq!(key("192.0.2.129"), key("::ffff:192.0.2.129"));
         assert_ne!(key("192.0.2.129"), key("::192.0.2.129"));
     }
@@ -262,7 +297,7 @@ mod tests {
         for kind in KINDS {
             for uptime_ms in [None, Some(0), Some(u32::MAX)] {
                 let note = SequenceNote {
-                    key: StreamKey::new("2001:db8::7".parse().expect("an address"), u64::MAX - 1),
+                    key: StreamKey::new("[2001:db8::7]:65534".parse().expect("an address"), 65_535, u64::MAX - 1),
                     kind,
                     number: u64::MAX - 2,
                     units: u32::MAX - 3,

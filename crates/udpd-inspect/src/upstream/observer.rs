@@ -6,19 +6,24 @@
 //! each and not one a datagram. A stream that finds both places in use closes a run: that costs a note, and nothing is
 //! lost.
 
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use mmsg::{Datagram, RecvBatch};
 
-use super::header::{self, SequenceHeader};
+use super::header::{self, SequenceHeader, VERSION_AT};
 use super::ipfix::{self, Set};
 use super::note_ring::{NoteKind, NoteRing, NoteWriter, SequenceNote, StreamKey, TrackerWaker};
 use super::settings::Sequence;
 use udpd_base::capture::headers;
+use udpd_base::os::threads;
 
 /// How many sets and templates of a message are noted. How many records further sets have is not known.
 const SETS_MAX: usize = 31;
+
+/// The version of a message of IPFIX.
+const IPFIX: u16 = 10;
 
 /// Reads the sequence numbers of one lane.
 #[derive(Debug)]
@@ -29,6 +34,7 @@ pub struct Observer {
     ring: Arc<NoteRing>,
     writer: NoteWriter,
     waker: Arc<TrackerWaker>,
+    destinations: LaneDestinations,
     runs: Runs,
     /// A copy of what the ring has.
     units_max: u64,
@@ -37,7 +43,13 @@ pub struct Observer {
 }
 
 impl Observer {
-    pub(super) fn new(sequence: Sequence, knows_drops: bool, ring: Arc<NoteRing>, waker: Arc<TrackerWaker>) -> Self {
+    pub(super) fn new(
+        sequence: Sequence,
+        knows_drops: bool,
+        ring: Arc<NoteRing>,
+        waker: Arc<TrackerWaker>,
+        destinations: LaneDestinations,
+    ) -> Self {
         let writer = NoteWriter::new(Arc::clone(&ring));
         let units_max = ring.units_max.load(Ordering::Relaxed);
         Self {
@@ -46,6 +58,7 @@ impl Observer {
             ring,
             writer,
             waker,
+            destinations,
             runs: Runs::new(sequence.bits()),
             units_max,
             notes: [SequenceNote::default(); SETS_MAX + 1],
@@ -61,12 +74,16 @@ impl Observer {
     pub(super) fn observe_each<'a>(&mut self, all: impl Iterator<Item = Datagram<'a>>) {
         // A loop for each protocol, so that no protocol pays for what only others have.
         match self.sequence {
-            Sequence::NetFlow5 => self.note_runs(all, |payload, _| header::netflow5(payload)),
-            Sequence::NetFlow9 => self.note_runs(all, |payload, _| header::netflow9(payload)),
+            Sequence::NetFlow => self.note_versions(all),
+            Sequence::NetFlow5 => self.note_runs(all, header::netflow5),
+            Sequence::NetFlow9 => self.note_runs(all, header::netflow9),
             Sequence::Ipfix => self.note_messages(all),
-            Sequence::Sflow => self.note_runs(all, |payload, _| header::sflow(payload)),
-            Sequence::Rtp => self.note_runs(all, |payload, _| header::rtp(payload)),
-            Sequence::Fixed(place) => self.note_runs(all, |payload, port| header::fixed(place, payload, port)),
+            Sequence::Sflow => self.note_runs(all, header::sflow),
+            Sequence::Rtp => self.note_runs(all, header::rtp),
+            Sequence::Fixed(place) => self.note_runs(all, |payload| header::fixed(place, payload)),
+        }
+        while let Some(run) = self.runs.pop() {
+            write_run(&mut self.writer, &self.ring, run);
         }
         self.writer.publish();
         self.waker.wake();
@@ -77,31 +94,61 @@ impl Observer {
         self.ring.is_other_socket.store(true, Ordering::Relaxed);
     }
 
-    /// Notes each run of consecutive numbers. `parse` reads a header, given the sender's port.
+    /// Notes each run of consecutive numbers. `parse` reads a header.
     #[inline]
     fn note_runs<'a>(
         &mut self,
         all: impl Iterator<Item = Datagram<'a>>,
-        parse: impl Fn(&[u8], u16) -> Option<SequenceHeader>,
+        parse: impl Fn(&[u8]) -> Option<SequenceHeader>,
     ) {
         for datagram in all {
-            let source = headers::source(&datagram);
-            let Some(header) = parse(datagram.payload(), source.port()) else {
-                add(&self.ring.unnumbered, 1);
-                continue;
-            };
-            let key = StreamKey::new(source.ip(), header.stream);
-            let drops = if self.knows_drops { datagram.drop_overflow().unwrap_or(0) } else { 0 };
-            if !self.runs.go_on(&key, &header, drops) {
-                self.begin(key, header, drops);
-            }
-            if u64::from(header.units) > self.units_max {
-                self.units_max = header.units.into();
-                self.ring.units_max.store(self.units_max, Ordering::Relaxed);
+            match parse(datagram.payload()) {
+                Some(header) => self.note_datagram(&datagram, header),
+                None => add(&self.ring.unnumbered, 1),
             }
         }
-        while let Some(run) = self.runs.pop() {
-            write_run(&mut self.writer, &self.ring, run);
+    }
+
+    #[inline]
+    fn note_datagram(&mut self, datagram: &Datagram<'_>, header: SequenceHeader) {
+        let key = self.key(datagram, header.stream);
+        let drops = if self.knows_drops { datagram.drop_overflow().unwrap_or(0) } else { 0 };
+        if !self.runs.go_on(&key, &header, drops) {
+            self.begin(key, header, drops);
+        }
+        if u64::from(header.units) > self.units_max {
+            self.units_max = header.units.into();
+            self.ring.units_max.store(self.units_max, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn key(&mut self, datagram: &Datagram<'_>, stream: u64) -> StreamKey {
+        StreamKey::new(headers::source(datagram), self.destinations.number_of(datagram), stream)
+    }
+
+    /// Notes what comes of NetFlow, each datagram by its version.
+    fn note_versions<'a>(&mut self, all: impl Iterator<Item = Datagram<'a>>) {
+        for datagram in all {
+            let payload = datagram.payload();
+            let version = header::version(payload);
+            let header = match version {
+                Some(5) => header::netflow5(payload),
+                Some(9) => header::netflow9(payload),
+                Some(IPFIX) => header::ipfix(payload),
+                _ => None,
+            };
+            match (header, version) {
+                (Some(mut header), Some(version)) => {
+                    header.stream |= u64::from(version) << VERSION_AT;
+                    if version == IPFIX {
+                        self.note_message(&datagram, &header);
+                    } else {
+                        self.note_datagram(&datagram, header);
+                    }
+                }
+                _ => add(&self.ring.unnumbered, 1),
+            }
         }
     }
 
@@ -117,21 +164,25 @@ impl Observer {
     /// Notes IPFIX messages. What a message covers is known only when its sets have been read, so there are no runs.
     fn note_messages<'a>(&mut self, all: impl Iterator<Item = Datagram<'a>>) {
         for datagram in all {
-            let Some(header) = header::ipfix(datagram.payload()) else {
-                add(&self.ring.unnumbered, 1);
-                continue;
-            };
-            let key = StreamKey::new(headers::source(&datagram).ip(), header.stream);
-            self.note_message(key, &header, datagram.payload());
+            match header::ipfix(datagram.payload()) {
+                Some(header) => self.note_message(&datagram, &header),
+                None => add(&self.ring.unnumbered, 1),
+            }
         }
     }
 
     /// Notes a message and its sets in one piece.
-    fn note_message(&mut self, key: StreamKey, header: &SequenceHeader, payload: &[u8]) {
-        let SequenceHeader { number, clock, .. } = *header;
+    fn note_message(&mut self, datagram: &Datagram<'_>, header: &SequenceHeader) {
+        let SequenceHeader { stream, number, clock, .. } = *header;
+        let key = self.key(datagram, stream);
+        if self.units_max != u64::MAX {
+            // It has any number of records.
+            self.units_max = u64::MAX;
+            self.ring.units_max.store(u64::MAX, Ordering::Relaxed);
+        }
         let notes = &mut self.notes;
         let mut count = 0;
-        let is_whole = ipfix::each_set(payload, |set| {
+        let is_whole = ipfix::each_set(datagram.payload(), |set| {
             let Some(note) = notes[..SETS_MAX].get_mut(count) else { return false };
             let (kind, number, units) = match set {
                 Set::Records { template, bytes } => (NoteKind::Records, template, bytes.into()),
@@ -147,6 +198,72 @@ impl Observer {
             add(&self.ring.unseen, 1);
         }
     }
+}
+
+/// Where the streams of a listener are sent to, by the numbers that keys have for it: addresses of this host, groups.
+pub(super) type Destinations = Mutex<Vec<SocketAddr>>;
+
+/// How many have a number. A host has few; more come where any address of a network is its own, and are then taken for
+/// one destination, the last.
+pub(super) const DESTINATIONS_MAX: usize = 256;
+
+/// The destinations of one lane.
+#[derive(Debug)]
+pub(super) struct LaneDestinations {
+    bound: SocketAddr,
+    /// Of what comes without its destination: the address that the lane is bound to.
+    own: u16,
+    /// Bound to every address, so that each datagram has to say where it went.
+    is_any: bool,
+    last: (IpAddr, u16),
+    known: Vec<(IpAddr, u16)>,
+    of_listener: Arc<Destinations>,
+}
+
+impl LaneDestinations {
+    pub(super) fn new(bound: SocketAddr, of_listener: Arc<Destinations>) -> Self {
+        let own = number_of(&of_listener, bound);
+        let known = Vec::with_capacity(DESTINATIONS_MAX);
+        Self { bound, own, is_any: bound.ip().is_unspecified(), last: (bound.ip(), own), known, of_listener }
+    }
+
+    #[inline]
+    fn number_of(&mut self, datagram: &Datagram<'_>) -> u16 {
+        if !self.is_any {
+            return self.own;
+        }
+        match datagram.destination() {
+            None => self.own,
+            Some(address) if address == self.last.0 => self.last.1,
+            Some(address) => self.other(address),
+        }
+    }
+
+    /// Asks the listener, with its lock, at most once for each number.
+    #[inline(never)]
+    fn other(&mut self, address: IpAddr) -> u16 {
+        let known = self.known.iter().find(|known| known.0 == address).copied();
+        self.last = known.unwrap_or_else(|| {
+            if self.known.len() == DESTINATIONS_MAX {
+                return (address, DESTINATIONS_MAX as u16 - 1);
+            }
+            let number = number_of(&self.of_listener, SocketAddr::new(address, self.bound.port()));
+            self.known.push((address, number));
+            (address, number)
+        });
+        self.last.1
+    }
+}
+
+fn number_of(destinations: &Destinations, wanted: SocketAddr) -> u16 {
+    let mut known = threads::lock(destinations);
+    let place = known.iter().position(|known| *known == wanted).unwrap_or_else(|| {
+        if known.len() < DESTINATIONS_MAX {
+            known.push(wanted);
+        }
+        known.len() - 1
+    });
+    place as u16
 }
 
 fn write_run(writer: &mut NoteWriter, ring: &NoteRing, run: &SequenceNote) {
@@ -236,14 +353,19 @@ impl Runs {
 #[inline]
 fn place(key: &StreamKey) -> usize {
     let source = (key.source >> 64) as u64 ^ key.source as u64;
-    // The fractions of the golden ratio and of the root of 2: multiples of either lie far from each other.
-    let mixed = key.stream.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(source.wrapping_mul(0x6a09_e667_f3bc_c909));
+    // The fractions of the golden ratio and of the roots of 2 and 3: multiples of either lie far from each other.
+    let mixed = key
+        .stream
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(source.wrapping_mul(0x6a09_e667_f3bc_c909))
+        .wrapping_add(key.session.bits().wrapping_mul(0xbb67_ae85_84ca_a73b));
     (mixed >> (u64::BITS - PLACES.ilog2())) as usize
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::note_ring::Session;
 
     /// Adds a datagram as the receiver does; returns the run that this closes.
     fn push(runs: &mut Runs, note: &SequenceNote) -> Option<SequenceNote> {
@@ -257,7 +379,13 @@ mod tests {
     }
 
     fn note(stream: u64, number: u64) -> SequenceNote {
-        SequenceNote { key: StreamKey { source: 7, stream }, number, units: 1, datagrams: 1, ..SequenceNote::default() }
+        SequenceNote {
+            key: StreamKey { source: 7, stream, ..StreamKey::default() },
+            number,
+            units: 1,
+            datagrams: 1,
+            ..SequenceNote::default()
+        }
     }
 
     fn rest(runs: &mut Runs) -> Vec<(u64, u64, u32, u16)> {
@@ -317,9 +445,16 @@ mod tests {
     #[test]
     fn neighbours_hardly_share_a_place() {
         let v4 = |number: u64| u128::from(0xffff_0a00_0000 + number);
-        let by_port = |port: u64| StreamKey { source: v4(1), stream: 40_000 + port };
-        let by_address = |number: u64| StreamKey { source: v4(number), stream: 0 };
-        for keys in [(0..16).map(by_port).collect::<Vec<_>>(), (0..16).map(by_address).collect()] {
+        let key = |source, stream, port| StreamKey { source, stream, session: Session { port, destination: 0 } };
+        let by_port = |port: u64| key(v4(1), 0, 40_000 + port as u16);
+        let by_stream = |stream: u64| key(v4(1), stream, 40_000);
+        let by_address = |number: u64| key(v4(number), 0, 40_000);
+        let all = [
+            (0..16).map(by_port).collect::<Vec<_>>(),
+            (0..16).map(by_stream).collect(),
+            (0..16).map(by_address).collect(),
+        ];
+        for keys in all {
             let places: std::collections::HashSet<_> = keys.iter().map(place).collect();
             assert!(places.len() >= 14, "{places:?}");
         }

@@ -1,15 +1,19 @@
 //! `sequence`: which sequence number the datagrams of a listener carry, as it may be written.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 
 use toml::de::DeValue;
 
+use super::header;
 use udpd_base::settings::kinds::{OneOf, SubTable, WholeNumber};
 use udpd_base::settings::{Field, Findings, KeyDeclaration, TableSettings as _, ValueKind, settings};
 
 /// The protocol or the place of a sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sequence {
+    /// Each datagram is of the version that it says: 5, 9 or IPFIX.
+    NetFlow,
     NetFlow5,
     NetFlow9,
     Ipfix,
@@ -42,6 +46,7 @@ const ORDERS: &[(&str, NumberOrder)] = &[("big", NumberOrder::Big), ("little", N
 
 const PROTOCOLS: &[(&str, Option<Sequence>)] = &[
     ("", None),
+    ("netflow", Some(Sequence::NetFlow)),
     ("netflow5", Some(Sequence::NetFlow5)),
     ("netflow9", Some(Sequence::NetFlow9)),
     ("ipfix", Some(Sequence::Ipfix)),
@@ -55,6 +60,8 @@ pub enum SequenceUnit {
     Datagrams,
     Flows,
     Records,
+    /// Each stream has its own of these.
+    Mixed,
 }
 
 impl fmt::Display for SequenceUnit {
@@ -63,6 +70,7 @@ impl fmt::Display for SequenceUnit {
             Self::Datagrams => "datagrams",
             Self::Flows => "flows",
             Self::Records => "records",
+            Self::Mixed => "units",
         })
     }
 }
@@ -70,16 +78,45 @@ impl fmt::Display for SequenceUnit {
 impl Sequence {
     pub fn unit(self) -> SequenceUnit {
         match self {
+            Self::NetFlow => SequenceUnit::Mixed,
             Self::NetFlow5 => SequenceUnit::Flows,
             Self::Ipfix => SequenceUnit::Records,
             Self::NetFlow9 | Self::Sflow | Self::Rtp | Self::Fixed(_) => SequenceUnit::Datagrams,
         }
     }
 
+    /// Whether messages of IPFIX come.
+    pub(super) fn has_messages(self) -> bool {
+        matches!(self, Self::NetFlow | Self::Ipfix)
+    }
+
+    /// What a stream of this number speaks.
+    pub(super) fn of_stream(self, stream: u64) -> Self {
+        match (self, stream >> header::VERSION_AT) {
+            (Self::NetFlow, 5) => Self::NetFlow5,
+            (Self::NetFlow, 9) => Self::NetFlow9,
+            (Self::NetFlow, _) => Self::Ipfix,
+            (own, _) => own,
+        }
+    }
+
+    /// How the protocol calls what tells this stream from others of its session.
+    pub(super) fn domain(self, stream: u64) -> String {
+        let (high, low) = ((stream >> 32) as u32, stream as u32);
+        match self {
+            Self::NetFlow5 => format!("{}/{}", low >> 8 & 0xff, low & 0xff),
+            Self::NetFlow | Self::NetFlow9 | Self::Ipfix => low.to_string(),
+            Self::Sflow if high >= header::HASHED_AGENTS => format!("IPv6 agent {high:x}/{low}"),
+            Self::Sflow => format!("{}/{low}", Ipv4Addr::from_bits(high)),
+            Self::Rtp => format!("{low:#x}"),
+            Self::Fixed(_) => String::new(),
+        }
+    }
+
     /// How many bits the number has.
     pub(super) fn bits(self) -> u32 {
         match self {
-            Self::NetFlow5 | Self::NetFlow9 | Self::Ipfix | Self::Sflow => 32,
+            Self::NetFlow | Self::NetFlow5 | Self::NetFlow9 | Self::Ipfix | Self::Sflow => 32,
             Self::Rtp => 16,
             Self::Fixed(Fixed { bytes, .. }) => 8 * bytes as u32,
         }
@@ -88,7 +125,7 @@ impl Sequence {
     /// How many bytes of a datagram must be kept for its number to be read.
     pub fn header_bytes(self) -> usize {
         match self {
-            Self::NetFlow5 => 24,
+            Self::NetFlow | Self::NetFlow5 => 24,
             Self::NetFlow9 => 20,
             Self::Ipfix => 16,
             // With an IPv6 address of its agent.

@@ -21,6 +21,8 @@ const CERTAIN_RESTART_MS: i32 = 60_000;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SequenceRules {
     bits: u32,
+    /// So few numbers that a restart may go on at any of them: without a clock a long jump is a loss or a restart.
+    is_narrow: bool,
     /// How many numbers a gap may have.
     ahead_max: u64,
     /// How many numbers a gap may have without a second datagram that confirms it.
@@ -37,11 +39,17 @@ impl SequenceRules {
         let quarter = 1 << (bits - 2).min(40);
         Self {
             bits,
+            is_narrow: bits <= 16,
             ahead_max: (2 * quarter - 1).min(1 << 24),
             trusted: (TRUSTED_JUMP * scale).min(quarter - 1),
             behind_max: (TRUSTED_JUMP * scale).min(quarter),
             before_first: (u64::from(WINDOW) * scale).min(quarter),
         }
+    }
+
+    /// Whether a jump may be a loss as well as a restart.
+    fn is_in_doubt(&self, clock: ExporterClock) -> bool {
+        self.is_narrow && clock == ExporterClock::default()
     }
 
     /// How far `number` is from `place`, by the shorter way round.
@@ -63,7 +71,7 @@ pub(super) struct Arrival {
     pub(super) clock: ExporterClock,
 }
 
-/// What is counted of all streams together.
+/// What is counted of a stream, or of all together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct StreamCounts {
     /// Numbers of settled gaps, less what came late.
@@ -74,6 +82,19 @@ pub(super) struct StreamCounts {
     pub(super) late: u64,
     pub(super) duplicate: u64,
     pub(super) restarts: u64,
+}
+
+impl StreamCounts {
+    /// Adds what came to `before` until `now`.
+    pub(super) fn add_change(&mut self, before: &Self, now: &Self) {
+        // What came late takes from the missing.
+        self.missing = self.missing.wrapping_add(now.missing.wrapping_sub(before.missing));
+        self.uncertain += now.uncertain - before.uncertain;
+        self.reordered += now.reordered - before.reordered;
+        self.late += now.late - before.late;
+        self.duplicate += now.duplicate - before.duplicate;
+        self.restarts += now.restarts - before.restarts;
+    }
 }
 
 /// One stream.
@@ -135,7 +156,7 @@ impl NumberedStream {
             self.drop_jump(counts);
             self.advance(rules, 0, arrival, counts);
         } else if self.is_new_start(distance, arrival) {
-            self.restart(arrival, counts);
+            self.restart(rules, arrival, counts);
         } else if distance > 0 {
             self.take_ahead(rules, distance.unsigned_abs(), arrival, counts);
         } else {
@@ -169,8 +190,11 @@ impl NumberedStream {
         }
     }
 
-    fn restart(&mut self, arrival: &Arrival, counts: &mut StreamCounts) {
+    fn restart(&mut self, rules: &SequenceRules, arrival: &Arrival, counts: &mut StreamCounts) {
         self.settle_all(counts);
+        if rules.is_in_doubt(arrival.clock) {
+            counts.uncertain += arrival.number.wrapping_sub(self.next) & (u64::MAX >> (64 - rules.bits));
+        }
         counts.restarts += 1;
         *self = Self { has_restarted: true, ..Self::new(arrival) };
     }
@@ -242,7 +266,7 @@ impl NumberedStream {
             if !has_clock && self.repeated + below > WINDOW.into() {
                 // No exporter repeats so much without a new number: these are the numbers of a restart.
                 self.repeated = 0;
-                self.restart(arrival, counts);
+                self.restart(rules, arrival, counts);
                 return;
             }
             if !has_clock {
@@ -290,9 +314,10 @@ impl NumberedStream {
     fn jump_to(&mut self, rules: &SequenceRules, arrival: &Arrival, counts: &mut StreamCounts) {
         match rules.distance(arrival.number, self.next) {
             ahead @ 1.. if ahead.unsigned_abs() <= rules.ahead_max => {
-                self.advance(rules, ahead.unsigned_abs(), arrival, counts);
+                let more_before = if rules.is_in_doubt(arrival.clock) { u32::MAX } else { arrival.more_before };
+                self.advance(rules, ahead.unsigned_abs(), &Arrival { more_before, ..*arrival }, counts);
             }
-            _ => self.restart(arrival, counts),
+            _ => self.restart(rules, arrival, counts),
         }
     }
 

@@ -204,3 +204,24 @@ fn the_wrap_of_the_uptime_is_no_restart() {
     stream.settle_all(&mut counts);
     assert_eq!(counts, StreamCounts { missing: 1, ..StreamCounts::default() });
 }
+
+#[test]
+fn a_restart_of_sixteen_bits_has_bounds_wherever_it_goes_on_and_invents_no_loss() {
+    let rules = SequenceRules::new(16, 1);
+    // Near where it ended it looks like some repetitions or a loss.
+    for new in (0..1 << 16).step_by(97).filter(|new| !(29_900..31_100).contains(new)) {
+        let mut counts = StreamCounts::default();
+        let mut stream = NumberedStream::new(&arrival(28_000));
+        // 5 are lost for certain.
+        let before = (28_001..30_000).filter(|number| !(28_500..28_505).contains(number));
+        for number in before.chain(new..new + 200) {
+            stream.take(&rules, &arrival(number & 0xffff), &mut counts);
+        }
+        stream.settle_all(&mut counts);
+        let most = counts.missing + counts.uncertain;
+        assert_eq!(counts.missing, 5, "restarted at {new}: {counts:?}");
+        // Up to 64 numbers that came before are taken for repetitions first.
+        let beyond = most - 5 - (new + (1 << 16) - 30_000) % (1 << 16);
+        assert!(beyond <= 64, "restarted at {new}: {counts:?}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::note_ring::{NOTES, NoteKind, NoteWriter, SequenceNote, StreamKey};
 use super::testing::{Network, Random, sent, truth};
@@ -26,7 +27,7 @@ impl Listener {
     }
 
     fn with_drops(sequence: Sequence, lanes: usize, streams_max: usize, knows_drops: bool) -> Self {
-        let upstream = UpstreamMonitor::new(sequence, lanes, knows_drops);
+        let upstream = UpstreamMonitor::new(sequence, lanes, knows_drops, Duration::ZERO);
         let lanes: Vec<NoteWriter> = upstream.0.rings.iter().map(|ring| NoteWriter::new(Arc::clone(ring))).collect();
         let tracker = StreamTracker::with_limit(&upstream.0, streams_max);
         Self { upstream, kernel_dropped: vec![0; lanes.len()], lanes, tracker }
@@ -35,7 +36,7 @@ impl Listener {
     /// A datagram of a stream comes by a lane.
     fn arrive(&mut self, lane: usize, stream: u64, number: u64) {
         let drops = self.kernel_dropped[lane] as u32;
-        let key = StreamKey { source: 7, stream };
+        let key = StreamKey { source: 7, stream, ..StreamKey::default() };
         let note =
             SequenceNote { key, kind: NoteKind::Run, number, units: 1, datagrams: 1, drops, ..SequenceNote::default() };
         if !self.lanes[lane].write(&[note]) {
@@ -206,7 +207,7 @@ fn drops_that_no_datagram_tells_of_widen_the_bounds_and_without_any_the_number_i
     assert_eq!(listener.read().missing_at_most, 5);
     // As those of a receive queue past the kernel's stack, which is the second lane here.
     listener.kernel_dropped[1] += 3;
-    let key = StreamKey { source: 7, stream: 1 };
+    let key = StreamKey { source: 7, stream: 1, ..StreamKey::default() };
     let note =
         SequenceNote { key, kind: NoteKind::Run, number: 303, units: 97, datagrams: 97, ..SequenceNote::default() };
     assert!(listener.lanes[1].write(&[note]), "the ring has room");
@@ -267,4 +268,66 @@ fn of_drops_in_other_units_the_bounds_say_what_they_may_have_been() {
     let mut listener = Listener::new(Sequence::Ipfix, 1, 64);
     listener.kernel_dropped[0] = 2;
     assert_eq!(listener.last_reading().missing, Some(0), "what is nowhere missing needs no bounds");
+}
+
+#[test]
+fn a_flood_of_made_up_streams_takes_the_place_of_none_that_was_there_before_it() {
+    let mut listener = Listener::new(FIXED, 1, 256);
+    for second in 0..30_u32 {
+        listener.tracker.now_s = second;
+        // Of each exporter one number is lost.
+        (0..100).filter(|_| second != 20).for_each(|stream| listener.arrive(0, stream, second.into()));
+        if second > 12 {
+            let flood = 1000 + u64::from(second) * 2000;
+            (flood..flood + 2000).for_each(|stream| listener.arrive(0, stream, 7));
+        }
+        listener.take();
+        listener.tracker.sweep();
+    }
+    let reading = listener.last_reading();
+    assert!(reading.counts.forgotten > 30_000 && reading.counts.streams == 256, "{reading:?}");
+    assert_eq!((reading.missing, reading.counts.losing), (Some(100), 100), "{reading:?}");
+    let losers = listener.upstream.streams().into_iter().filter(|one| one.missing == Some(1) && one.since > 0);
+    assert_eq!(losers.count(), 100);
+    let (changes, more) = listener.upstream.changes();
+    assert_eq!(changes.len() as u64 + more, 100, "one line for each that begins to lose, and none for the flood");
+}
+
+#[test]
+fn a_listener_of_netflow_tells_versions_and_both_sides_of_a_pair_apart() {
+    let upstream = UpstreamMonitor::new(Sequence::NetFlow, 1, false, Duration::ZERO);
+    let mut observer = upstream.observer(0, ([0, 0, 0, 0], 2055).into());
+    let mut tracker = StreamTracker::with_limit(&upstream.0, 64);
+    let v9 = |number: u8| [&[0, 9, 0, 1][..], &[0; 8], &[0, 0, 0, number], &[0, 0, 0, 3]].concat();
+    let v5 = |number: u8| [&[0, 5, 0, 2][..], &[0; 12], &[0, 0, 0, 2 * number], &[0, 3, 0, 0]].concat();
+    let mut batch = Vec::new();
+    for number in 0..100_u8 {
+        // One side of the pair loses number 50, and number 7 is missing of NetFlow 5, which comes by the same port.
+        let all = [(1, v9(number), number != 50), (2, v9(number), true), (1, v5(number), number != 7)];
+        for (side, payload, _) in all.iter().filter(|(.., comes)| *comes) {
+            super::network_tests::push(&mut batch, ("192.0.2.1:2055".parse().expect("an address"), *side), payload, 0);
+        }
+    }
+    super::network_tests::push(&mut batch, ("192.0.2.1:2055".parse().expect("an address"), 1), &[0, 7, 0, 1], 0);
+    observer.observe_each(mmsg::PackedDatagrams::of(&batch));
+    while tracker.take_notes(NOTES) > 0 {}
+    tracker.settle_all();
+    tracker.publish();
+    let reading = upstream.read([Some(0)].into_iter(), false, 0);
+    assert_eq!((reading.unit.as_str(), reading.missing, reading.unnumbered), ("units", Some(3), 1));
+    let mut said: Vec<_> = upstream.streams().into_iter().collect();
+    said.sort_by_key(|one| (one.protocol.clone(), one.destination));
+    let said: Vec<String> = said
+        .iter()
+        .map(|one| {
+            let to = one.destination.expect("a destination");
+            format!("{} {to} {} {}: {} {}", one.protocol, one.domain, one.unit, one.arrived, one.missing_at_most)
+        })
+        .collect();
+    let expected = [
+        "netflow5 10.0.0.1:2055 0/3 flows: 198 2",
+        "netflow9 10.0.0.1:2055 3 datagrams: 99 1",
+        "netflow9 10.0.0.2:2055 3 datagrams: 100 0",
+    ];
+    assert_eq!(said, expected);
 }

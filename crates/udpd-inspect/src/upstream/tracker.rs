@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use super::ipfix::{CountedStream, IpfixMessage, Learning, MessageRecords, RecordFormat, Templates};
 use super::note_ring::{NOTES, NoteKind, NoteRing, SequenceNote, StreamKey};
-use super::settings::{Sequence, SequenceUnit};
+use super::records;
+use super::settings::SequenceUnit;
 use super::stream::{Arrival, NumberedStream, SequenceRules, StreamCounts};
 use super::table::{NO_LANE, STREAMS_MAX, StreamEntry, StreamSlot, StreamTable};
 use super::{MonitorState, NOT_MATCHED};
@@ -68,7 +69,8 @@ struct LaneNotes {
 /// The state of the thread.
 #[derive(Debug)]
 pub(super) struct StreamTracker {
-    rules: SequenceRules,
+    /// For protocols that number datagrams, and for those that number what is in them.
+    rules: [SequenceRules; 2],
     shared: Arc<MonitorState>,
     lanes: Vec<LaneNotes>,
     streams: StreamTable,
@@ -77,6 +79,13 @@ pub(super) struct StreamTracker {
     templates: Option<Templates>,
     counts: StreamCounts,
     forgotten: u64,
+    losing: u64,
+    silent: u64,
+    silences: u64,
+    /// What may be missing of messages of IPFIX that wait, as of the last sweep.
+    held: u64,
+    /// Seconds since the listener was made.
+    pub(super) now_s: u32,
     /// Whether a lane had as many notes as are taken in a turn, and may have more.
     pub(super) is_behind: bool,
 }
@@ -88,8 +97,7 @@ impl StreamTracker {
 
     pub(super) fn with_limit(shared: &Arc<MonitorState>, limit: usize) -> Self {
         let sequence = shared.sequence;
-        let scale = if sequence.unit() == SequenceUnit::Datagrams { 1 } else { MANY };
-        let is_ipfix = sequence == Sequence::Ipfix;
+        let has_messages = sequence.has_messages();
         let lane = |ring: &Arc<NoteRing>| LaneNotes {
             ring: Arc::clone(ring),
             streams: if shared.knows_drops { LaneStreams::None } else { LaneStreams::Several },
@@ -99,14 +107,21 @@ impl StreamTracker {
             last: 0,
             records: MessageRecords::default(),
         };
+        let mut streams = StreamTable::new(limit);
+        streams.idle_s = streams.idle_s.max(shared.silence_s.saturating_mul(2));
         Self {
-            rules: SequenceRules::new(sequence.bits(), scale),
+            rules: [1, MANY].map(|scale| SequenceRules::new(sequence.bits(), scale)),
             lanes: shared.rings.iter().map(lane).collect(),
-            streams: StreamTable::new(limit),
-            learning: Vec::with_capacity(if is_ipfix { limit } else { 0 }),
-            templates: is_ipfix.then(Templates::new),
+            streams,
+            learning: Vec::with_capacity(if has_messages { limit } else { 0 }),
+            templates: has_messages.then(Templates::new),
             counts: StreamCounts::default(),
             forgotten: 0,
+            losing: 0,
+            silent: 0,
+            silences: 0,
+            held: 0,
+            now_s: 0,
             is_behind: false,
             shared: Arc::clone(shared),
         }
@@ -115,8 +130,10 @@ impl StreamTracker {
     /// Takes notes until told to end, and then the remaining ones once: a receiver may still be running.
     pub(super) fn run(mut self) {
         let mut swept = clock::now();
-        let mut is_unsettled = false;
+        let watches_silence = self.shared.silence_s > 0;
+        let mut is_unsettled = watches_silence;
         loop {
+            self.now_s = clock::since(self.shared.started).as_secs() as u32;
             if self.shared.is_ending.load(Ordering::Acquire) {
                 self.take_notes(NOTES);
                 self.settle_all();
@@ -126,7 +143,7 @@ impl StreamTracker {
             let taken = self.take_notes(TURN);
             is_unsettled |= taken > 0;
             if is_unsettled && clock::since(swept) >= SWEEP {
-                is_unsettled = self.sweep();
+                is_unsettled = self.sweep() || watches_silence;
                 swept = clock::now();
             }
             if taken > 0 {
@@ -167,7 +184,7 @@ impl StreamTracker {
         let (key, number) = (&note.key, note.number);
         let Some(templates) = &mut self.templates else { return self.take_run(lane, note) };
         match note.kind {
-            NoteKind::Run => {}
+            NoteKind::Run => self.take_run(lane, note),
             NoteKind::Template => templates.learn(key, number, RecordFormat::from_units(note.units)),
             NoteKind::Records => {
                 templates.count(key, number, note.units as u16, &mut self.lanes[lane].records);
@@ -182,7 +199,7 @@ impl StreamTracker {
         if self.streams.is_at(last, key) {
             return last;
         }
-        let place = match self.streams.find(key) {
+        let place = match self.streams.find(key, self.now_s) {
             StreamSlot::Known(place) => place,
             StreamSlot::New(place) => {
                 if self.templates.is_some() {
@@ -192,7 +209,7 @@ impl StreamTracker {
             }
             StreamSlot::Taken(place) => {
                 self.forget(place);
-                self.streams.replace(place, key);
+                self.streams.replace(place, key, self.now_s);
                 place
             }
         };
@@ -212,45 +229,56 @@ impl StreamTracker {
         }
     }
 
+    /// What the numbers of a stream allow.
+    fn rules(&self, place: usize) -> SequenceRules {
+        let unit = self.shared.sequence.of_stream(self.streams.at(place).record.key.stream).unit();
+        self.rules[usize::from(unit != SequenceUnit::Datagrams)]
+    }
+
     /// Settles all gaps of a stream, and what waits to be taken of it.
     fn settle(&mut self, place: usize) {
-        let before = self.counts;
-        let StreamEntry { stream, lane, .. } = self.streams.entry(place);
-        let lane = *lane;
+        let rules = self.rules(place);
+        let StreamEntry { stream, lane, record, .. } = self.streams.entry(place);
+        let (lane, before) = (*lane, record.counts);
         if let Some(learning) = self.learning.get_mut(place) {
-            learning.flush(&mut CountedStream { stream, rules: &self.rules, counts: &mut self.counts });
+            learning.flush(&mut CountedStream { stream, rules: &rules, counts: &mut record.counts });
         }
         if let Some(stream) = stream {
             if let Some(lane) = self.lanes.get_mut(lane as usize).filter(|_| stream.has_jump()) {
                 // Drops may have preceded the unconfirmed jump, and they leave no gap now.
                 lane.streams = LaneStreams::Several;
             }
-            stream.settle_all(&mut self.counts);
+            stream.settle_all(&mut record.counts);
         }
-        self.attribute(lane, &before);
+        let now = record.counts;
+        self.attribute(lane, &before, &now);
     }
 
     /// Takes a run of consecutive datagrams.
     fn take_run(&mut self, lane: usize, note: &SequenceNote) {
         let place = self.place(lane, &note.key);
         self.match_lane(lane, place, note.drops);
-        let before = self.counts;
+        let (rules, now_s) = (self.rules(place), self.now_s);
         let SequenceNote { number, units, datagrams, clock, .. } = *note;
         let arrival = Arrival { number, units, datagrams, clock, ..Arrival::default() };
-        let entry = self.streams.entry(place);
+        let StreamEntry { stream, record, .. } = self.streams.entry(place);
+        let before = record.counts;
+        record.arrived += u64::from(units);
+        record.heard_s = now_s;
         let (mut is_repeating, mut had_jump) = (false, false);
-        match &mut entry.stream {
-            None => entry.stream = Some(NumberedStream::new(&arrival)),
+        match stream {
+            None => *stream = Some(NumberedStream::new(&arrival)),
             Some(stream) => {
                 had_jump = stream.has_jump();
-                stream.take(&self.rules, &arrival, &mut self.counts);
+                stream.take(&rules, &arrival, &mut record.counts);
                 is_repeating = stream.is_repeating();
             }
         }
-        let is_plain = (self.counts.duplicate, self.counts.restarts) == (before.duplicate, before.restarts);
+        let now = record.counts;
+        let is_plain = (now.duplicate, now.restarts) == (before.duplicate, before.restarts);
         // The jump was not confirmed, and it is not known whether drops preceded it.
-        let is_in_doubt = had_jump && self.counts.late > before.late;
-        self.attribute(lane as u32, &before);
+        let is_in_doubt = had_jump && now.late > before.late;
+        self.attribute(lane as u32, &before, &now);
         if !is_plain || is_repeating || is_in_doubt {
             // Of a number that came twice, one copy may have been dropped here.
             self.lanes[lane].streams = LaneStreams::Several;
@@ -265,10 +293,15 @@ impl StreamTracker {
         }
         let made_at = note.clock.made_at.unwrap_or(0);
         let message = IpfixMessage { number: note.number as u32, made_at, records };
-        let entry = self.streams.entry(place);
-        entry.lane = lane as u32;
-        let mut stream = CountedStream { stream: &mut entry.stream, rules: &self.rules, counts: &mut self.counts };
-        self.learning[place].take(message, &mut stream);
+        let (rules, now_s) = (self.rules(place), self.now_s);
+        let StreamEntry { stream, record, lane: of_stream, .. } = self.streams.entry(place);
+        *of_stream = lane as u32;
+        let before = record.counts;
+        record.arrived += u64::from(message.records.data.least);
+        record.heard_s = now_s;
+        self.learning[place].take(message, &mut CountedStream { stream, rules: &rules, counts: &mut record.counts });
+        let now = record.counts;
+        self.attribute(lane as u32, &before, &now);
     }
 
     /// Notes by which lane a stream came, and what the kernel dropped there since the last datagram.
@@ -293,57 +326,103 @@ impl StreamTracker {
         }
     }
 
-    /// Attributes the change of missing numbers to a lane.
-    fn attribute(&mut self, lane: u32, before: &StreamCounts) {
+    /// Counts what a stream has counted for all streams, and attributes the missing numbers to a lane.
+    fn attribute(&mut self, lane: u32, before: &StreamCounts, now: &StreamCounts) {
+        self.counts.add_change(before, now);
         if let Some(lane) = self.lanes.get_mut(lane as usize) {
-            lane.missing = lane.missing.wrapping_add(self.counts.missing.wrapping_sub(before.missing));
+            lane.missing = lane.missing.wrapping_add(now.missing.wrapping_sub(before.missing));
         }
     }
 
-    /// Settles gaps that have been open since the last sweep; returns whether some are still open.
+    /// Settles gaps that have been open since the last sweep; returns whether some are still open, or a stream loses.
     pub(super) fn sweep(&mut self) -> bool {
         let mut is_unsettled = false;
+        self.held = 0;
         for place in 0..self.streams.len() {
-            let before = self.counts;
-            let StreamEntry { stream, lane, .. } = self.streams.entry(place);
-            let lane = *lane;
+            self.streams.establish(place, self.now_s);
+            let rules = self.rules(place);
+            let StreamEntry { stream, lane, record, .. } = self.streams.entry(place);
+            let (lane, before) = (*lane, record.counts);
             if let Some(learning) = self.learning.get_mut(place) {
-                let mut stream = CountedStream { stream, rules: &self.rules, counts: &mut self.counts };
-                is_unsettled |= learning.sweep(&mut stream);
+                let mut stream = CountedStream { stream, rules: &rules, counts: &mut record.counts };
+                let (is_open, held) = learning.sweep(&mut stream);
+                is_unsettled |= is_open;
+                self.held += held;
             }
-            let Some(stream) = stream.as_mut().filter(|stream| stream.has_open_gaps()) else { continue };
-            stream.sweep(&mut self.counts);
-            is_unsettled |= stream.has_open_gaps();
-            self.attribute(lane, &before);
+            if let Some(stream) = stream.as_mut().filter(|stream| stream.has_open_gaps()) {
+                stream.sweep(&mut record.counts);
+                is_unsettled |= stream.has_open_gaps();
+            }
+            let now = record.counts;
+            self.attribute(lane, &before, &now);
         }
         for lane in &mut self.lanes {
             is_unsettled |= lane.between[0] != lane.between[2];
             lane.between = [lane.between[0], lane.between[0], lane.between[1]];
         }
+        is_unsettled |= self.look_at_streams();
         self.publish();
         is_unsettled
+    }
+
+    /// Notes what has changed with each stream, and shows readers what was counted of it. Returns whether one loses.
+    fn look_at_streams(&mut self) -> bool {
+        self.streams.entries().for_each(|entry| entry.record.dropped = [0; 2]);
+        for lane in &self.lanes {
+            if let Some(place) = self.matching(lane) {
+                let dropped = [lane.between[2], lane.between[0]].map(|dropped| dropped.min(lane.missing));
+                self.streams.entry(place).record.dropped = dropped;
+            }
+        }
+        let (now_s, silence_s) = (self.now_s, self.shared.silence_s);
+        self.losing = 0;
+        for record in self.streams.entries().map(|entry| &mut entry.record).filter(|record| record.is_established) {
+            if let Some(change) = record.look(now_s) {
+                self.shared.note(change, record);
+            }
+            self.losing += u64::from(record.is_losing());
+        }
+        if silence_s > 0 {
+            let records = self.streams.entries().map(|entry| &mut entry.record);
+            records::look_for_silence(records, (now_s, silence_s), |change, record| {
+                self.silences += u64::from(record.is_silent());
+                self.shared.note(change, record);
+            });
+        }
+        let mut shown = threads::lock(&self.shared.records);
+        shown.clear();
+        shown.extend(self.streams.entries().map(|entry| entry.record));
+        self.silent = shown.iter().filter(|record| record.is_silent()).count() as u64;
+        self.losing > 0
     }
 
     pub(super) fn settle_all(&mut self) {
         (0..self.streams.len()).for_each(|place| self.settle(place));
         self.lanes.iter_mut().for_each(|lane| lane.between = [lane.between[0]; 3]);
+        self.held = 0;
+        self.look_at_streams();
+    }
+
+    /// The one stream of a lane, where the drops of the lane are missing numbers of it.
+    fn matching(&self, lane: &LaneNotes) -> Option<usize> {
+        let NoteRing { unnumbered, unseen, is_other_socket, .. } = &*lane.ring;
+        // Datagrams without a number, or unseen ones, come by this lane as well: they may be what was dropped.
+        let is_alone = unnumbered.load(Ordering::Relaxed) == 0 && unseen.load(Ordering::Relaxed) == 0;
+        let is_one_count = !is_other_socket.load(Ordering::Relaxed);
+        match lane.streams {
+            // Drops before a jump leave no gap until the jump is confirmed.
+            LaneStreams::One(place) if is_alone && is_one_count => {
+                let has_jump = self.streams.at(place).stream.as_ref().is_some_and(NumberedStream::has_jump);
+                (!has_jump).then_some(place)
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn publish(&mut self) {
         let (mut dropped_sure, mut dropped_perhaps) = (0, 0);
         for (lane, matched) in self.lanes.iter().zip(&self.shared.matched) {
-            let NoteRing { unnumbered, unseen, is_other_socket, .. } = &*lane.ring;
-            // Datagrams without a number, or unseen ones, come by this lane as well: they may be what was dropped.
-            let is_alone = unnumbered.load(Ordering::Relaxed) == 0 && unseen.load(Ordering::Relaxed) == 0;
-            let is_one_count = !is_other_socket.load(Ordering::Relaxed);
-            // Drops before a jump leave no gap until the jump is confirmed.
-            let has_gaps = match lane.streams {
-                LaneStreams::One(place) => {
-                    !self.streams.entry(place).stream.as_ref().is_some_and(NumberedStream::has_jump)
-                }
-                LaneStreams::None | LaneStreams::Several => false,
-            };
-            let matches = has_gaps && is_alone && is_one_count;
+            let matches = self.matching(lane).is_some();
             matched.store(if matches { lane.between[0] } else { NOT_MATCHED }, Ordering::Relaxed);
             if matches {
                 dropped_sure += lane.between[2].min(lane.missing);
@@ -359,8 +438,11 @@ impl StreamTracker {
             restarts,
             forgotten,
             streams: self.streams.len() as u64,
+            losing: self.losing,
+            silent: self.silent,
+            silences: self.silences,
             gone: missing,
-            uncertain,
+            uncertain: uncertain + self.held,
             dropped_sure,
             dropped_perhaps,
         });

@@ -4,18 +4,23 @@
 //! layer and the reason without a calculator. Below it stands what the host as a whole lost since the daemon started:
 //! each loss once, with its cause in the kernel's own words, and what cannot be seen.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::io::Write;
+use std::time::UNIX_EPOCH;
 
 use hostloss::{HostReading, KernelTable as _, Loss, Losses, tables};
+use serde::Serialize;
 
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::counter_list::FileTally;
 use udpd_base::ledger::snapshot::{
-    LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
+    LaneSnapshot, ListenerSnapshot, ListenerStreams, SharerSnapshot, SinkSnapshot, Snapshot, StreamSnapshot, Takes,
+    UpstreamSnapshot,
 };
 use udpd_base::ledger::{CounterTable as _, LedgerCounter};
 use udpd_base::os::console;
+use udpd_base::seams::clock;
 use udpd_base::text::tables::{TextTable, grouped, or_dash};
 use udpd_base::text::units::print_seconds;
 use udpd_endpoint::control::Connection;
@@ -24,19 +29,42 @@ use udpd_engine::plan::memory::Bytes;
 /// How many of the busiest senders of a lane are printed.
 const SENDERS_PRINTED: usize = 3;
 
+/// How many of the streams that lost most.
+const STREAMS_PRINTED: usize = 8;
+
 /// Asks the daemon that has been reached, and writes what it says.
 ///
 /// A reader that closes the pipe early, as `head` does, has what it wanted and is not an error.
-pub fn execute(daemon: Connection, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    let snapshot = daemon.stats()?;
-    let text = if json {
-        let text = serde_json::to_string(&snapshot)
-            .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the ledger as JSON: {error}")))?;
-        text + "\n"
+pub fn execute(daemon: Connection, json: bool, streams: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let text = if streams {
+        let all = daemon.streams()?;
+        if json { to_json(&all)? } else { render_streams(&all) }
     } else {
-        render(&snapshot)
+        let snapshot = daemon.stats()?;
+        if json { to_json(&snapshot)? } else { render(&snapshot) }
     };
     console::print(out, &text)
+}
+
+fn to_json(what: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string(what)
+        .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the ledger as JSON: {error}")))?;
+    Ok(text + "\n")
+}
+
+/// All streams that the daemon remembers, those first that lost most.
+fn render_streams(all: &[ListenerStreams]) -> String {
+    let mut text = String::new();
+    if all.is_empty() {
+        text.push_str("no listener has a sequence, so no streams are followed; see docs/upstream.md\n");
+    }
+    for ListenerStreams { listener, streams } in all {
+        let _ = writeln!(text, "listener {listener}: {} streams", grouped(streams.len() as u64));
+        let mut streams: Vec<_> = streams.iter().collect();
+        streams.sort_by_key(|stream| (Reverse(stream.missing_at_most), stream.source, stream.port));
+        push_table(&mut text, streams.into_iter().map(stream).collect());
+    }
+    text
 }
 
 pub fn render(snapshot: &Snapshot) -> String {
@@ -62,6 +90,8 @@ pub fn render(snapshot: &Snapshot) -> String {
         push_table(&mut text, listener.sinks.iter().filter_map(residence).collect());
         push_table(&mut text, files(&listener.sinks));
         push_table(&mut text, listener.sinks.iter().flat_map(destinations).collect());
+        let worst = listener.upstream.iter().flat_map(|upstream| &upstream.worst).take(STREAMS_PRINTED);
+        push_table(&mut text, worst.map(stream).collect());
         push_table(&mut text, listener.lanes.iter().map(lane).collect());
         push_table(&mut text, listener.lanes.iter().filter_map(queue).collect());
         push_table(&mut text, listener.lanes.iter().flat_map(senders).collect());
@@ -247,6 +277,30 @@ fn lane(lane: &LaneSnapshot) -> Row {
         cell("buffer max", grouped(lane.receive_buffer_bytes)),
         cell("engine", &lane.engine),
         cell("address", &lane.address),
+    ]
+}
+
+/// A stream, by the exporter that sends it.
+fn stream(stream: &StreamSnapshot) -> Row {
+    let (least, most) = (grouped(stream.missing_at_least), grouped(stream.missing_at_most));
+    let missing = if stream.missing.is_some() { most } else { format!("{least} to {most}") };
+    let state = match (stream.losing, stream.silent) {
+        (_, true) => "silent",
+        (true, false) => "losing",
+        (false, false) => "-",
+    };
+    let now = clock::wall().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    vec![
+        cell("exporter", stream.source),
+        cell("port", stream.port),
+        cell("to", stream.destination.map_or_else(|| "-".to_owned(), |to| to.to_string())),
+        cell("domain", if stream.domain.is_empty() { "-" } else { &stream.domain }),
+        cell("arrived", grouped(stream.arrived)),
+        cell("missing", missing),
+        cell("duplicate", grouped(stream.duplicate)),
+        cell("unit", &stream.unit),
+        cell("since", format!("{} ago", duration(now.saturating_sub(stream.since) as f64))),
+        cell("state", state),
     ]
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use udpd_base::ledger::SenderSnapshot;
 use udpd_base::ledger::counter_list::FileTally;
 use udpd_base::ledger::snapshot::FilesSnapshot;
-use udpd_base::ledger::testing::{example, numbered, upstream};
+use udpd_base::ledger::testing::{example, numbered, stream, upstream};
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_endpoint::control::{BoundControlSocket, ControlServer, Seats};
 
@@ -60,7 +60,14 @@ fn what_never_reached_this_host_stands_first_and_has_bounds_where_nobody_knows_m
     let lines: Vec<&str> = text.lines().skip(4).take(3).collect();
     assert_eq!(lines[0], "  sent              1,234,700  arrived, and missing upstream");
     assert!(lines[1].starts_with("  missing upstream         33  datagrams; late 4, "), "{text}");
-    assert!(lines[1].ends_with("streams 2, unnumbered 7"), "{text}");
+    assert!(lines[1].ends_with("streams 2, losing 0, silent 0, silences 0, unnumbered 7"), "{text}");
+    let streams = ListenerStreams { listener: "netflow".into(), streams: vec![stream()] };
+    for text in [text.as_str(), &render_streams(&[streams])] {
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let named = rows.iter().find(|row| row.first() == Some(&"192.0.2.1")).expect("the worst stream");
+        assert_eq!(named[1..8], ["2055", "192.0.2.9:9995", "256", "1,200", "30", "2", "datagrams"], "{text}");
+        assert_eq!(named.last(), Some(&"losing"), "{text}");
+    }
     assert!(lines[2].starts_with("  arrived           1,234,667  "), "{text}");
     let bounded = UpstreamSnapshot { unit: "flows".into(), missing: None, missing_at_least: 5, ..upstream() };
     snapshot.listeners[0].upstream = Some(bounded);
@@ -148,7 +155,7 @@ fn daemon(directory: &Path) -> (PathBuf, ControlServer) {
     let reopen = || Ok("nothing to reopen".into());
     let server = BoundControlSocket::bind(&path)
         .unwrap()
-        .serve(&ThreadRegistry::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
+        .serve(&ThreadRegistry::new().0, (example, Vec::new), reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap();
     (path, server)
 }
@@ -162,10 +169,10 @@ fn the_command_writes_the_table_or_one_line_of_json() {
     let directory = tempfile::tempdir().unwrap();
     let (path, server) = daemon(directory.path());
     let mut table = Vec::new();
-    execute(reach(&path), false, &mut table).unwrap();
+    execute(reach(&path), false, false, &mut table).unwrap();
     assert_eq!(String::from_utf8(table).unwrap(), render(&example()));
     let mut json = Vec::new();
-    execute(reach(&path), true, &mut json).unwrap();
+    execute(reach(&path), true, false, &mut json).unwrap();
     assert_eq!(json.iter().filter(|&&byte| byte == b'\n').count(), 1);
     assert_eq!(serde_json::from_slice::<Snapshot>(&json).unwrap(), example());
     server.stop();
@@ -177,9 +184,9 @@ fn a_closed_pipe_is_no_error_and_a_full_disk_is() {
     let (path, server) = daemon(directory.path());
     let (reader, mut closed) = io::pipe().unwrap();
     drop(reader);
-    execute(reach(&path), false, &mut closed).unwrap();
+    execute(reach(&path), false, false, &mut closed).unwrap();
     let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    assert_eq!(execute(reach(&path), false, &mut full).unwrap_err().code, ExitCode::Disk);
+    assert_eq!(execute(reach(&path), false, false, &mut full).unwrap_err().code, ExitCode::Disk);
     server.stop();
 }
 

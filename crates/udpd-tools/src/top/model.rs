@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use hostloss::{HostReading, KernelLayer};
 
-use udpd_base::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot};
+use udpd_base::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, StreamSnapshot};
 use udpd_base::ledger::{CounterTable, ResidenceSnapshot, SenderSnapshot};
 
 /// How late a daemon's clock may seem, because one answer was slow and the next was not.
@@ -65,6 +65,8 @@ pub(super) struct ListenerRow {
     pub address: String,
     pub residual: Option<i64>,
     pub sinks: Vec<SinkRow>,
+    /// The streams that lost most before this host.
+    pub worst: Vec<StreamSnapshot>,
 }
 
 /// What all lanes and sinks together lost, by the layer that lost it.
@@ -241,6 +243,7 @@ impl ReadingPair<'_> {
             address: listener.address.clone(),
             residual: listener.residual,
             sinks: sinks.collect(),
+            worst: listener.upstream.as_ref().map_or_else(Vec::new, |upstream| upstream.worst.clone()),
         }
     }
 

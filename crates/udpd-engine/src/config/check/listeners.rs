@@ -46,6 +46,13 @@ fn check_absorb(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'
 /// A sequence number behind `max_length` would be cut off.
 fn check_sequence(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
+    if listener.sequence.is_none()
+        && !written.is_wrong("sequence")
+        && let Some(place) = written.place("silence").filter(|_| !listener.silence.is_zero())
+    {
+        let right = "write sequence = \"netflow\", or the protocol that its exporters speak";
+        findings.say(&place, "without sequence no exporter is followed".to_owned(), right.to_owned());
+    }
     let (Some(sequence), longest) = (listener.sequence, listener.max_length_bytes) else { return };
     let needed = sequence.header_bytes() + listener.proxy_header_bytes();
     let is_known = !written.is_wrong("max_length") && needed > longest;

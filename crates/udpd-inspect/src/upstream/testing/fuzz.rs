@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
 
 use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait, proxy};
 
@@ -41,6 +42,7 @@ thread_local! {
 pub(crate) fn received(input: &[u8]) {
     let Some((&kind, mut rest)) = input.split_first() else { return };
     let sequence = match kind % 8 {
+        0 if kind & 32 != 0 => Sequence::NetFlow,
         0 => Sequence::NetFlow5,
         1 => Sequence::NetFlow9,
         2 | 3 => Sequence::Ipfix,
@@ -52,8 +54,8 @@ pub(crate) fn received(input: &[u8]) {
     let from = if kind & 16 == 0 { "127.0.0.0/8" } else { "10.0.0.0/8" };
     let proxies = Proxies { protocol: kind & 8 != 0, from: vec![from.parse().expect("a network")] };
     let unwrapper = Unwrapper::new(&proxies);
-    let upstream = UpstreamMonitor::new(sequence, 1, sequence.reads_drops(false));
-    let mut observer = upstream.observer(0);
+    let upstream = UpstreamMonitor::new(sequence, 1, sequence.reads_drops(false), Duration::ZERO);
+    let mut observer = upstream.observer(0, ([0, 0, 0, 0], 0).into());
     let mut tracker = StreamTracker::with_limit(&upstream.0, 3);
     let mut dropped = ListenerDropped::default();
     let (mut sent, mut kept) = (0, 0);

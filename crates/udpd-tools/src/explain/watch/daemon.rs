@@ -121,6 +121,7 @@ mod tests {
             counts: UpstreamTally::default(),
             unseen: 0,
             unnumbered: 0,
+            worst: Vec::new(),
         }
     }
 

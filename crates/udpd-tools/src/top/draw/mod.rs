@@ -8,6 +8,7 @@ use super::model::{LaneRow, ListenerRow, Model, RateAndTotal, RateHistory, SinkR
 use super::screen::{ScreenLine, TextStyle, printable};
 use super::view::{Extent, View};
 use udpd_base::ledger::ResidenceSnapshot;
+use udpd_base::ledger::snapshot::StreamSnapshot;
 use udpd_base::text::tables::grouped;
 use udpd_base::text::units::print_seconds;
 use udpd_engine::plan::memory::Bytes;
@@ -371,6 +372,9 @@ const NARROW: usize = 80;
 /// The columns of a bar.
 const BAR: usize = 10;
 
+/// How many streams of a listener have a line.
+const STREAMS: usize = 3;
+
 /// A line of the table, and which lane it is.
 struct TableRow {
     line: ScreenLine,
@@ -455,6 +459,7 @@ fn table(model: &Model, view: &View, width: usize) -> Vec<TableRow> {
                 sink_cells(&mut line, sink, false);
                 other(line)
             }));
+            rows.extend(worst_streams(listener).map(other));
             continue;
         }
         for row in 0..own.len().max(listener.sinks.len()) {
@@ -467,8 +472,26 @@ fn table(model: &Model, view: &View, width: usize) -> Vec<TableRow> {
             }
             rows.push(TableRow { line, lane });
         }
+        rows.extend(worst_streams(listener).map(other));
     }
     rows
+}
+
+/// The streams that lost most on their way to this host, a line each.
+fn worst_streams(listener: &ListenerRow) -> impl Iterator<Item = ScreenLine> {
+    listener.worst.iter().take(STREAMS).map(|stream| {
+        let StreamSnapshot { source, port, domain, unit, .. } = stream;
+        let (least, most) = (grouped(stream.missing_at_least), grouped(stream.missing_at_most));
+        let missing = if stream.missing.is_some() { most } else { format!("{least} to {most}") };
+        let (style, state) = match (stream.losing, stream.silent) {
+            (_, true) => (TextStyle::Bad, ", silent"),
+            (true, false) => (TextStyle::Bad, ", losing"),
+            (false, false) => (TextStyle::Plain, ""),
+        };
+        let (domain, arrived) = (printable(domain), grouped(stream.arrived));
+        let line = format!("upstream {source} {port} {domain}: {missing} {unit} missing, {arrived} came{state}");
+        ScreenLine::of(style, line)
+    })
 }
 
 fn listener_line(listener: &ListenerRow) -> ScreenLine {

@@ -1,0 +1,38 @@
+//! The lines about streams with sequence numbers: one when a stream begins to lose on its way here and one when it does
+//! no more, one when an exporter falls silent and one when it is heard again.
+//!
+//! Once in ten seconds. A stream that loses now and then has two lines in a minute at the most, and of one interval at
+//! most 16 changes are named, however many there are.
+
+use udpd_base::ledger::snapshot::StreamSnapshot;
+use udpd_base::text::tables::grouped;
+use udpd_inspect::upstream::StreamChange;
+
+/// What is due for a listener: these changes, and a number of others that are not named.
+pub fn lines(listener: &str, changes: &[(StreamChange, StreamSnapshot)], more: u64) -> Vec<String> {
+    let mut lines: Vec<String> = changes.iter().map(|(change, stream)| line(listener, *change, stream)).collect();
+    if more > 0 {
+        lines.push(format!(
+            "listener {listener}: {more} more streams began or ceased to lose, or to be silent; udpd stats --streams \
+             lists all"
+        ));
+    }
+    lines
+}
+
+fn line(listener: &str, change: StreamChange, stream: &StreamSnapshot) -> String {
+    let StreamSnapshot { source, port, domain, protocol, unit, arrived, .. } = stream;
+    let domain = if domain.is_empty() { String::new() } else { format!(", domain {domain}") };
+    let who = format!("listener {listener}: the {protocol} stream from {source} port {port}{domain}");
+    let (least, most) = (grouped(stream.missing_at_least), grouped(stream.missing_at_most));
+    let missing = if stream.missing.is_some() { most } else { format!("{least} to {most}") };
+    let sum = format!("{missing} {unit} are missing by now, and {} came", grouped(*arrived));
+    match change {
+        StreamChange::BeginsToLose => {
+            format!("{who} loses on its way to this host: {sum}; look at the network and at the exporter")
+        }
+        StreamChange::LosesNoMore => format!("{who} has lost nothing for a minute: {sum}"),
+        StreamChange::IsSilent => format!("{who} is silent: look at the exporter and at the way from it"),
+        StreamChange::IsHeardAgain => format!("{who} is heard again"),
+    }
+}
