@@ -178,6 +178,23 @@ def busy_poll(before, words):
     passed(f"busy_poll, {words}")
 
 
+def groups_by_lane():
+    """Each lane gets the groups that it joined and no others, whatever sockets they come from."""
+    lay()
+    for engine in engines():
+        for groups, address in ([[A, B], "0.0.0.0"], [[A6, B6], "[::]"], [[A, B, A6, B6], "[::]"]):
+            keys = f'lanes = 2\nmulticast_groups = {groups}\nmulticast_interface = "card0"\nengine = "{engine}"'
+            daemon = Daemon(listening(f'address = "{address}:{PORT}"\n{keys}', out=NULL))
+            for number, group in enumerate(groups):
+                send(V6 if ":" in group else V4, group, 32 * (number + 1), "x")
+            total = sum(32 * (number + 1) for number in range(len(groups)))
+            daemon.await_arrived(total)
+            by_lane = [lane["received"] for lane in daemon.end()["lanes"]]
+            of_each = [sum(32 * (number + 1) for number in range(lane, len(groups), 2)) for lane in (0, 1)]
+            same(by_lane, of_each, f"{engine}, {groups}: received by lane")
+    passed("two and four groups over two lanes: each in the lane that joined it")
+
+
 def what_others_have_joined():
     """It does not reach a listener that has joined nothing."""
     lay()
@@ -205,4 +222,4 @@ def busy_polls():
     busy_poll(UNPRIVILEGED, "works only in part: receivers")
 
 
-main(a_cable_that_is_cut, cables_that_come_back, all_of_multicast, busy_polls, what_others_have_joined)
+main(a_cable_that_is_cut, cables_that_come_back, all_of_multicast, groups_by_lane, busy_polls, what_others_have_joined)

@@ -6,6 +6,7 @@
 //! placement, never a datagram.
 
 use std::io;
+use std::net::IpAddr;
 
 use libc::sock_filter;
 
@@ -24,6 +25,9 @@ pub enum GroupSpread {
     /// By the receive queue of the device, counted from 0: pairs of queue and member. Needs a device that records the
     /// queue; loopback and veth do not.
     Queue(Vec<(u32, u32)>),
+    /// By the address that it was sent to: pairs of address and member, such as a multicast group and the member that
+    /// joined it. Others are left to the hash.
+    Destination(Vec<(IpAddr, u32)>),
     /// At random, each datagram for itself: for one heavy sender, which the hash would give to one member. Datagrams of
     /// one sender then overtake each other.
     Random,
@@ -41,6 +45,8 @@ const MAX_PAIRS: usize = (MAX_INSTRUCTIONS - 2) / 2;
 const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const MODULO: u16 = (libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K) as u16;
+const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K) as u16;
+const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
 const RETURN_VALUE: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 const RETURN_ACCUMULATOR: u16 = (libc::BPF_RET | BPF_A) as u16;
 /// The accumulator as the source of a return (`BPF_A` of linux/bpf_common.h, which the crate libc lacks).
@@ -70,12 +76,50 @@ pub(crate) fn program(spread: &GroupSpread, members: u32) -> io::Result<Option<V
             };
             chain(libc::SKF_AD_QUEUE, &pairs.iter().map(pair).collect::<io::Result<Vec<_>>>()?)
         }
+        GroupSpread::Destination(pairs) => {
+            // An IPv6 address takes nine instructions, where a core takes two.
+            check(pairs.len() * 9 / 2, "word")?;
+            by_destination(pairs.iter().map(|&(address, member)| (address, member % members)))
+        }
         GroupSpread::Random => vec![
             load(libc::SKF_AD_RANDOM),
             instruction(MODULO, 0, 0, members),
             instruction(RETURN_ACCUMULATOR, 0, 0, 0),
         ],
     }))
+}
+
+/// Compares the destination in the header of the packet with each address in turn, of its own family only.
+fn by_destination(pairs: impl Iterator<Item = (IpAddr, u32)>) -> Vec<sock_filter> {
+    let network = |offset: i32| instruction(LOAD_WORD, 0, 0, (libc::SKF_NET_OFF + offset).cast_unsigned());
+    let (mut v4, mut v6) = (vec![network(16)], Vec::new());
+    for (address, member) in pairs {
+        match address {
+            IpAddr::V4(v4_address) => {
+                v4.push(instruction(JUMP_IF_EQUAL, 0, 1, v4_address.to_bits()));
+                v4.push(instruction(RETURN_VALUE, 0, 0, member));
+            }
+            IpAddr::V6(v6_address) => {
+                for (place, word) in (0_u8..).zip(v6_address.octets().as_chunks::<4>().0) {
+                    v6.push(network(24 + 4 * i32::from(place)));
+                    // Past the words that are left and the return.
+                    v6.push(instruction(JUMP_IF_EQUAL, 0, 7 - 2 * place, u32::from_be_bytes(*word)));
+                }
+                v6.push(instruction(RETURN_VALUE, 0, 0, member));
+            }
+        }
+    }
+    let otherwise = instruction(RETURN_VALUE, 0, 0, NO_SOCKET);
+    v4.push(otherwise);
+    v6.push(otherwise);
+    // The first four bits of either header are the version.
+    let begin = [
+        network(0),
+        instruction(SHIFT_RIGHT, 0, 0, 28),
+        instruction(JUMP_IF_EQUAL, 1, 0, 4),
+        instruction(JUMP, 0, 0, v4.len() as u32),
+    ];
+    [&begin[..], &v4, &v6].concat()
 }
 
 /// A socket filter that lets nothing pass.
@@ -119,6 +163,47 @@ fn refuse(text: String) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Runs a program on a packet that begins with its network header.
+    fn run_on(program: &[sock_filter], packet: &[u8]) -> u32 {
+        let (mut at, mut accumulator) = (0, 0_u32);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at];
+            at += 1;
+            match code {
+                LOAD_WORD => {
+                    let from = k.wrapping_sub(libc::SKF_NET_OFF.cast_unsigned()) as usize;
+                    accumulator = u32::from_be_bytes(packet[from..from + 4].try_into().expect("four"));
+                }
+                JUMP_IF_EQUAL => at += usize::from(if accumulator == k { jt } else { jf }),
+                RETURN_VALUE => return k,
+                SHIFT_RIGHT => accumulator >>= k,
+                JUMP => at += k as usize,
+                code => panic!("unexpected instruction {code:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_destination_of_either_family_has_its_member_and_any_other_is_left_to_the_kernel() {
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let packet = |to: IpAddr| match to {
+            IpAddr::V4(to) => [&[0x45; 16][..], &to.octets()].concat(),
+            // Where an IPv4 header has its destination stands that of a group.
+            IpAddr::V6(to) => [&[0x60; 16][..], &[239, 1, 1, 1], &[0; 4], &to.octets()].concat(),
+        };
+        let groups = ["239.1.1.1", "ff02::1:5", "239.1.1.2", "ff02::1:6", "ff05::1:5"].map(address);
+        let program = of(GroupSpread::Destination(groups.into_iter().zip(0..).collect()));
+        for (group, member) in groups.into_iter().zip(0..) {
+            assert_eq!(run_on(&program, &packet(group)), member, "{group}");
+        }
+        for other in ["239.1.1.3", "10.0.0.1", "ff02::1:7", "ff02:1::1:5", "::"].map(address) {
+            assert_eq!(run_on(&program, &packet(other)), NO_SOCKET, "{other}");
+        }
+        assert_eq!(run_on(&of(GroupSpread::Destination(Vec::new())), &packet(groups[1])), NO_SOCKET);
+        let many = |groups: usize| super::program(&GroupSpread::Destination(vec![(address("ff02::1"), 0); groups]), 1);
+        assert!(many(456).is_err() && many(200).is_ok());
+    }
 
     /// Runs a program as the kernel does, with `loaded` as what its one load instruction finds.
     fn run(program: &[sock_filter], ancillary: libc::c_int, loaded: u32) -> u32 {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use mmsg::{Group, GroupSpread, Socket};
 use nix::errno::Errno;
 
-use super::{inherited_sockets::SocketAssignment, lane_setup::LaneSetup};
+use super::{inherited_sockets::SocketAssignment, lane_setup::LaneSetup, multicast};
 use crate::config::{Config, ListenerConfig, Spread};
-use crate::plan::{PipelinePlan, spread};
+use crate::plan::PipelinePlan;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_sandbox::privilege_helper;
 
@@ -45,8 +45,8 @@ pub(super) fn group_spreads(
         let first = sockets.iter().position(is_it)?;
         let own = &plan.lanes[first];
         let rest = plan.lanes[first + 1..].iter().take_while(|lane| lane.member > 0);
-        let intakes = std::iter::once(own).chain(rest).map(|lane| &lane.intake);
-        let of_group = || (lane, spread::group_spread(config.listeners[own.listener].spread, intakes));
+        let plans = std::iter::once(own).chain(rest);
+        let of_group = || (lane, multicast::group_spread(&config.listeners[own.listener], plans));
         (own.member == 0).then(of_group)
     };
     assignment.by_lane.iter().enumerate().filter_map(spread).collect()
@@ -63,7 +63,7 @@ impl<'a> AdoptedGroup<'a> {
         let assigned = &assignment.by_lane[*index..*index + sockets.len()];
         let surplus = &assignment.surplus[*index];
         let (own, new) = sockets.split_at(assigned.iter().flatten().count());
-        let program = spread::group_spread(listener.spread, setups.iter().map(|setup| &setup.plan.intake));
+        let program = multicast::group_spread(listener, setups.iter().map(|setup| &setup.plan));
         let group = Group::adopt(own.iter().chain(surplus).cloned().collect(), program)
             .map_err(|error| failure(listener, plan.address, "go on with", &error, ""))?;
         let before = assignment.group_spreads.get(index);

@@ -11,9 +11,8 @@ use mmsg::{CoreCounter, Family, Group, Socket};
 use nix::errno::Errno;
 
 use super::discarded_sockets::{self, DiscardedSocket};
-use super::{adopt_sockets::AdoptedGroup, inherited_sockets::SocketAssignment, lane_setup::LaneSetup};
+use super::{adopt_sockets::AdoptedGroup, inherited_sockets::SocketAssignment, lane_setup::LaneSetup, multicast};
 use crate::config::{self, ListenerConfig};
-use crate::plan::spread;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::holder;
 use udpd_sandbox::privilege_helper;
@@ -188,7 +187,7 @@ fn bind_alone(interface: Option<&str>, address: SocketAddr) -> io::Result<()> {
 
 fn bind_group(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<(), Failure> {
     let (listener, address) = (&setups[0].listener, setups[0].plan.address);
-    let program = spread::group_spread(listener.spread, setups.iter().map(|setup| &setup.plan.intake));
+    let program = multicast::group_spread(listener, setups.iter().map(|setup| &setup.plan));
     let mut group = Group::new(sockets.to_vec(), program).map_err(|error| {
         let cure = match error.raw_os_error() {
             Some(code) if code == Errno::ENOMEM as i32 => {
@@ -274,7 +273,7 @@ impl<'a> ReplacingGroup<'a> {
     /// Gives them the program of their group, now that they are alone in it.
     pub(super) fn finish(&self) -> io::Result<()> {
         let LaneSetup { plan, listener, .. } = self.setups[0];
-        let program = spread::group_spread(listener.spread, self.setups.iter().map(|setup| &setup.plan.intake));
+        let program = multicast::group_spread(listener, self.setups.iter().map(|setup| &setup.plan));
         let group = Group::adopt(self.sockets.to_vec(), program)?;
         if plan.shares { Ok(()) } else { group.members()[0].set_reuse_port(false) }
     }

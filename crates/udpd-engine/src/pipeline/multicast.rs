@@ -5,6 +5,10 @@
 //! turn. And no socket takes what it has not joined: by default Linux also gives a wildcard socket what any other
 //! program of the host joined, which would reach every lane.
 //!
+//! Nor does the kernel always ask who joined: where one socket has, an early look finds it before the route is known,
+//! and takes it for any member of its reuseport group, among which the hash then chooses. So the group has a program
+//! that chooses the lane by the destination. What was not sent to a group is left to the hash.
+//!
 //! A membership belongs to an interface by its index. When the interface is removed, it stays in the socket's list and
 //! receives nothing any more; for the interface that comes back under the same name, which has another index, it is
 //! made anew.
@@ -12,12 +16,12 @@
 use std::net::IpAddr;
 use std::{fmt, io};
 
-use mmsg::Socket;
+use mmsg::{GroupSpread, Socket};
 use nix::net::if_::if_nametoindex;
 
 use super::lane_setup::LaneSetup;
-use crate::config::{Lanes, ListenerConfig};
-use crate::plan::LanePlan;
+use crate::config::{Lanes, ListenerConfig, Spread};
+use crate::plan::{LanePlan, spread};
 use udpd_base::exit::{ExitCode, Failure};
 
 /// One group that a lane joins, from one source or from all.
@@ -51,6 +55,22 @@ fn memberships(listener: &ListenerConfig, plan: &LanePlan) -> Vec<Membership> {
         from_each.chain(from_all)
     })
     .collect()
+}
+
+/// How the datagrams of an address are spread over these lanes, which are all of it.
+pub(super) fn group_spread<'a>(
+    listener: &ListenerConfig,
+    plans: impl Iterator<Item = &'a LanePlan> + Clone,
+) -> GroupSpread {
+    if listener.spread != Spread::Flow || plans.clone().count() < 2 || listener.multicast.groups.is_empty() {
+        return spread::group_spread(listener.spread, plans.map(|plan| &plan.intake));
+    }
+    // There are no more lanes than 32 bits hold.
+    let joined = |plan: &LanePlan| memberships(listener, plan).into_iter().map(|one| one.group).collect::<Vec<_>>();
+    let mut table: Vec<(IpAddr, u32)> =
+        plans.flat_map(|plan| joined(plan).into_iter().map(|group| (group, plan.member as u32))).collect();
+    table.dedup();
+    GroupSpread::Destination(table)
 }
 
 /// What the lane of this plan joins, and on which interface, in a number that is the same in every process; `None` when
@@ -145,14 +165,24 @@ mod tests {
 
     /// What each lane of a listener with these keys joins, in the order of the lanes.
     fn joined(keys: &str) -> Vec<Vec<String>> {
+        let (config, plan) = planned(keys);
+        let of_lane = |plan| memberships(&config.listeners[0], plan).iter().map(ToString::to_string).collect();
+        plan.lanes.iter().map(of_lane).collect()
+    }
+
+    fn spread_of(keys: &str) -> GroupSpread {
+        let (config, plan) = planned(keys);
+        group_spread(&config.listeners[0], plan.lanes.iter())
+    }
+
+    fn planned(keys: &str) -> (Config, PipelinePlan) {
         let text = format!("[[listener]]\nname = \"a\"\nsinks = [\"s\"]\n{keys}\n[sink.s]\ntype = \"null\"\n");
         let config = Config::parse(&text, "test", &HostView::default()).unwrap_or_else(|problems| panic!("{problems}"));
         let engines = [EngineChoice { kind: EngineKind::Recvmmsg, why: String::new() }];
         let (topology, interfaces) = (steer::Topology::default(), Interfaces::default());
         let ground = PlacementInput { topology: &topology, allowed: &[], interfaces: &interfaces };
         let plan = PipelinePlan::new(&config, &ground, &engines, 0).expect("a plan");
-        let of_lane = |plan| memberships(&config.listeners[0], plan).iter().map(ToString::to_string).collect();
-        plan.lanes.iter().map(of_lane).collect()
+        (config, plan)
     }
 
     #[test]
@@ -168,6 +198,20 @@ mod tests {
             &[],
         ];
         assert_eq!(lanes, expected);
+    }
+
+    #[test]
+    fn several_lanes_get_a_program_that_gives_each_group_to_the_lane_that_joined_it() {
+        let keys = |more: &str| {
+            let groups = "multicast_groups = [\"239.1.1.1\", \"ff02::1:5\", \"239.1.1.2\"]";
+            format!("address = [\"[::]:5001\"]\n{groups}\n{more}\nsources = []")
+        };
+        let group = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let table = vec![(group("239.1.1.1"), 0), (group("239.1.1.2"), 0), (group("ff02::1:5"), 1)];
+        assert_eq!(spread_of(&keys("lanes = 2")), GroupSpread::Destination(table));
+        assert_eq!(spread_of(&keys("lanes = 1")), GroupSpread::Flow);
+        assert_eq!(spread_of(&keys("lanes = 2\nspread = \"random\"")), GroupSpread::Random);
+        assert_eq!(spread_of("address = \"[::]:5001\"\nlanes = 2"), GroupSpread::Flow);
     }
 
     #[test]
