@@ -5,6 +5,8 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use udpd_base::capture::Capture;
+
 use crate::util::*;
 
 /// Payloads of many lengths.
@@ -88,4 +90,29 @@ fn what_cannot_be_replayed_says_why() {
     ] {
         udpd(&arguments).ends(code, &[words]);
     }
+}
+
+#[test]
+fn each_datagram_goes_where_it_was_sent_to_and_with_its_own_source_where_that_is_asked_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = captured(&payloads(), directory.path());
+    // The collector of the capture is gone, so its port is free.
+    let mut capture = Capture::open(std::fs::File::open(&path).expect("the capture")).expect("a capture");
+    let first = capture.next_datagram().expect("readable").expect("one");
+    let (source, destination) = (first.source, first.destination);
+    let Ok(socket) = UdpSocket::bind(destination) else {
+        return not_checked("a replay to the captured address: another program has taken the port meanwhile");
+    };
+    let replay = |options: &[&str]| {
+        udpd(&[&["replay", &path, "--to", "captured", "--fast", "--json", "--ttl", "9"], options].concat()).json()
+    };
+    assert_eq!(count(&replay(&[]), "sent"), payloads().len() as u64);
+    assert_received(&socket, &payloads());
+    if !is_root() {
+        return not_checked("a replay with the captured source: it takes CAP_NET_RAW");
+    }
+    assert_eq!(count(&replay(&["--keep-source", "--count", "1"]), "sent"), 1);
+    let mut bytes = [0; 100];
+    let (length, from) = socket.recv_from(&mut bytes).expect("it came");
+    assert_eq!((&bytes[..length], from), (&payloads()[0][..], source));
 }

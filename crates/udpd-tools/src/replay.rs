@@ -2,19 +2,24 @@
 //!
 //! Each datagram is due at a time that follows from the capture and from when the replay began, never from the one
 //! before it, so delays do not add up: a replay that was held up catches up. What is due together goes out in one call.
+//!
+//! The source of the capture is kept by writing whole packets to a raw socket. An ordinary socket would have to be bound
+//! to each of them in turn, and could not have the port of a program of this host.
 
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use mmsg::{Family, SendBatch, Socket};
+use nix::libc;
+use rustix::net::sockopt;
 use serde::Serialize;
 
-use udpd_base::capture::{Capture, Skipped};
+use udpd_base::capture::{Capture, Captured, Skipped, headers};
 use udpd_base::codec;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::console::stop_on_signal;
@@ -22,9 +27,13 @@ use udpd_base::os::{console, lookup};
 use udpd_base::text::advice::ValueAdvice;
 use udpd_base::text::tables::grouped;
 
+/// As `--to`: each datagram goes where it was sent to.
+const CAPTURED: &str = "captured";
+
 const SLOTS: usize = 64;
 
-const PAYLOAD_BYTES_MAX: usize = 65_507;
+/// The longest payload, with headers before it.
+const PACKET_BYTES_MAX: usize = 65_535;
 
 /// The longest sleep, after which the stop flag is checked.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
@@ -34,9 +43,19 @@ pub struct ReplayArguments {
     /// The capture, pcapng or pcap, compressed by gzip or zstd or not; - is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Where to send, whatever the captured destination was; a name is looked up once
+    /// Where to send, whatever the captured destination was; a name is looked up once. "captured" sends each datagram
+    /// where it was sent to, such as to several multicast groups
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
+    /// Send with the captured source addresses and ports (CAP_NET_RAW)
+    #[arg(long)]
+    keep_source: bool,
+    /// How many routers datagrams may pass [default: 64; to a multicast group 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    ttl: Option<u8>,
+    /// By which interface to send to multicast groups [default: that of the route]
+    #[arg(long, value_name = "IF")]
+    interface: Option<String>,
     /// How many times faster than captured; 0.5 is half as fast
     #[arg(long, value_name = "N", default_value = "1", conflicts_with = "fast")]
     speed: String,
@@ -74,7 +93,10 @@ struct ReplayReport {
 
 /// Sends the capture until it ends or is interrupted, and reports what was sent.
 pub fn execute(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let to = lookup::destination("--to", &arguments.to)?.address;
+    let to = match arguments.to.as_str() {
+        CAPTURED => None,
+        named => Some(lookup::destination("--to", named)?.address),
+    };
     let speed = speed(arguments)?;
     if arguments.rounds == 0 {
         return Err(usage("--loop", "0 times would send nothing".to_owned(), "write 1 or more"));
@@ -83,7 +105,7 @@ pub fn execute(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), F
         return Err(usage("--loop", "standard input can be read once".to_owned(), "name a file"));
     }
     let stop = stop_on_signal(|| ())?;
-    let mut player = Player::open(to)?;
+    let mut player = Player::open(to, arguments)?;
     let mut report = ReplayReport::default();
     let mut skipped = Skipped::default();
     let started = Instant::now();
@@ -104,11 +126,11 @@ pub fn execute(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), F
     }
     report.skipped += skipped.total();
     report.seconds = started.elapsed().as_secs_f64();
-    print(arguments, to, &report, &skipped, out)?;
+    print(arguments, &report, &skipped, out)?;
     outcome?;
     match report {
         ReplayReport { read, sent: 0, .. } if read > 0 => {
-            Err(Failure::new(ExitCode::Failure, format!("could not send any of {read} datagrams to {to}")))
+            Err(Failure::new(ExitCode::Failure, format!("could not send any of {read} datagrams to {}", arguments.to)))
         }
         _ => Ok(()),
     }
@@ -153,7 +175,6 @@ fn unreadable(file: &Path, error: &io::Error) -> Failure {
 
 fn print(
     arguments: &ReplayArguments,
-    to: SocketAddr,
     report: &ReplayReport,
     skipped: &Skipped,
     out: &mut dyn Write,
@@ -164,8 +185,9 @@ fn print(
     }
     let ReplayReport { sent, failed, icmp_errors, seconds, latest_ms, .. } = *report;
     let mut text = format!(
-        "sent {} datagrams to {to} in {seconds:.3} s, {} failed; the latest {latest_ms:.1} ms late\n",
+        "sent {} datagrams to {} in {seconds:.3} s, {} failed; the latest {latest_ms:.1} ms late\n",
         grouped(sent),
+        if arguments.to == CAPTURED { "where they were sent to" } else { &arguments.to },
         grouped(failed)
     );
     if report.skipped > 0 {
@@ -178,25 +200,102 @@ fn print(
     console::print(out, &text)
 }
 
-struct Player {
+/// Sends datagrams of one family.
+struct Sender {
     socket: Socket,
     batch: SendBatch,
+}
+
+impl Sender {
+    fn open(family: Family, arguments: &ReplayArguments) -> io::Result<Self> {
+        let socket = if arguments.keep_source { Socket::raw(family)? } else { Socket::new(family)? };
+        let index = arguments.interface.as_deref().map(nix::net::if_::if_nametoindex).transpose()?;
+        match family {
+            Family::V4 => {
+                if let Some(ttl) = arguments.ttl {
+                    sockopt::set_ip_ttl(&socket, ttl.into())?;
+                    sockopt::set_ip_multicast_ttl(&socket, ttl.into())?;
+                }
+                if let Some(index) = index {
+                    let any = Ipv4Addr::UNSPECIFIED;
+                    sockopt::set_ip_multicast_if_with_ifindex(&socket, &any, &any, index)?;
+                }
+            }
+            Family::V6 => {
+                if let Some(ttl) = arguments.ttl {
+                    sockopt::set_ipv6_unicast_hops(&socket, Some(ttl))?;
+                    sockopt::set_ipv6_multicast_hops(&socket, ttl.into())?;
+                }
+                index.map_or(Ok(()), |index| sockopt::set_ipv6_multicast_if(&socket, index))?;
+            }
+        }
+        Ok(Self { socket, batch: SendBatch::new(SLOTS, PACKET_BYTES_MAX)? })
+    }
+}
+
+struct Player {
+    /// Of both families where the capture says where to send, otherwise of that of the destination.
+    senders: Vec<(bool, Sender)>,
+    to: Option<SocketAddr>,
+    /// A whole packet, where the source is kept.
+    packet: Option<Vec<u8>>,
+    ttl: Option<u8>,
     shows_progress: bool,
     next_progress: Instant,
 }
 
 impl Player {
-    fn open(to: SocketAddr) -> Result<Self, Failure> {
-        let family = if to.is_ipv4() { Family::V4 } else { Family::V6 };
-        let fail = |error: io::Error| Failure::new(ExitCode::Unavailable, format!("cannot send to {to}: {error}"));
-        let socket = Socket::new(family).map_err(fail)?;
-        socket.connect(to).map_err(fail)?;
+    fn open(to: Option<SocketAddr>, arguments: &ReplayArguments) -> Result<Self, Failure> {
+        let fail = |error: io::Error| {
+            let (code, cure) = match error.kind() {
+                io::ErrorKind::PermissionDenied => (ExitCode::Permission, "; --keep-source needs root or CAP_NET_RAW"),
+                _ => (ExitCode::Unavailable, ""),
+            };
+            Failure::new(code, format!("cannot send to {}: {error}{cure}", arguments.to))
+        };
+        let families = [(true, Family::V4), (false, Family::V6)];
+        let wanted = families.into_iter().filter(|(is_v4, _)| to.is_none_or(|to| to.is_ipv4() == *is_v4));
+        let open = |(is_v4, family)| Sender::open(family, arguments).map(|sender| (is_v4, sender));
+        let senders: Vec<(bool, Sender)> = wanted.map(open).collect::<io::Result<_>>().map_err(fail)?;
+        if let (Some(to), [(_, only)]) = (to, &senders[..]) {
+            // So the kernel tells when no program listens there.
+            only.socket.connect(to).map_err(fail)?;
+        }
         Ok(Self {
-            socket,
-            batch: SendBatch::new(SLOTS, PAYLOAD_BYTES_MAX).map_err(fail)?,
+            senders,
+            to,
+            packet: arguments.keep_source.then(|| Vec::with_capacity(PACKET_BYTES_MAX)),
+            ttl: arguments.ttl,
             shows_progress: io::stderr().is_terminal(),
             next_progress: Instant::now() + Duration::from_secs(1),
         })
+    }
+
+    /// Queues a datagram; whether it could.
+    fn push(&mut self, datagram: &Captured<'_>) -> bool {
+        let to = self.to.unwrap_or(datagram.destination);
+        let own = self.senders.iter_mut().find(|(is_v4, _)| *is_v4 == to.is_ipv4());
+        let Some((_, Sender { batch, .. })) = own else { return false };
+        let Some(packet) = &mut self.packet else {
+            return batch.push(datagram.payload, self.to.is_none().then_some(to)).is_ok();
+        };
+        // No packet has a source of one family and a destination of the other.
+        if datagram.source.is_ipv4() != to.is_ipv4() {
+            return false;
+        }
+        packet.clear();
+        headers::append(packet, datagram.source, to, datagram.payload, datagram.payload.len());
+        let default = to.ip().is_multicast().then_some(1);
+        if let Some(ttl) = self.ttl.or(default) {
+            // The kernel computes the checksum of the header again.
+            packet[if to.is_ipv4() { 8 } else { 7 }] = ttl;
+        }
+        // A raw socket takes the port for a protocol.
+        batch.push(packet, self.to.is_none().then(|| SocketAddr::new(to.ip(), 0))).is_ok()
+    }
+
+    fn is_full(&self) -> bool {
+        self.senders.iter().any(|(_, sender)| sender.batch.is_full())
     }
 
     fn play<R: Read>(
@@ -225,7 +324,7 @@ impl Player {
             }
             report.read += 1;
             let due = pace.due(datagram.arrival);
-            if self.batch.is_full() || due.is_some_and(|due| due > Instant::now()) {
+            if self.is_full() || due.is_some_and(|due| due > Instant::now()) {
                 self.flush(report)?;
             }
             if let Some(due) = due {
@@ -233,8 +332,7 @@ impl Player {
                 let late = Instant::now().saturating_duration_since(due);
                 report.latest_ms = report.latest_ms.max(late.as_secs_f64() * 1e3);
             }
-            // No payload of a capture is longer than a slot.
-            if self.batch.push(datagram.payload, None).is_err() {
+            if !self.push(&datagram) {
                 report.failed += 1;
             }
         }
@@ -262,18 +360,21 @@ impl Player {
     }
 
     fn flush(&mut self, report: &mut ReplayReport) -> Result<(), Failure> {
-        while !self.batch.is_empty() {
-            let outcome = self.batch.flush(&self.socket);
-            let done = outcome.as_ref().map_or_else(|error| error.report, |report| *report);
-            report.sent += done.datagrams as u64;
-            report.failed += self.batch.failures().iter().map(|failure| failure.datagrams as u64).sum::<u64>();
-            report.icmp_errors += self.batch.answers().len() as u64;
-            match outcome {
-                Ok(_) => {}
-                Err(error) if error.error.raw_os_error() == Some(nix::libc::ENOBUFS) => {
-                    thread::sleep(Duration::from_millis(1));
+        for (_, Sender { socket, batch }) in &mut self.senders {
+            while !batch.is_empty() {
+                let outcome = batch.flush(socket);
+                let done = outcome.as_ref().map_or_else(|error| error.report, |report| *report);
+                report.sent += done.datagrams as u64;
+                report.failed += batch.failures().iter().map(|failure| failure.datagrams as u64).sum::<u64>();
+                report.icmp_errors += batch.answers().len() as u64;
+                match outcome.map_err(|error| error.error) {
+                    Ok(_) => {}
+                    // A raw socket does not wait.
+                    Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) => {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    Err(error) => return Err(Failure::new(ExitCode::Failure, format!("cannot send: {error}"))),
                 }
-                Err(error) => return Err(Failure::new(ExitCode::Failure, format!("cannot send: {}", error.error))),
             }
         }
         self.show_progress(Instant::now(), report);
