@@ -328,6 +328,15 @@ impl StepRow {
     pub(super) fn loss_percent(&self) -> f64 {
         percent(self.lost.total(), self.offered)
     }
+
+    pub(super) fn in_buffers_percent(&self) -> f64 {
+        percent(self.lost.receive_buffer, self.offered)
+    }
+
+    /// What came of each second's datagrams.
+    pub(super) fn received_per_second(&self) -> f64 {
+        self.offered_per_second * percent(self.received, self.offered) / 100.0
+    }
 }
 
 fn imbalance(lanes: &[u64]) -> Option<f64> {

@@ -176,9 +176,10 @@ fn text(task: &LadderTask, report: &LadderReport, machine: &MachineFacts) -> Str
 fn conditions(task: &LadderTask, report: &LadderReport) -> String {
     let receivers = steer::format_core_list(&report.receiver_cores);
     format!(
-        "{} datagrams of {} bytes a second over {}, in trains of {}; {} x {} s\n\
+        "{}\n\
+         datagrams of {} bytes over {}, in trains of {}; {} x {} s\n\
          sender on core {}, receivers on {}; the sender alone reaches {} a second",
-        grouped(report.rate),
+        sent_and_received(report),
         task.size,
         task.ground.what(),
         task.train,
@@ -189,6 +190,33 @@ fn conditions(task: &LadderTask, report: &LadderReport) -> String {
         grouped(report.senders_limit as u64),
     )
 }
+
+/// What the steps sent and received, and whether more was asked for than the sender could make.
+fn sent_and_received(report: &LadderReport) -> String {
+    let measured: Vec<&StepRow> = report.steps.iter().filter(|row| row.obstacle.is_none()).collect();
+    let range = |figure: fn(&StepRow) -> f64| {
+        let figures = measured.iter().map(|row| figure(row).round() as u64);
+        match (figures.clone().min(), figures.max()) {
+            (Some(least), Some(most)) if least < most => format!("{} to {}", grouped(least), grouped(most)),
+            (_, most) => grouped(most.unwrap_or(0)),
+        }
+    };
+    let (sent, received) = (range(|row| row.offered_per_second), range(StepRow::received_per_second));
+    let short = measured.iter().filter(|row| row.offered_per_second < KEPT * report.rate as f64).count();
+    let what = format!("sent {sent} a second, received {received}");
+    match short {
+        0 => what,
+        _ => format!(
+            "{what}\n{} a second were asked for: the sender was the limit in {short} of {} steps, and they say nothing \
+             of a higher rate",
+            grouped(report.rate),
+            measured.len()
+        ),
+    }
+}
+
+/// A sender that made this share of what was asked for was not the limit.
+const KEPT: f64 = 0.98;
 
 fn on(machine: &MachineFacts) -> String {
     let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
@@ -204,7 +232,7 @@ fn on(machine: &MachineFacts) -> String {
 }
 
 const HEADINGS: [&str; 9] =
-    ["step", "offered/s", "received", "lost", "in buffers", "receiver ns", "machine ns", "per call", "imbalance"];
+    ["step", "sent/s", "received/s", "lost", "in buffers", "receiver ns", "machine ns", "per call", "imbalance"];
 
 /// The figures of a row, after its name.
 fn figures(row: &StepRow) -> [String; 8] {
@@ -215,9 +243,9 @@ fn figures(row: &StepRow) -> [String; 8] {
     }
     [
         grouped(row.offered_per_second.round() as u64),
-        grouped(row.received),
+        grouped(row.received_per_second().round() as u64),
         format!("{:.2} %", row.loss_percent()),
-        grouped(row.lost.receive_buffer),
+        format!("{:.2} %", row.in_buffers_percent()),
         ns(row.receiver_ns),
         ns(row.machine_ns),
         decimal(row.datagrams_per_call),

@@ -6,6 +6,7 @@ mod run;
 mod tracker;
 
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -41,6 +42,12 @@ pub struct RecvArguments {
     /// Listen here
     #[arg(long, value_name = "ADDR")]
     listen: String,
+    /// Join this multicast group; several times for several
+    #[arg(long, value_name = "GROUP", value_parser = group)]
+    group: Vec<IpAddr>,
+    /// Where to join them [default: the interface of the route]
+    #[arg(long, value_name = "IF", requires = "group")]
+    interface: Option<String>,
     /// How many lanes [default: as many as `lanes = "auto"` gives]
     #[arg(long, value_name = "N")]
     lanes: Option<usize>,
@@ -85,6 +92,11 @@ fn engines() -> PossibleValuesParser {
     PossibleValuesParser::new(of_sockets.map(|(name, _)| name))
 }
 
+fn group(text: &str) -> Result<IpAddr, String> {
+    let group = text.parse().ok().filter(IpAddr::is_multicast);
+    group.ok_or_else(|| "it is no multicast group; write 239.1.1.1, for example".to_owned())
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Switch {
     On,
@@ -97,6 +109,8 @@ impl RecvArguments {
         let max_length_bytes = usize::try_from(max_length).ok().filter(|bytes| (1..=65_535).contains(bytes));
         let expect = self.expect.as_deref().map(pacer::parse_count).transpose();
         Ok(RecvTask {
+            groups: self.group.clone(),
+            interface: self.interface.clone(),
             lanes: self.lanes,
             engine: ENGINES.iter().find(|(name, _)| *name == self.engine).and_then(|(_, engine)| *engine),
             gro: self.gro == Switch::On,

@@ -5,6 +5,7 @@
 //! consumer whatever the number of lanes, so that a flow whose datagrams change lanes is still followed exactly. The
 //! report sets what was lost against the ledger, so that each loss has a layer.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -44,6 +45,9 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecvTask {
     pub listen: String,
+    /// Multicast groups to join, and on which interface.
+    pub groups: Vec<IpAddr>,
+    pub interface: Option<String>,
     /// How many lanes; `None`: as many as the configuration's "auto" gives.
     pub lanes: Option<usize>,
     pub engine: Option<EngineKind>,
@@ -65,6 +69,8 @@ impl RecvTask {
             Config::from_arguments(&RunArguments { lanes: self.lanes, ..RunArguments::new(&self.listen, "null:") })?;
         let listener = &mut config.listeners[0];
         listener.name = "bench".to_owned();
+        listener.multicast.groups.clone_from(&self.groups);
+        listener.multicast.interface.clone_from(&self.interface);
         listener.engine = self.engine;
         listener.gro = if self.gro { Gro::On } else { Gro::Off };
         listener.gather = self.gather;
