@@ -413,3 +413,30 @@ fn a_sync_reaches_every_file_system_on_which_a_source_has_its_file() {
     let synced = |path: &Path| said.lines().any(|line| line.contains(&format!("<{}", path.display())));
     assert!(synced(&ended.directory) && synced(there.path()), "{said}");
 }
+
+/// The names are those of /etc/hosts: every host calls its own address localhost, and no resolver is asked for that.
+#[test]
+fn a_sender_with_a_name_that_leads_back_has_the_file_of_its_name_and_each_line_is_in_one_file() {
+    if std::fs::read_to_string("/etc/hosts")
+        .is_ok_and(|hosts| !hosts.lines().any(|line| line.split_whitespace().take(2).eq(["127.0.0.1", "localhost"])))
+    {
+        return not_checked("files by name: /etc/hosts does not call 127.0.0.1 localhost");
+    }
+    let daemon = Setup::new().file("archive", "log/{host}.log").start();
+    let own = socket_at((Ipv4Addr::LOCALHOST, 0));
+    let mut sent = 0;
+    let has_name = || logs(daemon.directory()).contains_key("localhost.log");
+    while !has_name() {
+        send_by(&own, daemon.address(), format!("line {sent}").as_bytes(), 1);
+        sent += 1;
+        daemon.until_delivered(sent);
+    }
+    let files = logs(&daemon.end(sent).directory);
+    let mut lines: Vec<String> = Vec::new();
+    for (name, text) in &files {
+        assert!(["localhost.log", "127.0.0.1.log"].contains(&name.as_str()), "{name}");
+        lines.extend(String::from_utf8_lossy(text).lines().map(str::to_owned));
+    }
+    // The address comes first in the order of names, and its lines came before.
+    assert_eq!(lines, (0..sent).map(|number| format!("line {number}")).collect::<Vec<_>>());
+}

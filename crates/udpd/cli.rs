@@ -9,6 +9,7 @@ use clap_complete::Shell;
 
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Format;
+use udpd_base::format::prefix::LinePrefix;
 use udpd_base::os::console;
 use udpd_bench::{ladder, max, recv, send};
 use udpd_daemon::{check, privilege_helper, run};
@@ -59,6 +60,10 @@ enum CliCommand {
         /// How file: and stdout: are written [default: lines]
         #[arg(long, value_name = "FORMAT", requires = "listen", value_parser = Format::WORDS.map(|(word, _)| word))]
         format: Option<String>,
+        /// What stands in front of each line of file: and stdout:
+        #[arg(long, value_name = "PARTS", requires = "listen", default_value = "", hide_default_value = true,
+              value_parser = LinePrefix::WORDS.map(|(word, _)| word))]
+        prefix: String,
         /// The longest payload that is kept whole, with --listen, such as 9KiB [default: 2KiB]
         #[arg(long, value_name = "SIZE", requires = "listen")]
         max_length: Option<String>,
@@ -168,6 +173,7 @@ enum CliCommand {
     #[command(after_help = "Examples:\n\
                       \x20 udpd replay capture.pcapng --to 127.0.0.1:5140\n\
                       \x20 udpd replay capture.pcap --to 10.0.0.9:5140 --speed 10 --port 514\n\
+                      \x20 udpd replay feed.pcapng --to captured --interface eth1 --keep-source\n\
                       \x20 zcat capture.pcap.gz | udpd replay - --to [::1]:5140 --fast")]
     Replay(replay::ReplayArguments),
     /// Print a page of the manual, or write all of them
@@ -328,10 +334,21 @@ struct SteerArguments {
 
 pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
     match cli.command {
-        CliCommand::Run { listen: Some(listen), to, lanes, format, max_length, stats_on_exit, take_over, .. } => {
+        CliCommand::Run {
+            listen: Some(listen),
+            to,
+            lanes,
+            format,
+            prefix,
+            max_length,
+            stats_on_exit,
+            take_over,
+            ..
+        } => {
             let named = |format: String| Format::WORDS.into_iter().find(|(word, _)| *word == format);
             let format = format.and_then(named).map(|(_, format)| format);
-            let arguments = config::RunArguments { listen, to, lanes, format, max_length, stats_on_exit };
+            let prefix = LinePrefix::WORDS.into_iter().find(|(word, _)| *word == prefix).unwrap_or_default().1;
+            let arguments = config::RunArguments { listen, to, lanes, format, prefix, max_length, stats_on_exit };
             run::execute(Config::from_arguments(&arguments)?, None, take_over)
         }
         CliCommand::Run { config, take_over, .. } => {

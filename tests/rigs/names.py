@@ -1,12 +1,16 @@
 """Destinations that move; see names.sh."""
+import glob
 import json
+import os
 import socket
 import struct
 import threading
+import time
 
 from lib import net
 from lib.check import check, main, passed, same, until
-from lib.daemon import Daemon, dropped_at, listening
+from lib.daemon import Daemon, all_delivered, dropped_at, file_sink, listening
+from lib.host import read
 from lib.load import free_port
 from lib.net import OTHER, ip
 
@@ -18,6 +22,8 @@ class Resolver:
 
     def __init__(self):
         self.names, self.asked, self.socket = {}, 0, None
+        # Questions for these are answered when it is over.
+        self.hanging, self.is_over = set(), False
         self.begin()
 
     def begin(self):
@@ -37,7 +43,13 @@ class Resolver:
             except OSError:
                 return
             self.asked += 1
+            threading.Thread(target=self.reply, args=[own, question, client], daemon=True).start()
+
+    def reply(self, own, question, client):
+        try:
             own.sendto(self.answer(question), client)
+        except OSError:
+            pass
 
     def answer(self, question):
         at, labels = 12, []
@@ -45,11 +57,22 @@ class Resolver:
             labels.append(question[at + 1:at + 1 + question[at]].decode())
             at += 1 + question[at]
         kind = struct.unpack_from("!H", question, at + 1)[0]
-        known = self.names.get(".".join(labels).lower())
+        name = ".".join(labels).lower()
+        while name in self.hanging and not self.is_over:
+            time.sleep(0.05)
+        known = self.names.get(name)
+        if known and kind == 12:
+            return self.pointer(question, at, known)
         answers = known if known and kind == 1 else []
         head = struct.pack("!2s5H", question[:2], 0x8180 if known else 0x8183, 1, len(answers), 0, 0)
         body = b"".join(b"\xc0\x0c" + struct.pack("!2HIH", 1, 1, 0, 4) + socket.inet_aton(one) for one in answers)
         return head + question[12:at + 5] + body
+
+
+    def pointer(self, question, at, name):
+        text = b"".join(bytes([len(label)]) + label.encode("latin-1") for label in name.split(".")) + b"\0"
+        head = struct.pack("!2s5H", question[:2], 0x8180, 1, 1, 0, 0)
+        return head + question[12:at + 5] + b"\xc0\x0c" + struct.pack("!2HIH", 12, 1, 0, len(text)) + text
 
 
 class Receiver:
@@ -187,12 +210,54 @@ def on_an_interface():
     passed(f"an interface that came twice: {len(receiver.take())} datagrams arrived, {failed} failed while it was gone")
 
 
+def reverse(host):
+    return f"{host}.1.1.127.in-addr.arpa"
+
+
+def files_by_name(resolver):
+    """Files by the names of senders: names that lead back, that lie, that are no names, and a resolver that hangs."""
+    resolver.names |= {
+        reverse(1): "Web1.Test", reverse(2): "web1.test", "web1.test": ["127.1.1.1", "127.1.1.2"],
+        reverse(3): "web1.test", reverse(4): "bank.test", "bank.test": ["127.9.9.9"],
+        reverse(5): "../../../etc/x.test", reverse(6): "127.1.1.1", "127.1.1.1": ["127.1.1.6"],
+        reverse(7): "overflow", "overflow": ["127.1.1.7"], reverse(9): "a" * 63 + "." + "b" * 63 + "." + "c" * 63,
+        reverse(10): "back.test", "back.test": ["127.1.1.10"],
+    }
+    resolver.hanging = {reverse(8)}
+    port = free_port()
+    daemon = Daemon(listening(f'address = "127.0.0.1:{port}"', out=file_sink("DIR/hosts/{host}.log", 'sources_max = 64')))
+    senders = {host: net.udp_socket(f"127.1.1.{host}") for host in range(1, 12)}
+    sent = 0
+    for number in range(40):
+        for host, sender in senders.items():
+            sender.sendto(f"{host} {number}".encode(), ("127.0.0.1", port))
+            sent += 1
+        time.sleep(0.1)
+    daemon.await_arrived(sent)
+    resolver.is_over = True
+    check(daemon.said("calls itself \"bank.test\"") or daemon.said("which does not lead back"), "a lie is not said")
+    all_delivered(daemon.end(), sent)
+    found = {os.path.basename(path)[:-4]: read(path).split("\n")[:-1] for path in glob.glob(f"{daemon.directory}/hosts/*")}
+    lines = [line for own in found.values() for line in own]
+    same((len(lines), len(set(lines))), (sent, sent), "every line once, in one file")
+    allowed = {1: "web1.test", 2: "web1.test", 10: "back.test"}
+    for name, own in found.items():
+        for host in {int(line.split()[0]) for line in own}:
+            check(name in (f"127.1.1.{host}", allowed.get(host)), f"a line of {host} is in the file {name}")
+    for host, name in allowed.items():
+        last = [line for line in found[name] if line.split()[0] == str(host)]
+        same(last, [f"{host} {number}" for number in range(40 - len(last), 40)], f"the last lines of {host}, in order")
+        check(len(last) > 20, f"{host} has few lines by its name: {len(last)}")
+    passed(f"{sent} lines of 11 senders in {sorted(found)}: names that lie, escape or hang are not used")
+
+
 def all_cases():
     resolver, receivers = Resolver(), [Receiver(f"127.0.0.{host}") for host in (2, 3, 4)]
     names(resolver, receivers)
     unknown_at_first(resolver, receivers[0])
     back_to_itself(resolver)
     on_an_interface()
+    files_by_name(resolver)
 
 
 main(all_cases)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A relay whose destinations move: names whose answers change, whose resolver goes and comes back, that no resolver
-# knows at the start, or that lead back to udpd itself; and a link-local address on an interface that is removed and
-# comes back with another number. Every datagram is delivered where the destination is, or counted. The resolver is one
-# of our own, in a network and a mount namespace of its own.
+# knows at the start, or that lead back to udpd itself; files by the names of senders, which lie, escape or hang; and a
+# link-local address on an interface that is removed and comes back with another number. Every datagram is delivered
+# where the destination is, or counted. The resolver is one of our own, in a network and a mount namespace of its own.
 . "$(dirname "$0")/lib/rig.sh"
 need python3
 enter_namespaces

@@ -192,6 +192,7 @@ def groups_by_lane():
             by_lane = [lane["received"] for lane in daemon.end()["lanes"]]
             of_each = [sum(32 * (number + 1) for number in range(lane, len(groups), 2)) for lane in (0, 1)]
             same(by_lane, of_each, f"{engine}, {groups}: received by lane")
+    cut()
     passed("two and four groups over two lanes: each in the lane that joined it")
 
 

@@ -2,7 +2,11 @@
 //!
 //! A path with codes for the time gives each period a file of its own. A file whose path stays the same is renamed when
 //! it is finished: the moment of that is appended, and a number if that name is taken. Names come from the
-//! configuration and the clock alone, never from a datagram. All times are UTC.
+//! configuration and the clock alone, never from a datagram.
+//!
+//! Times are UTC or local time. Where clocks go back, local time shows an hour twice: what both would name is one file,
+//! and the moment that is appended says how far local time is ahead, so it names one moment. Where that changes a name
+//! may end too, so a file is looked at then.
 //!
 //! The clock may be wrong, and may be set. It only gives names; a name does not tell which of two files is older, see
 //! `finished_files`.
@@ -14,6 +18,7 @@ use std::time::Duration;
 
 use super::compress::is_temporary_of;
 use udpd_base::codec::Method;
+use udpd_base::os::local_time::Zone;
 use udpd_base::text::units::CalendarTime;
 
 /// Each code, its number of digits, how often it changes, in seconds, and its range. Months and years change at
@@ -37,6 +42,7 @@ const NUMBERS_MAX: u32 = 10_000;
 pub(super) struct FileName {
     pattern: String,
     every_seconds: u64,
+    zone: Zone,
 }
 
 impl FileName {
@@ -44,12 +50,17 @@ impl FileName {
     pub(super) fn new(pattern: String, every: Duration) -> Self {
         // Without doubled slashes and dots, so that every name below a directory is spelled in one way.
         let pattern = Path::new(&pattern).components().collect::<PathBuf>().to_string_lossy().into_owned();
-        Self { pattern, every_seconds: every.as_secs() }
+        Self { pattern, every_seconds: every.as_secs(), zone: Zone::default() }
+    }
+
+    /// The same by the clocks of a place.
+    pub(super) fn in_zone(self, zone: Zone) -> Self {
+        Self { zone, ..self }
     }
 
     /// The path at a moment, in seconds since 1970.
     pub(super) fn at(&self, seconds: u64) -> PathBuf {
-        let CalendarTime { year, month, day, hour, minute, second } = CalendarTime::at(seconds);
+        let CalendarTime { year, month, day, hour, minute, second } = self.zone.calendar(seconds);
         let mut path = String::with_capacity(self.pattern.len() + 8);
         let mut characters = self.pattern.chars();
         while let Some(character) = characters.next() {
@@ -71,12 +82,16 @@ impl FileName {
     pub(super) fn ends(&self, seconds: u64) -> Option<u64> {
         let used = CODES.iter().filter(|(code, ..)| self.pattern.contains(&format!("%{code}")));
         let used = used.map(|(_, _, unit, _)| *unit);
-        used.chain((self.every_seconds > 0).then_some(self.every_seconds)).map(|unit| (seconds / unit + 1) * unit).min()
+        let units = used.chain((self.every_seconds > 0).then_some(self.every_seconds));
+        let shown = self.zone.shown(seconds);
+        let end = units.map(|unit| seconds + unit - shown % unit).min()?;
+        Some(self.zone.next_change(seconds).map_or(end, |change| change.min(end)))
     }
 
     /// Whether a file that was begun at `begun` is finished by its age alone.
     pub(super) fn is_over(&self, begun: u64, now: u64) -> bool {
-        self.every_seconds > 0 && begun / self.every_seconds != now / self.every_seconds
+        let period = |seconds| self.zone.shown(seconds) / self.every_seconds;
+        self.every_seconds > 0 && period(begun) != period(now)
     }
 
     /// Whether the path changes with the time.
@@ -152,6 +167,10 @@ impl FileName {
         }
     }
 
+    pub(super) fn zone(&self) -> &Zone {
+        &self.zone
+    }
+
     /// The directories above `path` with codes in their names, the deepest first.
     pub(super) fn dated_directories<'p>(&self, path: &'p Path) -> impl Iterator<Item = &'p Path> {
         let fixed = self.below_fixed().0.components().count();
@@ -160,14 +179,19 @@ impl FileName {
 }
 
 /// The names that a file at `path` can get when it is finished at a moment, except those that compressed files have.
-pub(super) fn finished_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
+pub(super) fn finished_names(path: &Path, seconds: u64, zone: &Zone) -> impl Iterator<Item = PathBuf> + use<> {
     let is_free = |name: &PathBuf| Method::ALL.iter().all(|method| method.path_of(name).symlink_metadata().is_err());
-    moment_names(path, seconds).filter(is_free)
+    moment_names(path, seconds, zone).filter(is_free)
 }
 
-fn moment_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
-    let CalendarTime { year, month, day, hour, minute, second } = CalendarTime::at(seconds);
-    let first = format!(".{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z");
+fn moment_names(path: &Path, seconds: u64, zone: &Zone) -> impl Iterator<Item = PathBuf> + use<> {
+    let CalendarTime { year, month, day, hour, minute, second } = zone.calendar(seconds);
+    let (offset, sign) = (zone.offset(seconds), if zone.offset(seconds) < 0 { '-' } else { '+' });
+    let ahead = match zone.is_utc() {
+        true => "Z".to_owned(),
+        false => format!("{sign}{:02}{:02}", offset.unsigned_abs() / 3600, offset.unsigned_abs() / 60 % 60),
+    };
+    let first = format!(".{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}{ahead}");
     let path = path.as_os_str().to_owned();
     (0..NUMBERS_MAX).map(move |number| {
         let mut name = path.clone();
@@ -188,7 +212,9 @@ pub(super) fn is_behind_finished(text: &str) -> bool {
 }
 
 fn is_suffix(text: &str) -> bool {
-    let Some(behind) = matches(".%Y%m%dT%H%M%SZ", text) else { return false };
+    let Some(behind) = matches(".%Y%m%dT%H%M%S", text) else { return false };
+    let ahead = ["+", "-"].iter().find_map(|sign| matches("%H%M", behind.strip_prefix(sign)?));
+    let Some(behind) = behind.strip_prefix('Z').or(ahead) else { return false };
     let number = behind.strip_prefix('-');
     behind.is_empty()
         || number.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
@@ -213,8 +239,8 @@ pub(super) fn matches<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
 }
 
 /// The names that a file at `path` can get when its sync has failed.
-pub(super) fn failed_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
-    moment_names(path, seconds).map(|mut name| {
+pub(super) fn failed_names(path: &Path, seconds: u64, zone: &Zone) -> impl Iterator<Item = PathBuf> + use<> {
+    moment_names(path, seconds, zone).map(|mut name| {
         name.as_mut_os_string().push(".failed");
         name
     })
@@ -236,6 +262,60 @@ mod tests {
         let path = name("/log/%Y/%m/%d/a-%H%M%S.log", 0).at(NOW);
         assert_eq!(path, PathBuf::from("/log/2026/11/21/a-064221.log"));
         assert_eq!(name("/log/a.log", 0).at(NOW), PathBuf::from("/log/a.log"));
+    }
+
+    /// The zone with the rules of Berlin, and the moment when its clocks go back from 3 to 2, 2026-10-25T01:00:00Z.
+    fn berlin() -> (Zone, u64) {
+        (udpd_base::os::local_time::ShownTime::Of("CET-1CEST,M3.5.0,M10.5.0/3").zone(), 1_792_890_000)
+    }
+
+    #[test]
+    fn by_local_time_a_day_has_23_or_25_hours_each_in_one_file_and_no_name_ends_at_another_time() {
+        let (zone, back) = berlin();
+        let forward = zone.next_change(back).expect("in spring");
+        for (change, hours) in [(back, 25), (forward, 23)] {
+            let days = name("/%Y-%m-%d", 0).in_zone(zone.clone());
+            let noon = change + 9 * 3600;
+            // A file begins at each moment in which the name of the one before ends, and changes.
+            let mut at = noon - 2 * DAY;
+            let mut begun: Vec<(u64, PathBuf)> = vec![(at, days.at(at))];
+            while at < noon + 2 * DAY {
+                let end = days.ends(at).expect("a day ends");
+                assert!(end > at && (at..end).step_by(60).all(|moment| days.at(moment) == days.at(at)));
+                at = end;
+                if begun.last().is_none_or(|(_, before)| *before != days.at(at)) {
+                    begun.push((at, days.at(at)));
+                }
+            }
+            let long: Vec<u64> = begun.windows(2).map(|pair| (pair[1].0 - pair[0].0) / 3600).collect();
+            assert!(long.contains(&hours) && long[1..].iter().all(|one| [24, hours].contains(one)), "{long:?}");
+            let mut names: Vec<&PathBuf> = begun.iter().map(|(_, path)| path).collect();
+            names.dedup();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), begun.len(), "no name twice");
+        }
+    }
+
+    #[test]
+    fn the_hour_that_clocks_show_twice_is_one_period_and_what_is_finished_in_it_has_two_names() {
+        let (zone, back) = berlin();
+        let hours = name("/%H.log", 3600).in_zone(zone.clone());
+        assert_eq!((hours.at(back - 1), hours.at(back)), (PathBuf::from("/02.log"), PathBuf::from("/02.log")));
+        assert!(!hours.is_over(back - 1, back) && hours.is_over(back - 1, back + 3600));
+        assert_eq!(hours.ends(back - 1), Some(back), "it is looked at when clocks go back");
+        let finished = |at| finished_names(Path::new("/a"), at, &zone).next().expect("a name");
+        assert_eq!(finished(back - 1800), PathBuf::from("/a.20261025T023000+0200"));
+        assert_eq!(finished(back + 1800), PathBuf::from("/a.20261025T023000+0100"));
+        for at in [back - 1800, back + 1800] {
+            let finished = finished(at);
+            assert!(name("/a", 0).is_finished(&finished.to_string_lossy()[1..]), "{finished:?}");
+        }
+        assert!(
+            !is_suffix(".20261025T023000+2500")
+                && !is_suffix(".20261025T023000")
+                && !is_suffix(".20261025T023000+0100Z")
+        );
     }
 
     #[test]
@@ -298,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_finished_file_is_named_after_the_moment_and_never_like_another() {
-        let names: Vec<PathBuf> = finished_names(Path::new("/log/a.log"), NOW).take(3).collect();
+        let names: Vec<PathBuf> = finished_names(Path::new("/log/a.log"), NOW, &Zone::default()).take(3).collect();
         let expected = ["", "-1", "-2"].map(|number| PathBuf::from(format!("/log/a.log.20261121T064221Z{number}")));
         assert_eq!(names, expected);
         let name = name("/log/%H.log", 0);
@@ -311,7 +391,7 @@ mod tests {
     fn the_name_of_a_file_that_is_compressed_is_given_to_no_other() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.log");
-        let first = |path| finished_names(path, NOW).next().expect("a name");
+        let first = |path| finished_names(path, NOW, &Zone::default()).next().expect("a name");
         let name = first(&path);
         fs::write(Method::Zstd.path_of(&name), "").expect("written");
         assert_eq!(first(&path), directory.path().join("a.log.20261121T064221Z-1"));

@@ -231,7 +231,8 @@ impl FileRetention {
             return Ok(file);
         }
         let base = self.name.before_finishing(&file.path).unwrap_or_else(|| file.path.clone());
-        let path = set_aside(&file.path, finished_names(&base, now), |name| self.list_by(name, Ok(file.inode)))?;
+        let names = finished_names(&base, now, self.name.zone());
+        let path = set_aside(&file.path, names, |name| self.list_by(name, Ok(file.inode)))?;
         Ok(CompressCandidate { path, ..file })
     }
 

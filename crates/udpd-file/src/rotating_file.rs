@@ -231,7 +231,7 @@ impl RotatingFile {
     /// Renames a file to the name of a finished one.
     fn finish(&mut self, handle: &LogHandle, path: &Path, now: u64) -> io::Result<Arc<Path>> {
         let retention = &mut self.retention;
-        set_aside(path, finished_names(path, now), |name| retention.list(name, handle)).map(Arc::from)
+        set_aside(path, finished_names(path, now, self.name.zone()), |name| retention.list(name, handle)).map(Arc::from)
     }
 
     fn is_empty(&self, handle: &LogHandle) -> bool {
@@ -324,7 +324,7 @@ impl RotatingFile {
     fn go_on(&mut self) -> io::Result<()> {
         if let Some(file) = &self.unsynced_file {
             if file.handle.is_at(&file.path) {
-                set_aside(&file.path, failed_names(&file.path, self.clock.seconds()), |_| ())?;
+                set_aside(&file.path, failed_names(&file.path, self.clock.seconds(), self.name.zone()), |_| ())?;
             }
             self.unsynced_file = None;
         }
@@ -497,7 +497,7 @@ impl RotatingFile {
         if !file.handle.is_at(&file.path) {
             return log::error!("{what}; another process has moved or removed it{}", cure(error));
         }
-        match set_aside(&file.path, failed_names(&file.path, self.clock.seconds()), |_| ()) {
+        match set_aside(&file.path, failed_names(&file.path, self.clock.seconds(), self.name.zone()), |_| ()) {
             Ok(aside) => log::error!("{what}; set it aside as {}{}", aside.display(), cure(error)),
             Err(refusal) => {
                 log::error!("{what}; cannot set it aside: {refusal}; its datagrams count as sink_error until udpd can");

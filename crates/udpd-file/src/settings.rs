@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,18 +10,20 @@ use nix::errno::Errno;
 
 use super::keeper::FileKeeper;
 use super::sink::{FileSink, paths_of_lanes};
+use super::sources::host_names::THREADS as LOOKUP_THREADS;
 use super::sources::{FILE_SYSTEMS_MAX, SourcesSink, memory_bytes_max};
 use super::template;
 use crate::stdout::StdoutSettings;
 use udpd_base::codec::{Method, Recipe};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Format;
-use udpd_base::format::prefix::LinePrefix;
+use udpd_base::format::prefix::{LinePrefix, LineStyle, Strip};
 use udpd_base::format::{Encoder, Scene};
+use udpd_base::os::local_time::{self, ShownTime};
 use udpd_base::os::path_check;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::settings::kinds::{ByteSize, OneOf, Or, QuotedText, SubTable, TimeSpan, WholeNumber};
-use udpd_base::settings::{Field, Findings, ValueKind, WrittenKeys, settings};
+use udpd_base::settings::{Field, Findings, ValueKind, ValuePlace, WrittenKeys, settings};
 use udpd_base::sink::outbox;
 use udpd_base::sink::settings::{AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget};
 use udpd_base::sink::settings::{Scheme, Uri, WrittenSink, wrong};
@@ -31,8 +34,9 @@ settings! {
     /// What is written of a sink of type `file`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FileSettings {
-        /// Absolute path. Filled in are {listener}, {lane}, {consumer} and {sink}, and %Y %m %d %H %M %S in UTC. With
-        /// {source}, {source/24}, {source_port} or {destination} each datagram goes to the file of its addresses.
+        /// Absolute path. Filled in are {listener}, {lane}, {consumer} and {sink}, and %Y %m %d %H %M %S, see time.
+        /// With {source}, {source/24}, {host}, {source_port} or {destination} each datagram goes to the file of its
+        /// addresses.
         path: String = required like "/var/log/udpd/{listener}-{consumer}.log", QuotedText(check_path),
             elsewhere "file filename";
         /// How a datagram is written.
@@ -47,6 +51,11 @@ settings! {
             elsewhere "fsync";
         /// What stands in front of each line of format "lines": "time", "source", "time source" or nothing.
         prefix: LinePrefix = "", OneOf(&LinePrefix::WORDS);
+        /// Which time stands in names, in the prefix, and is midnight for rotate: "utc", or "local" by TZ or
+        /// /etc/localtime.
+        time: ShownTime = "utc", OneOf(&ShownTime::WORDS), elsewhere "timezone tz";
+        /// What is removed from the end of a payload in format "lines": "nul", one byte that is zero, or nothing.
+        strip: Strip = "", OneOf(&Strip::WORDS);
         /// By what finished files are compressed: "gzip", "zstd" (a cargo feature) or nothing.
         compress: Option<Method> = "", OneOf(METHODS), elsewhere "compression gzip";
         /// How hard that tries: 1 to 9 for gzip, 1 to 19 for zstd. Without it 6 and 3.
@@ -66,7 +75,7 @@ settings! {
     pub struct Rotate {
         /// From this size on; 0 = never.
         bytes: u64 = "1GiB", RotateBytes;
-        /// At every multiple of this since midnight, UTC; "0s" = never.
+        /// At every multiple of this since midnight, see time; "0s" = never.
         every: Duration = "1h", RotateEvery;
     }
 }
@@ -153,7 +162,8 @@ impl FileSettings {
 
     /// Writes records of these lanes.
     pub(super) fn encoder(&self, scenes: &Arc<[Scene]>, writes: impl Fn(usize) -> bool) -> Encoder {
-        Encoder::new(self.format, Arc::clone(scenes), writes).with_prefix(self.prefix)
+        let style = LineStyle { prefix: self.prefix, time: self.time, strip: self.strip };
+        Encoder::new(self.format, Arc::clone(scenes), writes).with_style(style)
     }
 }
 
@@ -193,10 +203,9 @@ impl WrittenSink for FileSettings {
             let what = "nothing would ever be synced, because the file never rotates";
             findings.say(&place, what, "write sync = \"1s\" or another duration, or let it rotate");
         }
-        if let (true, Some(place)) =
-            (self.format != Format::Lines && self.prefix != LinePrefix::None, written.place("prefix"))
-        {
-            findings.say(&place, "only lines have a prefix", "remove it, or write format = \"lines\"");
+        check_lines_only(self.format, self.prefix, self.strip, written, findings);
+        if let (ShownTime::Local, Some(place)) = (self.time, written.place("time")) {
+            check_local_time(&place, findings);
         }
         self.check_compression(written, findings);
         for key in ["open_files", "sources_max", "buffer_bytes"] {
@@ -205,6 +214,34 @@ impl WrittenSink for FileSettings {
                 findings.say(&place, what, "remove it, or put {source} into the path");
             }
         }
+    }
+}
+
+/// Refuses what only lines have.
+pub(crate) fn check_lines_only(
+    format: Format,
+    prefix: LinePrefix,
+    strip: Strip,
+    written: &WrittenKeys<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let keys = [("prefix", prefix != LinePrefix::None), ("strip", strip != Strip::Nothing)];
+    for (key, _) in keys.into_iter().filter(|(_, is_on)| *is_on && format != Format::Lines) {
+        if let Some(place) = written.place(key) {
+            findings.say(&place, format!("only lines have a {key}"), "remove it, or write format = \"lines\"");
+        }
+    }
+}
+
+/// Refuses local time where its rules cannot be read.
+pub(crate) fn check_local_time(place: &ValuePlace, findings: &mut Findings<'_>) {
+    match local_time::local() {
+        Err(why) => findings.say(place, why.as_str(), "correct TZ or /etc/localtime, or write time = \"utc\""),
+        Ok(zone) if zone.is_utc() => {
+            let what = "local time is UTC here: there is no TZ and no /etc/localtime";
+            findings.warn(place, ValueAdvice::new(what, "link /etc/localtime to a file below /usr/share/zoneinfo"));
+        }
+        Ok(_) => {}
     }
 }
 
@@ -217,7 +254,7 @@ fn one_file(uri: &Uri<'_>, format: Format) -> Result<AnySettings, Failure> {
 /// A scheme that is a format means standard output where it names no file: `pcapng:- | tshark -r -`.
 fn file_or_stream(uri: &Uri<'_>, format: Format) -> Result<AnySettings, Failure> {
     match uri.rest {
-        "-" | "" => Ok(StdoutSettings { format }.finished()),
+        "-" | "" => Ok(StdoutSettings { format, ..StdoutSettings::default() }.finished()),
         _ => one_file(uri, format),
     }
 }
@@ -251,6 +288,11 @@ impl FileSettings {
     fn is_by_datagram(&self) -> bool {
         template::is_by_datagram(&self.path)
     }
+
+    /// Whether the name of its sender does.
+    pub(super) fn is_by_name(&self) -> bool {
+        template::needs_host(&self.path)
+    }
 }
 
 impl SinkSettings for FileSettings {
@@ -268,6 +310,10 @@ impl SinkSettings for FileSettings {
 
     fn in_format(&self, format: Format) -> Option<AnySettings> {
         Some(Arc::new(Self { format, ..self.clone() }))
+    }
+
+    fn with_prefix(&self, prefix: LinePrefix) -> Option<AnySettings> {
+        Some(Arc::new(Self { prefix, ..self.clone() })).filter(|_| self.format == Format::Lines).map(|own| own as _)
     }
 
     fn memory_bytes(&self, consumers: usize, files: usize) -> usize {
@@ -288,28 +334,33 @@ impl SinkSettings for FileSettings {
         }
     }
 
+    fn lookup_threads(&self, consumers: usize) -> usize {
+        if self.is_by_name() { consumers * LOOKUP_THREADS } else { 0 }
+    }
+
     fn needs(&self) -> Needs {
         // Files by source are begun and finished by their consumer.
-        Needs::only(if self.is_by_datagram() { ThreadRole::FileKeeper } else { ThreadRole::Writer })
+        let role = if self.is_by_datagram() { ThreadRole::FileKeeper } else { ThreadRole::Writer };
+        Needs { names: self.is_by_name(), ..Needs::only(role) }
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
-        let Opening { sink, consumer, scenes, feeds, caller, shared, context, .. } = opening;
+        let Opening { sink, consumer, scenes, feeds, caller, registry, shared, context, .. } = opening;
         let paths = paths_of_lanes(&self.path, scenes, feeds, sink, consumer);
-        let fail = |error: io::Error| {
-            let shown: Vec<&str> = paths.iter().flatten().map(String::as_str).collect();
-            failure(sink, &shown.join(" or "), &error)
-        };
+        let first = paths.iter().flatten().next().unwrap_or(&self.path);
+        let fail = |error: io::Error| failure(sink, first, &error);
         let shared = match shared {
             Some(shared) => shared,
             none => none.insert(Box::new(FileKeeper::new(feeds.len(), context.clone()).map_err(fail)?)),
         };
         let keeper = shared.downcast_mut().expect("what the consumers of a sink share is of its type");
         if self.is_by_datagram() {
-            let (sink, ledger) = SourcesSink::open(paths.clone(), scenes, self, keeper, caller).map_err(fail)?;
+            let (sink, ledger) =
+                SourcesSink::open(paths.clone(), scenes, self, keeper, caller, registry).map_err(fail)?;
             return Ok(OpenedSink { files: vec![ledger], ..OpenedSink::new(sink) });
         }
-        let (sink, files) = FileSink::open(&paths, scenes, self, keeper, caller).map_err(fail)?;
+        let (sink, files) = FileSink::open(&paths, scenes, self, keeper, caller)
+            .map_err(|(path, error)| failure(sink, &path, &error))?;
         Ok(OpenedSink { files, ..OpenedSink::new(sink) })
     }
 
@@ -318,7 +369,13 @@ impl SinkSettings for FileSettings {
     }
 }
 
-fn failure(sink: &str, paths: &str, error: &io::Error) -> Failure {
+fn failure(sink: &str, path: &str, error: &io::Error) -> Failure {
+    // The kernel says of a file in the place of a directory that it exists.
+    let in_the_way = Path::new(path).ancestors().skip(1).find(|above| above.metadata().is_ok_and(|is| is.is_file()));
+    if let Some(file) = in_the_way {
+        let what = format!("{} is a file, and no directory; remove it, or choose another path", file.display());
+        return Failure::new(ExitCode::Disk, format!("sink {sink}: cannot open {path} for appending: {what}"));
+    }
     let (code, cure) = match error.kind() {
         io::ErrorKind::PermissionDenied => {
             (ExitCode::Permission, "; let the user of udpd write there, or choose another path")
@@ -328,5 +385,5 @@ fn failure(sink: &str, paths: &str, error: &io::Error) -> Failure {
         }
         _ => (ExitCode::Disk, ""),
     };
-    Failure::new(code, format!("sink {sink}: cannot open {paths} for appending: {error}{cure}"))
+    Failure::new(code, format!("sink {sink}: cannot open {path} for appending: {error}{cure}"))
 }

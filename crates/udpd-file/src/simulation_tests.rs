@@ -389,7 +389,7 @@ impl World {
             }
             5 => {
                 let seconds = WallClock::default().seconds() + chance.below(3);
-                let names: Vec<PathBuf> = finished_names(&own, seconds).take(2).collect();
+                let names: Vec<PathBuf> = finished_names(&own, seconds, &Default::default()).take(2).collect();
                 let name = chance.pick(&names).clone();
                 let name = if chance.happens(1, 2) { Method::Gzip.path_of(&name) } else { name };
                 let made = self.make_foreign(&name, true);

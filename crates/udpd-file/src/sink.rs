@@ -69,7 +69,7 @@ impl LogFile {
         consumer: Caller,
     ) -> io::Result<Self> {
         let ledger = Arc::new(FileLedger::default());
-        let name = FileName::new(settings.path.clone(), settings.rotate.every);
+        let name = FileName::new(settings.path.clone(), settings.rotate.every).in_zone(settings.time.zone());
         let mailbox = Arc::new(Mailbox::new(consumer));
         let rotating_file = RotatingFile::open(
             name,
@@ -280,6 +280,9 @@ impl LogFile {
     }
 }
 
+/// With the ledger of each file.
+type OpenedFiles = (FileSink, Vec<Arc<FileLedger>>);
+
 /// The files of one consumer, by lane.
 #[derive(Debug)]
 pub(super) struct FileSink {
@@ -295,13 +298,14 @@ pub(super) struct FileSink {
 impl FileSink {
     /// Opens the file of each lane; `path_of_lane` is indexed like the lanes and may hold codes for the time. Lanes
     /// with the same path share a file. Each file has its own ledger. `keeper` wakes the consumer by `consumer`.
+    /// An error comes with the path that could not be opened.
     pub(super) fn open(
         path_of_lane: &[Option<String>],
         scenes: &Arc<[Scene]>,
         settings: &FileSettings,
         keeper: &mut FileKeeper,
         consumer: &Caller,
-    ) -> io::Result<(Self, Vec<Arc<FileLedger>>)> {
+    ) -> Result<OpenedFiles, (String, io::Error)> {
         let mut paths: Vec<&String> = Vec::new();
         let mut file_of_lane = Vec::with_capacity(path_of_lane.len());
         for path in path_of_lane {
@@ -319,7 +323,8 @@ impl FileSink {
         for (index, path) in paths.into_iter().enumerate() {
             let encoder = settings.encoder(scenes, |lane| file_of_lane[lane] == Some(index));
             let settings = FileSettings { path: path.clone(), ..settings.clone() };
-            files.push(LogFile::open(settings, encoder, WallClock::default(), keeper, consumer.clone())?);
+            let opened = LogFile::open(settings, encoder, WallClock::default(), keeper, consumer.clone());
+            files.push(opened.map_err(|error| (path.clone(), error))?);
         }
         let ledgers = files.iter().map(LogFile::ledger).collect();
         let has_predecessor = keeper.context().has_predecessor;

@@ -19,16 +19,20 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Encoder;
 use udpd_base::format::Format;
+use udpd_base::format::prefix::{LinePrefix, LineStyle, Strip};
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
+use udpd_base::os::local_time::ShownTime;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::settings::kinds::OneOf;
-use udpd_base::settings::settings;
+use udpd_base::settings::{Findings, WrittenKeys, settings};
 use udpd_base::sink::outbox;
 use udpd_base::sink::outbox::{Outbox, OutboxDestination};
 use udpd_base::sink::settings::{AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget};
 use udpd_base::sink::settings::{Scheme, WrittenSink};
 use udpd_base::sink::{ConsumerFeeders, Sink};
+
+use super::settings::{check_lines_only, check_local_time};
 
 /// How long one wait for a stream that takes nothing lasts. What it has taken until then is counted.
 const PATIENCE_MS: u8 = 100;
@@ -42,6 +46,12 @@ settings! {
     pub struct StdoutSettings {
         /// How a datagram is written.
         format: Format = "lines", OneOf(&Format::WORDS);
+        /// What stands in front of each line of format "lines": "time", "source", "time source" or nothing.
+        prefix: LinePrefix = "", OneOf(&LinePrefix::WORDS);
+        /// Which time stands in the prefix: "utc", or "local" by TZ or /etc/localtime.
+        time: ShownTime = "utc", OneOf(&ShownTime::WORDS), elsewhere "timezone tz";
+        /// What is removed from the end of a payload in format "lines": "nul", one byte that is zero, or nothing.
+        strip: Strip = "", OneOf(&Strip::WORDS);
     }
 }
 
@@ -52,6 +62,13 @@ impl WrittenSink for StdoutSettings {
         form: "stdout: (or -)",
         read: |uri| uri.alone().map(|()| Self::default().finished()),
     }];
+
+    fn check(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
+        check_lines_only(self.format, self.prefix, self.strip, written, findings);
+        if let (ShownTime::Local, Some(place)) = (self.time, written.place("time")) {
+            check_local_time(&place, findings);
+        }
+    }
 }
 
 impl SinkSettings for StdoutSettings {
@@ -60,7 +77,7 @@ impl SinkSettings for StdoutSettings {
     }
 
     fn records_arrival(&self) -> bool {
-        self.format.records_arrival()
+        self.format.records_arrival() || self.prefix.has_time()
     }
 
     fn records_drops(&self) -> bool {
@@ -68,7 +85,11 @@ impl SinkSettings for StdoutSettings {
     }
 
     fn in_format(&self, format: Format) -> Option<AnySettings> {
-        Some(Arc::new(Self { format }))
+        Some(Arc::new(Self { format, ..*self }))
+    }
+
+    fn with_prefix(&self, prefix: LinePrefix) -> Option<AnySettings> {
+        Some(Arc::new(Self { prefix, ..*self })).filter(|_| self.format == Format::Lines).map(|own| own as _)
     }
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
@@ -89,7 +110,8 @@ impl SinkSettings for StdoutSettings {
             let message = format!("sink {}: cannot see what standard output is: {error}", opening.sink);
             Failure::new(ExitCode::Failure, message)
         })?;
-        Ok(OpenedSink::new(StreamSink::new(stream, opening.encoder(self.format))))
+        let style = LineStyle { prefix: self.prefix, time: self.time, strip: self.strip };
+        Ok(OpenedSink::new(StreamSink::new(stream, opening.encoder(self.format).with_style(style))))
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {

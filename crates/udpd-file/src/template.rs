@@ -23,13 +23,16 @@ pub struct PathNames<'n> {
 /// The codes for the time that a path may hold: year, month, day, hour, minute, second.
 const TIME_CODES: [&str; 6] = ["%Y", "%m", "%d", "%H", "%M", "%S"];
 
-const PLACEHOLDERS: [&str; 7] = ["listener", "lane", "consumer", "sink", "source", "source_port", "destination"];
+const PLACEHOLDERS: [&str; 8] =
+    ["listener", "lane", "consumer", "sink", "source", "host", "source_port", "destination"];
 
 /// The placeholders that a datagram fills in. [`expand`] leaves them in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfDatagram {
     /// `{source}`, `{source/24}`, `{source/24/64}`: so many bits of an IPv4 and of an IPv6 address.
     Source { bits: [u8; 2] },
+    /// `{host}`: the name of the source, or its address while none is known.
+    Host,
     /// `{source_port}`
     SourcePort,
     /// `{destination}`
@@ -46,6 +49,7 @@ impl OfDatagram {
     /// Reads the text between braces; `None` if it is something else.
     pub fn read(name: &str) -> Option<Self> {
         match name {
+            "host" => Some(Self::Host),
             "source_port" => Some(Self::SourcePort),
             "destination" => Some(Self::Destination),
             _ => prefix(name.strip_prefix("source")?).map(|bits| Self::Source { bits }),
@@ -74,6 +78,11 @@ pub fn is_by_datagram(template: &str) -> bool {
     template.split('{').skip(1).any(|tail| tail.split('}').next().is_some_and(|name| OfDatagram::read(name).is_some()))
 }
 
+/// True when the name of the sender has to be looked up.
+pub fn needs_host(template: &str) -> bool {
+    has(template, "host")
+}
+
 /// True when the destination of a datagram has to be known.
 pub fn needs_destination(template: &str) -> bool {
     has(template, "destination")
@@ -97,7 +106,7 @@ pub fn expand(template: &str, names: &PathNames<'_>) -> String {
 /// Refuses what is neither a placeholder nor a code for the time.
 pub fn check(template: &str) -> Result<(), ValueAdvice> {
     let right = "the placeholders are {listener}, {lane}, {consumer}, {sink}, {source}, {source/24}, {source/24/64}, \
-                 {source_port} and {destination}";
+                 {host}, {source_port} and {destination}";
     let mut rest = template;
     while let Some(at) = rest.find(['{', '}', '%']) {
         let tail = &rest[at..];
@@ -174,6 +183,8 @@ mod tests {
             "/{source}-{source_port}.log",
             "/{listener}/{source}-{consumer}",
             "/{source_port}-{source}",
+            "/{host}/{source_port}",
+            "/{host}-{source_port}.log",
             "/{source},{destination}",
             "/{listener}-{lane}",
             "/%Y/{source}-%m-{source_port}",
@@ -184,6 +195,8 @@ mod tests {
             "/{source}{source_port}",
             "/{listener}-{source}",
             "/{source}-{destination}",
+            "/{host}{source_port}",
+            "/{listener}-{host}",
             "/{source}-{source_port}-{destination}",
             "/{source}%m{source_port}",
         ] {

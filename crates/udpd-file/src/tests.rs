@@ -7,9 +7,10 @@ use std::thread;
 use super::*;
 use crate::{Compressor, FileReopener, Keep, Reopened, Rotate};
 use udpd_base::format::Format;
-use udpd_base::format::prefix::LinePrefix;
+use udpd_base::format::prefix::{LinePrefix, Strip};
 use udpd_base::ledger::SinkTally;
 use udpd_base::ledger::counter_list::FileTally;
+use udpd_base::os::local_time::ShownTime;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::OpenContext;
 use udpd_base::sink::outbox::OutboxDestination;
@@ -22,6 +23,8 @@ pub(super) const PLAIN: FileSettings = FileSettings {
     keep: Keep { files: 0, bytes: 0 },
     sync: Sync::Never,
     prefix: LinePrefix::None,
+    time: ShownTime::Utc,
+    strip: Strip::Nothing,
     compress: None,
     compress_level: None,
     open_files: 2,

@@ -61,6 +61,7 @@ impl SinkType {
             if owners.is_empty() || owners.contains(&self.name) {
                 continue;
             }
+            table.note_foreign(&key);
             if let (Some(place), true) = (table.key_place(&key), table.take(&key).is_some()) {
                 let owners: Vec<String> = owners.iter().map(|name| format!("{name:?}")).collect();
                 let what = format!("a sink of type {:?} has no {key}", self.name);

@@ -3,8 +3,8 @@
 //! Each datagram is due at a time that follows from the capture and from when the replay began, never from the one
 //! before it, so delays do not add up: a replay that was held up catches up. What is due together goes out in one call.
 //!
-//! The source of the capture is kept by writing whole packets to a raw socket. An ordinary socket would have to be bound
-//! to each of them in turn, and could not have the port of a program of this host.
+//! The source of the capture is kept by writing whole packets to a raw socket. An ordinary socket would have to be
+//! bound to each of them in turn, and could not have the port of a program of this host.
 
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read, Write};

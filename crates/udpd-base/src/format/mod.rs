@@ -6,9 +6,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use mmsg::Datagram;
 
-use self::prefix::LinePrefix;
+use self::prefix::{LinePrefix, LineStyle, LineTime};
 use crate::capture::headers;
 use crate::handover::batch::LaneBatch;
+use crate::os::local_time::Zone;
 use crate::seams::clock;
 
 pub mod jsonl;
@@ -93,8 +94,11 @@ impl Scene {
 #[derive(Debug)]
 pub struct Encoder {
     format: Format,
-    /// In front of each line.
-    prefix: LinePrefix,
+    style: LineStyle,
+    zone: Zone,
+    /// A second since 1970, and how far local time is ahead in it: of the datagram before, so that the rules are asked
+    /// once a second.
+    offset: (u64, i32),
     /// By lane.
     scenes: Arc<[Scene]>,
     /// By lane, its number among the lanes that are written here: the interfaces of a capture. Empty in other formats:
@@ -112,13 +116,14 @@ impl Encoder {
         let mut numbers = 0..;
         let lanes = if format == Format::Pcapng { scenes.len() } else { 0 };
         let interfaces = (0..lanes).map(|lane| writes(lane).then(|| numbers.next()).flatten()).collect();
-        let (prefix, dropped) = (LinePrefix::None, vec![0; lanes]);
-        Self { format, prefix, interfaces, dropped, scenes, now: Duration::ZERO }
+        let (style, zone, dropped) = (LineStyle::default(), Zone::default(), vec![0; lanes]);
+        Self { format, style, zone, offset: (0, 0), interfaces, dropped, scenes, now: Duration::ZERO }
     }
 
-    /// The same, for lines with this in front of each.
-    pub fn with_prefix(self, prefix: LinePrefix) -> Self {
-        Self { prefix, ..self }
+    /// The same, for lines that are written so.
+    pub fn with_style(self, style: LineStyle) -> Self {
+        let zone = style.time.zone();
+        Self { style, offset: (0, zone.offset(0)), zone, ..self }
     }
 
     /// Goes on for other lanes. What was begun as a capture has a table of its lanes, and cannot.
@@ -146,7 +151,7 @@ impl Encoder {
 
     /// The next records are of this batch.
     pub fn begin(&mut self) {
-        if self.format.records_arrival() || self.prefix.has_time() {
+        if self.format.records_arrival() || self.style.prefix.has_time() {
             self.now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
         }
     }
@@ -154,14 +159,18 @@ impl Encoder {
     /// Appends the record of one datagram.
     pub fn append(&mut self, bytes: &mut Vec<u8>, batch: &LaneBatch, datagram: &Datagram<'_>) {
         let payload = datagram.payload();
-        if self.prefix != LinePrefix::None {
-            let arrival = || datagram.arrival_since_epoch().unwrap_or(self.now);
+        let prefix = self.style.prefix;
+        if prefix != LinePrefix::None {
             let is_of_batch = self.scenes[batch.lane].has_time_of_batch;
-            prefix::append(bytes, self.prefix, arrival, is_of_batch, headers::source(datagram));
+            let time = || {
+                let arrival = datagram.arrival_since_epoch().unwrap_or(self.now);
+                LineTime { arrival, offset: self.offset(arrival.as_secs()), is_of_batch }
+            };
+            prefix::append(bytes, prefix, time, headers::source(datagram));
         }
         match self.format {
             Format::Lines if datagram.is_truncated() => lines::append_truncated(bytes, payload, datagram.length()),
-            Format::Lines => lines::append(bytes, payload),
+            Format::Lines => lines::append(bytes, self.style.strip.of(payload)),
             Format::Lengths => {
                 // No payload is longer than 65,535 bytes.
                 let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
@@ -176,6 +185,14 @@ impl Encoder {
                 pcapng::append_packet(bytes, interface, &self.record(batch, datagram), drops);
             }
         }
+    }
+
+    /// How far local time is ahead in this second; `None` where UTC is shown.
+    fn offset(&mut self, second: u64) -> Option<i32> {
+        if self.offset.0 != second {
+            self.offset = (second, self.zone.offset(second));
+        }
+        (!self.zone.is_utc()).then_some(self.offset.1)
     }
 
     fn record<'a>(&'a self, batch: &LaneBatch, datagram: &Datagram<'a>) -> DatagramRecord<'a> {

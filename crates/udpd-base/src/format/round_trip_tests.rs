@@ -324,7 +324,8 @@ fn what_any_format_writes_is_read_back_as_the_datagrams_that_came_and_cut_anywhe
         // A file by lane has one of them.
         let only = setup.happens(1, 3).then(|| setup.index(lanes));
         let writes = |lane: usize| only.is_none_or(|only| only == lane);
-        let mut encoder = Encoder::new(format, Arc::clone(&scenes), writes).with_prefix(prefix);
+        let mut encoder =
+            Encoder::new(format, Arc::clone(&scenes), writes).with_style(LineStyle { prefix, ..LineStyle::default() });
         let header = encoder.header();
         assert_eq!(format.boundary().whole(&header), WholeRecords { bytes: header.len(), records: 0 });
         let (mut all, mut records) = (Vec::new(), Vec::new());

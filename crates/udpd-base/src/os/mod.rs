@@ -4,6 +4,7 @@
 pub mod console;
 pub mod holder;
 pub mod host_names;
+pub mod local_time;
 pub mod lookup;
 pub mod notify;
 pub mod path_check;

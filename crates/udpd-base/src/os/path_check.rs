@@ -20,7 +20,10 @@ pub fn check_file(text: &str) -> Result<PathBuf, ValueAdvice> {
     }
     let path = Path::new(text);
     if !path.is_absolute() {
-        let what = format!("{text:?} is relative, and the daemon has no directory of its own");
+        let what = match text.chars().next() {
+            Some('$' | '~') => format!("{text:?} is not filled in: there is no shell and no home here"),
+            _ => format!("{text:?} is relative, and the daemon has no directory of its own"),
+        };
         return Err(ValueAdvice::new(what, "write a path that starts with /"));
     }
     if path.components().any(|component| component == Component::ParentDir) {

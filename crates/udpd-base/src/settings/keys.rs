@@ -73,15 +73,15 @@ impl Keys {
     }
 
     /// What to do about a key that does not exist under `table`: the one that was probably meant, the table in which it
-    /// does exist, or all that do exist here.
-    pub fn cure_unknown(&self, table: &str, written: &str) -> String {
-        if let Some(own) = self.under(table).find(|key| key.elsewhere.split_whitespace().any(|other| other == written))
-        {
+    /// does exist, or all that do exist here. `foreign` are keys of the table that do not belong into this one.
+    pub fn cure_unknown(&self, table: &str, written: &str, foreign: &[String]) -> String {
+        let here = || self.under(table).filter(|key| !foreign.iter().any(|other| other == key.name()));
+        if let Some(own) = here().find(|key| key.elsewhere.split_whitespace().any(|other| other == written)) {
             let header = table.is_empty() && own.example.starts_with('[');
             let own_text = if header { own.example.clone() } else { format!("{} = {}", own.name(), own.example) };
             return format!("what is {written} elsewhere is {} here: {own_text}", own.name());
         }
-        if let Some(near) = nearest(written, self.under(table).map(KeyDeclaration::name)) {
+        if let Some(near) = nearest(written, here().map(KeyDeclaration::name)) {
             return format!("did you mean {near}?");
         }
         let parent = self.0.iter().find_map(|key| {
@@ -94,7 +94,7 @@ impl Keys {
                 format!("move it under {header}, where {written} belongs")
             }
             None => {
-                let names: Vec<&str> = self.under(table).map(KeyDeclaration::name).collect();
+                let names: Vec<&str> = here().map(KeyDeclaration::name).collect();
                 format!("remove it; the keys here are {}", names.join(", "))
             }
         }
@@ -128,7 +128,9 @@ mod tests {
 
     #[test]
     fn an_unknown_key_is_cured_by_its_name_elsewhere_its_likeness_its_table_or_the_list() {
-        let cured = |table, written| keys().cure_unknown(table, written);
+        let cured = |table, written| {
+            keys().cure_unknown(table, written, &["address".to_owned()][..usize::from(written == "size")])
+        };
         assert!(cured("listener", "port").ends_with("is address here: address = \"0.0.0.0:514\""));
         assert!(cured("", "global").ends_with("elsewhere is daemon here: [daemon]"));
         for (written, meant) in [("adress", "address"), ("batchsize", "batch_size"), ("Batch_size", "batch_size")] {
@@ -138,5 +140,6 @@ mod tests {
         assert_eq!(cured("daemon", "batch_size"), "move it under [[listener]], where batch_size belongs");
         assert_eq!(cured("daemon", "when_full"), "move it under [sink.NAME], where when_full belongs");
         assert_eq!(cured("listener", "colour"), "remove it; the keys here are address, batch_size");
+        assert_eq!(cured("listener", "size"), "remove it; the keys here are batch_size", "address is of another type");
     }
 }

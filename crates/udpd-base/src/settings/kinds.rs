@@ -387,7 +387,22 @@ impl<T, K: ValueKind<T>> ValueKind<Chosen<T>> for Choose<K> {
 }
 
 fn string<'a>(field: &Field<'a>, findings: &mut Findings<'_>) -> Option<&'a str> {
-    field.value.as_str().or_else(|| field.wrong(findings, "a string in quotes"))
+    let text = field.value.as_str().or_else(|| field.wrong(findings, "a string in quotes"))?;
+    // A shell would have filled it in; here it becomes a part of a name.
+    if let Some(name) = text.strip_prefix('/').and_then(variable) {
+        let what = format!("{text:?} holds ${name}, which is no variable here but these very characters");
+        findings.warn(&field.place(), ValueAdvice::new(what, "write the path that it stands for"));
+    }
+    Some(text)
+}
+
+/// The name of a shell's variable in the text: `$HOME`.
+fn variable(text: &str) -> Option<&str> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    text.split('$').skip(1).find_map(|tail| {
+        let end = tail.bytes().position(|byte| !is_name(byte)).unwrap_or(tail.len());
+        (end > 0 && !tail.starts_with(|first: char| first.is_ascii_digit())).then_some(&tail[..end])
+    })
 }
 
 fn integer(field: &Field<'_>, findings: &mut Findings<'_>, expected: &str) -> Option<u64> {

@@ -124,6 +124,8 @@ pub struct TomlTable<'a> {
     pub schema: String,
     entries: &'a DeTable<'a>,
     taken: Vec<String>,
+    /// Keys of the schema that belong to another type of this table.
+    foreign: Vec<String>,
     written: WrittenKeys<'a>,
 }
 
@@ -135,7 +137,7 @@ impl<'a> TomlTable<'a> {
 
     fn new(place: ValuePlace, schema: String, entries: &'a DeTable<'a>) -> Self {
         let written = WrittenKeys { place: place.clone(), entries, wrong: Vec::new(), older: Vec::new() };
-        Self { place, schema, entries, taken: Vec::new(), written }
+        Self { place, schema, entries, taken: Vec::new(), foreign: Vec::new(), written }
     }
 
     /// The table at `field`; anything else is reported.
@@ -144,6 +146,11 @@ impl<'a> TomlTable<'a> {
             return field.wrong(findings, expected);
         };
         Some(Self::new(field.place(), field.schema.clone(), entries))
+    }
+
+    /// Notes that a key of the schema belongs to another type of this table.
+    pub fn note_foreign(&mut self, key: &str) {
+        self.foreign.push(key.to_owned());
     }
 
     /// The value of `key`, which counts as known from now on.
@@ -213,7 +220,7 @@ impl<'a> TomlTable<'a> {
             let written: &str = key.get_ref();
             if !self.taken.iter().any(|taken| taken == written) {
                 let place = ValuePlace { offset: key.span().start, key: shown(&self.place.key, written) };
-                findings.say(&place, "unknown key", findings.keys.cure_unknown(&self.schema, written));
+                findings.say(&place, "unknown key", findings.keys.cure_unknown(&self.schema, written, &self.foreign));
             }
         }
         self.written

@@ -10,6 +10,7 @@ use super::OpenContext;
 use super::Sink;
 use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
+use crate::format::prefix::LinePrefix;
 use crate::format::{Encoder, Scene};
 use crate::handover::Caller;
 use crate::handover::route::FullPolicy;
@@ -76,6 +77,11 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
 
     /// The same with records in this format; none where it writes none.
     fn in_format(&self, _format: Format) -> Option<AnySettings> {
+        None
+    }
+
+    /// The same with this in front of each line; none where it writes no lines.
+    fn with_prefix(&self, _prefix: LinePrefix) -> Option<AnySettings> {
         None
     }
 

@@ -101,6 +101,10 @@ fn explain(text: &str, example: &Example) -> ValueAdvice {
     if text.is_empty() {
         return ValueAdvice::new("the address is empty", format!("write an address and a port, {right}"));
     }
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let what = format!("{text:?} has a scheme, {scheme}:, and an address has none");
+        return ValueAdvice::new(what, format!("write \"{}\"; it is UDP always", rest.trim_end_matches('/')));
+    }
     if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
         let shown = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
         return ValueAdvice::new(
@@ -331,6 +335,7 @@ mod tests {
     fn a_wrong_address_says_what_would_be_right() {
         for (text, words) in [
             ("514", "write \"0.0.0.0:514\""),
+            ("tcp://0.0.0.0:514", "has a scheme, tcp:, and an address has none; write \"0.0.0.0:514\"; it is UDP"),
             (":514", "write \"0.0.0.0:514\""),
             ("*:514", "\"[::]:514\""),
             ("0.0.0.0", "has no port"),

@@ -45,6 +45,7 @@ use self::take_over::{FoundDaemon, TakeOverOutcome};
 use crate::watch::listeners::ListenerWatch;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::logging;
+use udpd_base::os::local_time;
 use udpd_base::os::notify::Notifier;
 use udpd_base::os::signals::{self, Effect};
 use udpd_base::os::threads::{self, DaemonEvent, ThreadRegistry};
@@ -92,6 +93,8 @@ struct Started {
 pub fn execute(config: Config, file: Option<PathBuf>, takes_over: bool) -> Result<(), Failure> {
     // Before this process opens anything, which could get the number of a descriptor that was passed.
     let passed = socket_activation::take_passed()?;
+    // The sandbox would deny it to a reload. What is wrong with it is said where it is used.
+    let _ = local_time::local();
     // Before there is a second thread.
     let (daemon_user, helper) = become_daemon_user(&config, &passed)?;
     let (registry, events) = ThreadRegistry::new();

@@ -65,7 +65,7 @@ impl Connection {
             Some(failure) if absent.is_empty() => failure,
             Some(Failure { code, message }) => Failure::new(
                 code,
-                format!("{message}; no other udpd is running: there is no control socket at {absent}"),
+                format!("{message}; this user has no udpd of its own running: there is no control socket at {absent}"),
             ),
             None => {
                 let cure = "start the daemon, or name its configuration with -c or its control_socket with --socket";

@@ -12,6 +12,7 @@ use super::sinks::{CommonKeys, SinkConfig};
 use super::steer::SteerConfig;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Format;
+use udpd_base::format::prefix::LinePrefix;
 use udpd_base::ledger::SINKS_PER_LISTENER_MAX;
 use udpd_base::os::lookup::local_addresses;
 use udpd_base::os::path_check;
@@ -32,6 +33,8 @@ pub struct RunArguments {
     pub lanes: Option<usize>,
     /// Of what is written to files and to standard output.
     pub format: Option<Format>,
+    /// In front of each line there.
+    pub prefix: LinePrefix,
     pub max_length: Option<String>,
     pub stats_on_exit: Option<PathBuf>,
 }
@@ -44,7 +47,7 @@ impl RunArguments {
 
 /// See [`Config::from_arguments`].
 pub(super) fn configure(arguments: &RunArguments, directory: &Path) -> Result<Config, Failure> {
-    let RunArguments { listen, to, lanes, format, max_length, stats_on_exit } = arguments;
+    let RunArguments { listen, to, lanes, format, prefix, max_length, stats_on_exit } = arguments;
     let address = address::parse_listener(listen).map_err(|advice| usage("--listen", advice))?;
     if address.ip().is_multicast() {
         let what = format!("{listen:?} is a multicast group");
@@ -53,7 +56,8 @@ pub(super) fn configure(arguments: &RunArguments, directory: &Path) -> Result<Co
             ValueAdvice::new(what, "join it with multicast_groups in a file, and name that with -c"),
         ));
     }
-    let sinks = parse_uris(to, *format, directory)?;
+    let mut sinks = parse_uris(to, *format, directory)?;
+    put_in_front(*prefix, &mut sinks)?;
     let mut listener = ListenerConfig::new("cli", vec![address]);
     listener.sinks = (0..sinks.len()).collect();
     if let Some(count) = *lanes {
@@ -153,6 +157,18 @@ fn parse_uris(uris: &[String], format: Option<Format>, directory: &Path) -> Resu
     Err(usage("--format", advice))
 }
 
+/// Gives the sinks that write lines this prefix.
+fn put_in_front(prefix: LinePrefix, sinks: &mut [SinkConfig]) -> Result<(), Failure> {
+    let mut takes_prefix = prefix == LinePrefix::None;
+    for sink in sinks.iter_mut().filter(|_| prefix != LinePrefix::None) {
+        if let Some(settings) = sink.settings.with_prefix(prefix) {
+            (sink.settings, takes_prefix) = (settings, true);
+        }
+    }
+    let advice = ValueAdvice::new("--to names nothing that writes lines", "write to file:PATH or stdout: in lines");
+    if takes_prefix { Ok(()) } else { Err(usage("--prefix", advice)) }
+}
+
 /// Two writers there would mix their records.
 fn is_same_stream(one: &SinkTarget<'_>, other: &SinkTarget<'_>) -> bool {
     match (one, other) {
@@ -235,6 +251,19 @@ mod tests {
             assert_eq!((file.path.as_str(), file.format, file.rotate), (path, format, Rotate::NEVER));
         }
         assert!(configure_in_tmp("127.0.0.1:1", "udp:10.0.0.9:514").is_ok());
+        let shown = |to: &str, format| {
+            let prefix = LinePrefix::TimeSource;
+            let call = RunArguments { prefix, format, ..RunArguments::new("127.0.0.1:1", to) };
+            configure(&call, Path::new("/tmp")).map(|config| config.sinks[0].settings.clone())
+        };
+        let stdout = shown("stdout:", None).expect("lines");
+        assert_eq!(stdout.of_type().map(|own: &StdoutSettings| own.prefix), Some(LinePrefix::TimeSource));
+        let file = shown("file:x", None).expect("lines");
+        assert_eq!(file.of_type().map(|own: &FileSettings| own.prefix), Some(LinePrefix::TimeSource));
+        for (to, format) in [("null:", None), ("jsonl:-", None), ("stdout:", Some(Format::Jsonl))] {
+            let failure = shown(to, format).expect_err("no lines").to_string();
+            assert!(failure.contains("--prefix: --to names nothing that writes lines"), "{failure}");
+        }
         assert!(configure_in_tmp("127.0.0.1:1", "unix:/run/x.sock").is_ok());
     }
 

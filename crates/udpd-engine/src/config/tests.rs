@@ -274,3 +274,30 @@ fn buffers_have_room_for_the_headers_that_proxies_put_before_datagrams() {
     assert_eq!([absorbed(""), absorbed(proxied)], [512, 564]);
     assert_eq!(absorbed(&format!("{proxied}\nmax_length = 520")), 520, "no more than is kept");
 }
+
+#[test]
+fn habits_from_elsewhere_are_answered_with_what_is_right_here() {
+    let with = |keys: &str| format!("{LEAST}{keys}\n");
+    for (text, words) in [
+        (with("prefix = \"time\"\nformat = \"jsonl\""), "only lines have a prefix"),
+        (with("strip = \"nul\"\nformat = \"pcapng\""), "only lines have a strip; remove it"),
+        (with("timezone = \"local\""), "what is timezone elsewhere is time here: time = \"utc\""),
+        (LEAST.replace("/var/log/udpd", "$HOME"), "is not filled in: there is no shell and no home here"),
+        (LEAST.replace("/var/log/udpd", "~/log"), "is not filled in"),
+        (LEAST.replace("0.0.0.0:514", "udp://0.0.0.0:514"), "has a scheme, udp:, and an address has none"),
+        (LEAST.replace("/var/log/udpd", "/l/{host}{source_port}"), "two senders could have one file"),
+    ] {
+        let found = problems(&text, &HostView::default());
+        assert!(found.iter().any(|one| one.contains(words)), "{text}: {found:?}");
+    }
+    let [unknown] = &problems(&with("colour = 1"), &HostView::default())[..] else { panic!("one problem") };
+    assert!(unknown.contains("strip") && unknown.contains("consumers"), "its own keys: {unknown}");
+    assert!(!unknown.contains("destinations") && !unknown.contains("brokers"), "no keys of other types: {unknown}");
+    let warned = |text: &str| parse(text).warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    assert!(warned(&LEAST.replace("/var/log", "/var/$USER")).contains("holds $USER, which is no variable here"));
+    for plain in ["/var/log$", "/var/log/$1", "/var/a$$b"] {
+        assert_eq!(warned(&LEAST.replace("/var/log", plain)).contains("no variable here"), plain.ends_with("$b"));
+    }
+    let both = parse(&with("time = \"utc\"\nstrip = \"nul\"\nprefix = \"time\""));
+    assert!(both.sinks[0].settings.records_arrival(), "a time in front of a line");
+}

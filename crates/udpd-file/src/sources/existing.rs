@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::super::finished_files::Index;
 use super::super::name::{FileName, is_behind_finished, matches};
 use super::key::{KeyReading, SourceKey, SourcePattern, without_slashes};
+use udpd_base::os::local_time::Zone;
 
 /// How many names the search looks at, which takes a tenth of a second.
 const NAMES_MAX: usize = 250_000;
@@ -72,6 +73,7 @@ impl SourceScan {
 pub(super) struct IndexFinder {
     roots: Vec<IndexRoot>,
     every: Duration,
+    zone: Zone,
 }
 
 /// Where the indexes of one path are.
@@ -85,14 +87,14 @@ struct IndexRoot {
 
 impl IndexFinder {
     /// For these paths, with the names that a lane fills in.
-    pub(super) fn new<'p>(paths: impl Iterator<Item = &'p str>, every: Duration) -> Self {
+    pub(super) fn new<'p>(paths: impl Iterator<Item = &'p str>, every: Duration, zone: Zone) -> Self {
         let root = |path: &str| {
             let list = Index::path_of(&FileName::new(without_slashes(path), every));
             let list = list.to_string_lossy();
             let fixed = list[..list.find('{').unwrap_or(list.len())].rfind('/').map_or(0, |slash| slash + 1);
             IndexRoot { directory: PathBuf::from(&list[..fixed]), levels: SourcePattern::levels(&list[fixed..]) }
         };
-        Self { roots: paths.map(root).collect(), every }
+        Self { roots: paths.map(root).collect(), every, zone }
     }
 
     /// The paths that have an index, from this number on, and at most so many.
@@ -100,7 +102,7 @@ impl IndexFinder {
         let mut lists = FoundIndexes { from, count_max, ..FoundIndexes::default() };
         self.roots.iter().for_each(|root| lists.collect(&root.directory, &root.levels));
         let paths = lists.found.iter().filter_map(|list| Index::pattern_of(list));
-        paths.map(|path| FileName::new(path, self.every)).collect()
+        paths.map(|path| FileName::new(path, self.every).in_zone(self.zone.clone())).collect()
     }
 }
 
@@ -153,7 +155,7 @@ mod tests {
         let destination: IpAddr = "2001:db8::5".parse().expect("an address");
         let key = |sender: &&str| {
             let sender: SocketAddr = sender.parse().expect("an address");
-            SourceKey::new(7, &SourcePattern::new(&path).parts(), sender, destination)
+            SourceKey::new(7, &SourcePattern::new(&path).parts(), sender, destination, 0)
         };
         assert_eq!(scan.sources, senders.iter().map(key).collect(), "{pattern}");
     }
@@ -181,6 +183,7 @@ mod tests {
         let nested = ["10.0.0.0_8/10.1.2.3-514.log", "2001-db8--0_64/2001-db8--7-99.log"];
         assert_found("{source/8}/{source}-{source_port}.log", &nested, &["10.1.2.3:514", "[2001:db8::7]:99"]);
         assert_found("{source/24}.log", &["10.1.2.0_24.log", "10.1.2.3.log", "10.1.2.0_16.log"], &["10.1.2.9:1"]);
+        assert_found("{host}/x.log", &["10.0.0.1/x.log", "web1/x.log", "overflow/x.log"], &["10.0.0.1:1"]);
         assert_found("a-{destination}/{source_port}", &["a-2001-db8--5/514", "b-2001-db8--5/515"], &["10.0.0.1:514"]);
     }
 
@@ -203,6 +206,7 @@ mod tests {
         let below = |path: &str| directory.path().join(path).to_str().expect("UTF-8").to_owned();
         for (pattern, own, others) in [
             ("{source}.log", ["10.0.0.1.log", "overflow.log"], ["x.log", "10.0.0.1.log.log"]),
+            ("{host}.idx", ["10.0.0.1.idx", "web1.example.idx"], ["Web.idx", "-x.idx"]),
             ("{source}/%Y/%H.log", ["10.0.0.1/%Y/%H.log", "0--1/%Y/%H.log"], ["x/%Y/%H.log", "10.0.0.1/%H.log"]),
             ("{source/24}.txt", ["10.0.0.0_24.txt", "2001-db8--0_64.txt"], ["x_24.txt", "10.0.0.0/24.txt"]),
             ("{source/8}/{source}-a", ["10.0.0.0_8/10.1.2.3-a", "overflow/overflow-a"], ["10.1.2.3-a", "x/10.1.2.3-a"]),
@@ -213,7 +217,7 @@ mod tests {
                 fs::create_dir_all(list.parent().expect("a parent")).expect("made");
                 fs::write(list, "").expect("written");
             }
-            let finder = IndexFinder::new([below(pattern).as_str()].into_iter(), Duration::ZERO);
+            let finder = IndexFinder::new([below(pattern).as_str()].into_iter(), Duration::ZERO, Zone::default());
             let mut names = finder.names(0, 10);
             names.sort_by_key(|name| name.at(0));
             let mut expected: Vec<FileName> =

@@ -118,13 +118,13 @@ mod tests {
             std::os::unix::fs::symlink(there.path().join(target), here.path().join(name)).expect("a link");
         }
         let settings = FileSettings::new(format!("{}/{{source}}/log", here.path().display()));
-        let mut files = SourceFiles::new(&settings, Vec::new());
+        let mut files = SourceFiles::new(&settings, Vec::new(), None);
         files.number(settings.path.clone());
         let (parts, mut table) = (files.parts().expect("parts"), KnownSources::new(10, 1, 10));
         files.file_systems.begin(here.path()).expect("a directory");
         for last in [1, 2, 3, 1] {
             let source = std::net::SocketAddr::from(([10, 0, 0, last], 7));
-            let (place, _) = table.place(SourceKey::new(0, &parts, source, source.ip()));
+            let (place, _) = table.place(SourceKey::new(0, &parts, source, source.ip(), 0));
             files.provide(&mut table, place, 0, &FileLedger::default()).expect("opened");
         }
         let (file_systems, are_all) = files.file_systems.all();

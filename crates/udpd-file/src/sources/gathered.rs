@@ -103,6 +103,15 @@ impl GatheredRecords {
         chain.last = own;
     }
 
+    /// Puts the records of one chain before those of another, and leaves it empty.
+    pub(super) fn move_before(&mut self, from: &mut RecordChain, to: &mut RecordChain) {
+        let moved = std::mem::replace(from, RecordChain::EMPTY);
+        if let Some(last) = self.records.get_mut(moved.last as usize) {
+            last.next = to.first;
+            *to = RecordChain { first: moved.first, last: if to.is_empty() { moved.last } else { to.last } };
+        }
+    }
+
     pub(super) fn record(&self, index: u32) -> Option<GatheredRecord> {
         self.records.get(index as usize).copied()
     }

@@ -119,7 +119,7 @@ impl KeptSourceFiles {
         ledger: Arc<FileLedger>,
         mailbox: Arc<Mailbox>,
     ) -> Self {
-        let finder = || IndexFinder::new(files.paths(), settings.rotate.every);
+        let finder = || IndexFinder::new(files.paths(), settings.rotate.every, settings.time.zone());
         let queue = settings.recipe().map(|recipe| SourceCompressQueue::new(recipe, files.boundary, finder()));
         Self {
             retention: files.retention.clone(),

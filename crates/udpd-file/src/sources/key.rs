@@ -13,6 +13,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::super::template::{ALL_BITS, OfDatagram};
+use super::host_names::usable;
 
 /// Stands in place of addresses in the name of the file that sources beyond the limit share.
 pub(super) const OVERFLOW: &str = "overflow";
@@ -34,6 +35,8 @@ struct KeyAddresses {
     scope: u32,
     port: u16,
     destination: IpAddr,
+    /// The number of the source's name, see `host_names`; 0 where there is none.
+    host: u32,
 }
 
 /// The parts of a datagram's addresses that select its file.
@@ -42,6 +45,7 @@ pub(super) struct KeyParts {
     bits: Option<[u8; 2]>,
     port: bool,
     destination: bool,
+    pub(super) host: bool,
 }
 
 /// A path whose placeholders are for the addresses of a datagram.
@@ -75,13 +79,14 @@ impl SourcePattern {
 
     /// The parts of the addresses that distinguish its files: the finest that are named.
     pub(super) fn parts(&self) -> KeyParts {
-        let mut parts = KeyParts { bits: None, port: false, destination: false };
+        let mut parts = KeyParts { bits: None, port: false, destination: false, host: false };
         for piece in &self.0 {
             match piece {
                 PatternPiece::Filled(OfDatagram::Source { bits }) => {
                     let before = parts.bits.unwrap_or([0, 0]);
                     parts.bits = Some([before[0].max(bits[0]), before[1].max(bits[1])]);
                 }
+                PatternPiece::Filled(OfDatagram::Host) => parts.host = true,
                 PatternPiece::Filled(OfDatagram::SourcePort) => parts.port = true,
                 PatternPiece::Filled(OfDatagram::Destination) => parts.destination = true,
                 PatternPiece::Text(_) => {}
@@ -128,14 +133,16 @@ impl SourcePattern {
         fits(&self.0, text)
     }
 
-    /// The path of one file, with codes for the time still in it.
-    pub(super) fn fill(&self, key: &SourceKey) -> String {
+    /// The path of one file, with codes for the time still in it. `name` is that of the key's host, if it has one.
+    pub(super) fn fill(&self, key: &SourceKey, name: &str) -> String {
         let mut path = String::with_capacity(128);
         for piece in &self.0 {
             match (piece, &key.of) {
                 (PatternPiece::Text(text), _) => path.push_str(text),
                 (PatternPiece::Filled(_), None) => path.push_str(OVERFLOW),
-                (PatternPiece::Filled(OfDatagram::Source { bits }), Some(of)) => {
+                (PatternPiece::Filled(OfDatagram::Host), Some(of)) if of.host != 0 => path.push_str(name),
+                (PatternPiece::Filled(piece @ (OfDatagram::Source { .. } | OfDatagram::Host)), Some(of)) => {
+                    let bits = if let OfDatagram::Source { bits } = piece { bits } else { &ALL_BITS };
                     append(&mut path, masked(of.source, *bits));
                     let bits_of_family = if of.source.is_ipv4() { 0 } else { 1 };
                     if bits[bits_of_family] < ALL_BITS[bits_of_family] {
@@ -157,20 +164,40 @@ impl SourcePattern {
 }
 
 impl SourceKey {
-    pub(super) fn new(path: u32, parts: &KeyParts, source: SocketAddr, destination: IpAddr) -> Self {
+    /// `host` is the number of the source's name, where it is known and one of the parts.
+    pub(super) fn new(path: u32, parts: &KeyParts, source: SocketAddr, destination: IpAddr, host: u32) -> Self {
         let unset = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let address = source.ip().to_canonical();
+        let bits = if parts.host && host == 0 { Some(ALL_BITS) } else { parts.bits };
         let scope = match (&source, address) {
             (SocketAddr::V6(v6), IpAddr::V6(address)) if address.is_unicast_link_local() => v6.scope_id(),
             _ => 0,
         };
         let of = KeyAddresses {
-            source: parts.bits.map_or(unset, |bits| masked(address, bits)),
-            scope: if parts.bits.is_some() { scope } else { 0 },
+            source: bits.map_or(unset, |bits| masked(address, bits)),
+            scope: if bits.is_some() { scope } else { 0 },
             port: if parts.port { source.port() } else { 0 },
             destination: if parts.destination { destination.to_canonical() } else { unset },
+            host,
         };
         Self { path, of: Some(of) }
+    }
+
+    /// The number of its source's name.
+    pub(super) fn host(&self) -> u32 {
+        self.of.map_or(0, |of| of.host)
+    }
+
+    /// The address of a source whose name is not known. An address of one link has none.
+    pub(super) fn nameless(&self) -> Option<IpAddr> {
+        self.of.filter(|of| of.host == 0 && of.scope == 0).map(|of| of.source)
+    }
+
+    /// The same with the name of its source.
+    pub(super) fn named(self, parts: &KeyParts, host: u32) -> Self {
+        let unset = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let source = |of: &KeyAddresses| parts.bits.map_or(unset, |bits| masked(of.source, bits));
+        Self { of: self.of.map(|of| KeyAddresses { host, source: source(&of), ..of }), ..self }
     }
 
     /// The key of the overflow file.
@@ -210,7 +237,7 @@ impl KeyReading {
         Self {
             path: path as u32,
             parts,
-            of: KeyAddresses { source: none, scope: 0, port: 0, destination: none },
+            of: KeyAddresses { source: none, scope: 0, port: 0, destination: none, host: 0 },
             bits: 0,
         }
     }
@@ -222,7 +249,9 @@ impl KeyReading {
         match of {
             OfDatagram::SourcePort => self.of.port = text.parse().ok()?,
             OfDatagram::Destination => self.of.destination = address(text)?,
-            OfDatagram::Source { bits } => {
+            OfDatagram::Source { .. } | OfDatagram::Host => {
+                // A file with a name is not counted: who has none is what could fill the table.
+                let bits = if let OfDatagram::Source { bits } = of { bits } else { ALL_BITS };
                 let (text, scope) = match text.split_once("_if") {
                     Some((text, scope)) => (text, scope.parse().ok()?),
                     None => (text, 0),
@@ -275,11 +304,17 @@ fn is_of(of: OfDatagram, text: &str) -> bool {
         _ if text == OVERFLOW => true,
         OfDatagram::SourcePort => is_number(text),
         OfDatagram::Destination => is_address(text),
-        OfDatagram::Source { .. } => {
+        OfDatagram::Host if usable(text).as_deref() == Some(text) => true,
+        OfDatagram::Source { .. } | OfDatagram::Host => {
             let address = behind(text, "_if").and_then(|text| behind(&text, "_"));
             address.is_some_and(|address| is_address(&address))
         }
     }
+}
+
+/// Whether a file by address, or that of all beyond the limit, can have this name.
+pub(super) fn is_address_name(text: &str) -> bool {
+    is_of(OfDatagram::Source { bits: ALL_BITS }, text)
 }
 
 fn masked(address: IpAddr, [v4_bits, v6_bits]: [u8; 2]) -> IpAddr {
@@ -320,8 +355,8 @@ mod tests {
     fn path(pattern: &str, source: &str) -> String {
         let pattern = SourcePattern::new(pattern);
         let destination: IpAddr = "2001:db8::5".parse().expect("an address");
-        let key = SourceKey::new(0, &pattern.parts(), source.parse().expect("an address"), destination);
-        pattern.fill(&key)
+        let key = SourceKey::new(0, &pattern.parts(), source.parse().expect("an address"), destination, 0);
+        pattern.fill(&key, "")
     }
 
     #[test]
@@ -344,7 +379,7 @@ mod tests {
             assert!(SourcePattern::new(pattern).fits(expected), "{pattern} fits {expected}");
         }
         let pattern = SourcePattern::new("/l/{source/8}-{source_port}");
-        assert_eq!(pattern.fill(&SourceKey::overflow(0)), "/l/overflow-overflow");
+        assert_eq!(pattern.fill(&SourceKey::overflow(0), ""), "/l/overflow-overflow");
         assert!(pattern.fits("/l/overflow-overflow") && !pattern.fits("/l/x-1") && !pattern.fits("/l/10.0.0.1-"));
     }
 
@@ -358,7 +393,7 @@ mod tests {
             // Many zeros, and the families beside one another.
             let address = Ipv6Addr::from_bits(state & (state << 61) & (u128::MAX >> (state as u32 % 97)));
             let source = SocketAddr::from((address, 1));
-            let name = pattern.fill(&SourceKey::new(0, &pattern.parts(), source, source.ip()));
+            let name = pattern.fill(&SourceKey::new(0, &pattern.parts(), source, source.ip(), 0), "");
             let is_plain = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b'-');
             assert!(name.bytes().all(is_plain) && !name.starts_with(['-', '.']) && name != OVERFLOW, "{name}");
             let back: IpAddr = name.replace('-', ":").parse().expect("an address again");
@@ -377,6 +412,7 @@ mod tests {
                 &SourcePattern::new(pattern).parts(),
                 source.parse().expect("an address"),
                 Ipv4Addr::LOCALHOST.into(),
+                0,
             )
         };
         assert_eq!(key("{source}", "10.0.0.1:1"), key("{source}", "10.0.0.1:2"));
@@ -385,5 +421,26 @@ mod tests {
         assert_ne!(key("{source/24}", "10.0.0.1:1"), key("{source/24}", "10.0.1.1:1"));
         assert_ne!(key("{source}", "[fe80::1%1]:1"), key("{source}", "[fe80::1%2]:1"));
         assert_eq!(key("{source_port}", "[fe80::1%1]:1"), key("{source_port}", "[fe80::1%2]:1"));
+    }
+
+    #[test]
+    fn a_sender_with_a_name_has_the_file_of_the_name_and_one_without_that_of_its_address() {
+        for (pattern, named, nameless) in [
+            ("/l/{host}.log", "/l/web1.log", "/l/10.1.2.3.log"),
+            ("/l/{source/24}/{host}/{source_port}", "/l/10.1.2.0_24/web1/514", "/l/10.1.2.0_24/10.1.2.3/514"),
+        ] {
+            let pattern = SourcePattern::new(pattern);
+            let of = |source: &str| {
+                let source = source.parse().expect("an address");
+                SourceKey::new(0, &pattern.parts(), source, Ipv4Addr::LOCALHOST.into(), 0)
+            };
+            let (one, other) = (of("10.1.2.3:514"), of("10.1.2.4:514"));
+            assert_eq!(one.nameless(), Some(IpAddr::from([10, 1, 2, 3])));
+            assert!(one != other && one.named(&pattern.parts(), 7) == other.named(&pattern.parts(), 7));
+            assert!(one.named(&pattern.parts(), 7) != one.named(&pattern.parts(), 8));
+            assert_eq!(pattern.fill(&one, ""), nameless);
+            assert_eq!(pattern.fill(&one.named(&pattern.parts(), 7), "web1"), named);
+            assert!(pattern.fits(named) && pattern.fits(nameless));
+        }
     }
 }

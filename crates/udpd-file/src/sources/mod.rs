@@ -19,6 +19,7 @@ mod file_systems;
 #[path = "testing/fuzz.rs"]
 pub(super) mod fuzz;
 mod gathered;
+pub(super) mod host_names;
 mod keeper;
 mod key;
 mod source_file;
@@ -41,6 +42,7 @@ use error_log::{SourceError, SourcesErrorLog};
 use existing::SourceScan;
 pub(super) use file_systems::FILE_SYSTEMS_MAX;
 use gathered::{GatheredRecords, NONE, RecordChain};
+use host_names::HostNames;
 use keeper::KeptSourceFiles;
 use key::{KeyParts, SourceKey};
 use source_file::SourceFiles;
@@ -51,7 +53,7 @@ use udpd_base::handover::Caller;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{FileLedger, Tallies};
 use udpd_base::logging::repeats;
-use udpd_base::os::threads;
+use udpd_base::os::threads::{self, ThreadRegistry};
 use udpd_base::seams::clock;
 use udpd_base::sink::outbox::OutboxDestination;
 use udpd_base::sink::{ConsumerFeeders, Sink};
@@ -65,7 +67,8 @@ const FINISHED_AT_ONCE: usize = 64;
 
 pub(crate) fn memory_bytes_max(settings: &FileSettings) -> usize {
     let buffer = usize::try_from(settings.buffer_bytes).unwrap_or(usize::MAX);
-    gathered::memory_bytes_max(buffer, settings.format) + table::memory_bytes_max(settings.sources_max)
+    let names = if settings.is_by_name() { host_names::memory_bytes_max(settings.sources_max) } else { 0 };
+    gathered::memory_bytes_max(buffer, settings.format) + table::memory_bytes_max(settings.sources_max) + names
 }
 
 /// The files by source of one consumer.
@@ -104,10 +107,12 @@ impl SourcesSink {
         settings: &FileSettings,
         keeper: &mut FileKeeper,
         consumer: &Caller,
+        registry: &ThreadRegistry,
     ) -> io::Result<(Self, Arc<FileLedger>)> {
         let feeds: Vec<bool> = path_of_lane.iter().map(Option::is_some).collect();
         let encoder = settings.encoder(scenes, |lane| feeds[lane]);
-        let mut files = SourceFiles::new(settings, encoder.header());
+        let hosts = settings.is_by_name().then(|| HostNames::start(registry, settings.sources_max)).transpose()?;
+        let mut files = SourceFiles::new(settings, encoder.header(), hosts);
         let path_of_lane: Vec<Option<usize>> =
             path_of_lane.into_iter().map(|path| path.map(|path| files.number(path))).collect();
         let parts = files.parts().ok_or_else(|| io::Error::other("no lane feeds it"))?;
@@ -167,12 +172,19 @@ impl SourcesSink {
         self.ends = seconds.map(end);
     }
 
-    fn key(&self, batch: &LaneBatch, datagram: &mmsg::Datagram<'_>) -> SourceKey {
+    fn key(&mut self, batch: &LaneBatch, datagram: &mmsg::Datagram<'_>, now: Option<Instant>) -> SourceKey {
         let path = self.path_of_lane[batch.lane].expect("the pipeline gave every lane of this consumer a path");
         let bound: IpAddr = self.scenes[batch.lane].address.ip();
         let destination = datagram.destination().unwrap_or(bound);
         // There are no more paths than lanes.
-        SourceKey::new(path as u32, &self.parts, headers::source(datagram), destination)
+        let key = SourceKey::new(path as u32, &self.parts, headers::source(datagram), destination, 0);
+        match (&mut self.files.hosts, key.nameless(), now) {
+            (Some(hosts), Some(address), Some(now)) => match hosts.of(address, now) {
+                0 => key,
+                host => key.named(&self.parts, host),
+            },
+            _ => key,
+        }
     }
 
     fn note_overflow(&mut self, datagrams: u64) {
@@ -245,8 +257,15 @@ impl Sink for SourcesSink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         self.encoder.begin();
         let mut overflow = 0;
+        // Asked once a batch, and only for names.
+        let now = self.files.hosts.as_mut().map(|hosts| {
+            let now = clock::now();
+            hosts.take_answers(now);
+            now
+        });
         for datagram in batch.datagrams.datagrams() {
-            let (place, is_own) = self.table.place(self.key(batch, &datagram));
+            let key = self.key(batch, &datagram, now);
+            let (place, is_own) = self.table.place(key);
             overflow += u64::from(!is_own);
             let chain = &mut self.table.at(place).chain;
             if chain.is_empty() {
@@ -320,6 +339,7 @@ impl SourcesSink {
             return;
         }
         let now = self.clock.seconds();
+        self.move_to_names();
         let mut waiting = std::mem::take(&mut self.waiting);
         self.failed = (0, 0);
         waiting.sort_unstable_by_key(|&place| !self.table.is_open(place));
@@ -336,6 +356,32 @@ impl SourcesSink {
         self.log_recovery();
     }
 
+    /// Moves records of senders whose name has come since to those of the name. They came before all that are there.
+    fn move_to_names(&mut self) {
+        let Some(hosts) = &mut self.files.hosts else { return };
+        let now = clock::now();
+        hosts.take_answers(now);
+        for index in 0..self.waiting.len() {
+            let place = self.waiting[index];
+            let key = self.table.at(place).key;
+            let host = key.nameless().map_or(0, |address| hosts.of(address, now));
+            let named = key.named(&self.parts, host);
+            if host == 0 || self.table.change_key(place, named) {
+                continue;
+            }
+            let (of_name, is_own) = self.table.place(named);
+            if is_own {
+                let mut from = self.table.at(place).chain;
+                let to = &mut self.table.at(of_name).chain;
+                if to.is_empty() {
+                    self.waiting.push(of_name);
+                }
+                self.gathered.move_before(&mut from, to);
+                self.table.at(place).chain = from;
+            }
+        }
+    }
+
     fn note_written(&mut self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -350,6 +396,9 @@ impl SourcesSink {
     fn write_source(&mut self, place: usize, now: u64, tallies: &mut Tallies) -> u64 {
         let mut first = std::mem::replace(&mut self.table.at(place).chain, RecordChain::EMPTY).first;
         let mut written = 0;
+        if first == NONE {
+            return 0;
+        }
         match threads::blocking(|| self.files.provide(&mut self.table, place, now, &self.ledger)) {
             Ok(None) => {}
             Ok(Some(lacking)) => self.log_descriptor_shortage(&lacking),

@@ -12,11 +12,13 @@ use super::super::name::{FileName, finished_names};
 use super::super::settings::{FileSettings, Rotate};
 use super::existing::SourceScan;
 use super::file_systems::FileSystems;
+use super::host_names::HostNames;
 use super::keeper::SourceRetention;
 use super::key::{KeyParts, SourceKey, SourcePattern};
 use super::table::{BegunFile, KnownSources};
 use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
+use udpd_base::os::local_time::Zone;
 use udpd_base::seams::disk;
 
 /// What the files of all sources have in common.
@@ -29,13 +31,16 @@ pub(super) struct SourceFiles {
     pub(super) file_systems: Arc<FileSystems>,
     pub(super) boundary: Boundary,
     header: Vec<u8>,
+    zone: Zone,
+    /// The names of senders, where the path has them.
+    pub(super) hosts: Option<HostNames>,
 }
 
 impl SourceFiles {
-    pub(super) fn new(settings: &FileSettings, header: Vec<u8>) -> Self {
+    pub(super) fn new(settings: &FileSettings, header: Vec<u8>, hosts: Option<HostNames>) -> Self {
         let (rotate, boundary) = (settings.rotate, settings.format.boundary());
         let (retention, file_systems) = (SourceRetention::new(settings), Arc::default());
-        Self { paths: Vec::new(), rotate, retention, file_systems, boundary, header }
+        Self { paths: Vec::new(), rotate, retention, file_systems, boundary, header, zone: settings.time.zone(), hosts }
     }
 
     /// With the placeholders of a lane filled in.
@@ -59,7 +64,7 @@ impl SourceFiles {
 
     /// The name of a path, for its time codes only.
     pub(super) fn any_name(&self) -> Option<FileName> {
-        self.paths.first().map(|(path, _)| FileName::new(path.clone(), self.rotate.every))
+        self.paths.first().map(|(path, _)| FileName::new(path.clone(), self.rotate.every).in_zone(self.zone.clone()))
     }
 
     /// The directories without placeholders and time codes.
@@ -77,7 +82,8 @@ impl SourceFiles {
     }
 
     pub(super) fn name(&self, key: &SourceKey) -> FileName {
-        FileName::new(self.paths[key.path as usize].1.fill(key), self.rotate.every)
+        let host = self.hosts.as_ref().map_or("", |hosts| hosts.name(key.host()));
+        FileName::new(self.paths[key.path as usize].1.fill(key, host), self.rotate.every).in_zone(self.zone.clone())
     }
 
     /// The path of a source's file at a moment.
@@ -205,7 +211,7 @@ impl SourceFiles {
         let is_own = is_as_begun(&path, &begun);
         if is_renamed && is_own {
             let mut retention = self.retention.of(&name);
-            set_aside(&path, finished_names(&path, now), |name| retention.list_by(name, Ok(begun.inode)))?;
+            set_aside(&path, finished_names(&path, now, &self.zone), |name| retention.list_by(name, Ok(begun.inode)))?;
         }
         table.close(place);
         table.at(place).begun = None;

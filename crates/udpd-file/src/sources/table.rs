@@ -99,6 +99,18 @@ impl KnownSources {
         place
     }
 
+    /// Gives a source that has no file yet, and whose key is not another's, this key.
+    pub(super) fn change_key(&mut self, place: usize, key: SourceKey) -> bool {
+        let source = &mut self.sources[place];
+        let is_free = source.begun.is_none() && !self.by_key.contains_key(&key);
+        if is_free {
+            self.by_key.remove(&source.key);
+            source.key = key;
+            self.by_key.insert(key, place);
+        }
+        is_free
+    }
+
     pub(super) fn len(&self) -> usize {
         self.sources.len()
     }

@@ -1,7 +1,7 @@
 //! `allow`, `deny`, their files, `rate_limit` and `proxy_protocol`: as they may be written.
 //!
-//! What is unclear is refused: an address without a length may mean one host or the network that begins there, and one
-//! with bits behind its length is a slip either way.
+//! What is unclear is refused: an address that ends in zeros and has no length may mean one host or the network that
+//! begins there, and one with bits behind its length is a slip either way. Any other address alone is that one host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -43,9 +43,9 @@ const KERNEL_FILTERS: &[(&str, KernelFilter)] =
 
 settings! {
     for Access {
-        /// Networks to accept. Empty = all that are not denied.
+        /// Networks and single addresses to accept. Empty = all that are not denied.
         allow: Vec<IpNet> = [] like ["10.0.0.0/8"], List(parse_network);
-        /// Networks to refuse.
+        /// Networks and single addresses to refuse.
         deny: Vec<IpNet> = [] like ["10.9.0.0/16"], List(parse_network);
         /// Files with more networks to accept, one by line.
         allow_files: Vec<String> = [] like ["/etc/udpd/allow.list"], List(check_list_file);
@@ -123,10 +123,10 @@ impl ValueKind<Option<SourceLimit>> for RateLimit {
     }
 }
 
-/// A network as it is written: an address and the number of bits that count.
+/// A network as it is written: an address and the number of bits that count, or the address of one host.
 pub fn parse_network(text: &str) -> Result<IpNet, ValueAdvice> {
     let Some((address, length)) = text.split_once('/') else {
-        return Err(without_length(text));
+        return without_length(text);
     };
     let Ok(address) = address.parse::<IpAddr>() else {
         let bare = address.trim_matches(['[', ']']);
@@ -169,17 +169,24 @@ fn check_list_file(text: &str) -> Result<String, ValueAdvice> {
     path_check::check_file(text).map(|path| path.display().to_string())
 }
 
-fn without_length(text: &str) -> ValueAdvice {
+fn without_length(text: &str) -> Result<IpNet, ValueAdvice> {
     if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
         let width = if address.is_ipv4() { 32 } else { 128 };
+        let begins_a_network = match address {
+            IpAddr::V4(v4) => v4.octets()[3] == 0,
+            IpAddr::V6(v6) => v6.segments()[7] == 0,
+        };
+        if !begins_a_network && text == text.trim_matches(['[', ']']) {
+            return parse_network(&format!("{text}/{width}"));
+        }
         let cure = format!("write \"{address}/{width}\" for that one address, or the length of its network");
-        return ValueAdvice::new(format!("{text:?} has no length"), cure);
+        return Err(ValueAdvice::new(format!("{text:?} has no length"), cure));
     }
     if ["all", "any", "*"].contains(&text) {
         let cure = "write \"0.0.0.0/0\" for all of IPv4 and \"::/0\" for all of IPv6; an empty allow is both";
-        return ValueAdvice::new(format!("{text:?} is not a network"), cure);
+        return Err(ValueAdvice::new(format!("{text:?} is not a network"), cure));
     }
-    ValueAdvice::new(format!("{text:?} is not a network"), EXAMPLE)
+    Err(ValueAdvice::new(format!("{text:?} is not a network"), EXAMPLE))
 }
 
 #[cfg(test)]
@@ -191,6 +198,10 @@ mod tests {
         for text in ["10.0.0.0/8", "0.0.0.0/0", "192.0.2.1/32", "::/0", "2001:db8::/32", "::1/128"] {
             assert_eq!(parse_network(text).map(|network| network.to_string()), Ok(text.to_owned()));
         }
+        for (address, length) in [("10.0.0.1", 32), ("2001:db8::1", 128)] {
+            let network = parse_network(address).map(|network| network.to_string());
+            assert_eq!(network, Ok(format!("{address}/{length}")), "one host");
+        }
     }
 
     #[test]
@@ -198,7 +209,10 @@ mod tests {
         for (text, words) in [
             ("10.1.2.3/8", "write \"10.0.0.0/8\" for that network, or \"10.1.2.3/32\""),
             ("2001:db8::1/32", "write \"2001:db8::/32\""),
-            ("10.0.0.1", "write \"10.0.0.1/32\" for that one address"),
+            ("10.1.0.0", "write \"10.1.0.0/32\" for that one address, or the length of its network"),
+            ("2001:db8::", "has no length; write \"2001:db8::/128\""),
+            ("[2001:db8::1]", "write \"2001:db8::1/128\""),
+            ("::ffff:10.0.0.1", "write \"10.0.0.1/32\""),
             ("10.0.0.0/33", "is not a length of 0 to 32 bits"),
             ("10.0.0.0/+8", "is not a length of 0 to 32 bits"),
             ("10.0.0.0/", "is not a length"),

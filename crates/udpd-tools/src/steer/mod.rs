@@ -30,20 +30,7 @@ const NOTHING_TO_DO: &str = "nothing to do: [steer] interfaces names none\n";
 pub fn execute(task: &SteerTask<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     let kernel = Kernel::open().map_err(|failure| task.unread(failure))?;
     let journal = Journal::in_folder(&task.state_folder);
-    let interfaces = match &task.interfaces {
-        named if !named.is_empty() => named.clone(),
-        _ if !task.wish.interfaces.is_empty() || task.action == SteerAction::Restore => task.wish.interfaces.clone(),
-        _ if task.from_file && matches!(task.action, SteerAction::Apply | SteerAction::Watch) => Vec::new(),
-        _ => {
-            let physical = kernel.reader().physical_interfaces();
-            let physical = physical.map_or_else(|error| format!("unknown: {error}"), |names| names.join(", "));
-            let message = format!(
-                "no interface: name one on the command line or in [steer] interfaces; those with a device are \
-                 {physical}"
-            );
-            return Err(Failure::new(ExitCode::Usage, message));
-        }
-    };
+    let interfaces = chosen(task, &kernel)?;
     match task.action {
         SteerAction::Restore => return apply::restore(&kernel.steering(&task.wish.request), &journal, task, out),
         SteerAction::Apply if interfaces.is_empty() => return console::print(out, NOTHING_TO_DO),
@@ -73,4 +60,26 @@ pub fn execute(task: &SteerTask<'_>, out: &mut dyn Write) -> Result<(), Failure>
             apply::apply(&kernel.steering(&request), &interfaces, &journal, task, out)?.outcome()
         }
     }
+}
+
+/// The interfaces that the command is about.
+fn chosen(task: &SteerTask<'_>, kernel: &Kernel) -> Result<Vec<String>, Failure> {
+    Ok(match &task.interfaces {
+        named if !named.is_empty() => named.clone(),
+        _ if !task.wish.interfaces.is_empty() || task.action == SteerAction::Restore => task.wish.interfaces.clone(),
+        _ if task.from_file && matches!(task.action, SteerAction::Apply | SteerAction::Watch) => Vec::new(),
+        _ => {
+            let looks = matches!(task.action, SteerAction::Status | SteerAction::Plan | SteerAction::Export(_));
+            let physical = match kernel.reader().physical_interfaces() {
+                // To look at the only one there is changes nothing.
+                Ok(only) if looks && only.len() == 1 => return Ok(only),
+                physical => physical.map_or_else(|error| format!("unknown: {error}"), |names| names.join(", ")),
+            };
+            let message = format!(
+                "no interface: name one on the command line or in [steer] interfaces; those with a device are \
+                 {physical}"
+            );
+            return Err(Failure::new(ExitCode::Usage, message));
+        }
+    })
 }

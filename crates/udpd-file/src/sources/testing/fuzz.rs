@@ -11,8 +11,8 @@ pub(crate) fn source_of_name(path: &str) {
     let parts = pattern.parts();
     let mut filled: Vec<(String, SourceKey)> = Vec::new();
     for (source, destination) in senders() {
-        let key = SourceKey::new(0, &parts, source, destination);
-        let own = pattern.fill(&key);
+        let key = SourceKey::new(0, &parts, source, destination, 0);
+        let own = pattern.fill(&key, "");
         assert!(pattern.fits(&own), "{own}");
         if !path.contains('%') {
             let read = pattern.read(&own, KeyReading::new(0, parts), &matches, &str::is_empty);
