@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use seeds::{Chance, Run, Simulation};
 
 use super::*;
@@ -27,8 +28,8 @@ use udpd_base::handover::route::FullPolicy;
 use udpd_base::ledger::{CounterTable as _, Snapshot, Tallies};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{self, ThreadRegistry, lock};
-use udpd_base::seams::clock;
 use udpd_base::seams::disk::DiskCall;
+use udpd_base::seams::{clock, waits};
 use udpd_base::sink::settings::{Needs, OpenedSink, Opening, SinkTarget, SpillPlace};
 use udpd_base::sink::{ConsumerFeeders, Differs, Sink, SinkSettings, deliver, fail};
 use udpd_base::testing::scheduler::Scheduler;
@@ -309,8 +310,33 @@ fn assert_sound(snapshot: &Snapshot, sent: &BTreeMap<usize, u32>) {
             let decided = sink.counts.delivered + sink.counts.dropped.total();
             let had = sink.offered + sink.counts.spilled_again;
             assert!(decided <= had && sink.offered <= listener.counts.received, "{sink:?}");
+            // A file that goes on through a reload is in one ledger or the other.
+            assert!(sink.name != "file" || sink.removed || sink.files.is_some(), "{sink:?}");
         }
     }
+}
+
+/// A thread that reads the ledger as often as it is asked to, beside all others. The second channel is disconnected
+/// when it has ended.
+fn read_when_asked(
+    registry: &ThreadRegistry,
+    ledger: Arc<CumulativeLedger>,
+    sent: &Arc<Mutex<BTreeMap<usize, u32>>>,
+) -> (Sender<u64>, Receiver<()>) {
+    let ((ask, asked), (alive, ended)) = (unbounded::<u64>(), bounded(0));
+    let sent = Arc::clone(sent);
+    let read = move || {
+        let _alive: Sender<()> = alive;
+        while let Ok(times) = waits::recv(&asked) {
+            for _ in 0..times {
+                let snapshot = ledger.snapshot();
+                assert_sound(&snapshot, &lock(&sent));
+                clock::sleep(Duration::from_micros(3));
+            }
+        }
+    };
+    registry.spawn("reader", ThreadRole::Unconfined, read).expect("a thread");
+    (ask, ended)
 }
 
 fn simulate(run: &mut Run) -> String {
@@ -324,7 +350,8 @@ fn simulate(run: &mut Run) -> String {
     let (config, plan) = shape.made(&scripts, directory.path());
     let (registry, _events) = ThreadRegistry::new();
     let mut pipeline = Pipeline::start(&config, &plan, clock::now(), &registry).expect("started");
-    let mut sent: BTreeMap<usize, u32> = BTreeMap::new();
+    let sent = Arc::new(Mutex::new(BTreeMap::<usize, u32>::new()));
+    let (ask, reader) = read_when_asked(&registry, pipeline.ledger(), &sent);
     let mut numbers: BTreeMap<(usize, usize), u32> = BTreeMap::new();
     while let Some(mut chance) = run.step() {
         match chance.below(20) {
@@ -336,9 +363,10 @@ fn simulate(run: &mut Run) -> String {
                 for _ in 0..count {
                     let number = numbers.entry((listener, sender)).or_default();
                     let text = format!("{listener} {sender} {number}");
+                    // A reading in between may see it arrived.
+                    *lock(&sent).entry(listener).or_default() += 1;
                     network().0[sender].send_to(text.as_bytes(), network().1[listener]).expect("loopback takes it");
                     *number += 1;
-                    *sent.entry(listener).or_default() += 1;
                 }
             }
             8..=12 => {
@@ -366,20 +394,24 @@ fn simulate(run: &mut Run) -> String {
             }
             17 => {
                 run.trace(|| "a reading".to_owned());
-                assert_sound(&pipeline.ledger().snapshot(), &sent);
+                assert_sound(&pipeline.ledger().snapshot(), &lock(&sent));
             }
             _ => {
                 let next = Shape::of(&mut chance).keeping_order(&first);
                 run.trace(|| format!("reload: {next:?}"));
-                pipeline.wait_for_earlier_pipelines(Duration::from_millis(chance.below(50)));
+                let limit = Duration::from_millis(chance.below(50));
                 let (config, plan) = next.made(&scripts, directory.path());
-                match pipeline.reload_context().build_replacement(&config, &plan, &registry) {
-                    Ok(replacement) => {
-                        pipeline = pipeline.hand_over_to(replacement, patiently);
-                        shape = next;
-                    }
-                    Err(failure) => run.trace(|| format!("refused: {failure}")),
+                let context = pipeline.reload_context();
+                let waited = context.wait_for_earlier_pipelines(limit, 10 * limit);
+                let built = waited.and_then(|()| context.build_replacement(&config, &plan, &registry));
+                if chance.happens(1, 2) {
+                    // The ledger is read meanwhile.
+                    let _ = ask.send(chance.below(40));
                 }
+                // What hangs ends when it is given up, so nothing stands in the way.
+                let replacement = built.unwrap_or_else(|failure| panic!("a reload is refused: {failure}"));
+                pipeline = pipeline.hand_over_to(replacement, patiently);
+                shape = next;
             }
         }
         pipeline.close_drained();
@@ -390,8 +422,10 @@ fn simulate(run: &mut Run) -> String {
     clock::sleep(Duration::from_secs(5));
     pipeline.wait_for_earlier_pipelines(Duration::from_secs(20));
     assert!(pipeline.earlier_pipelines_are_closed(), "{:?} drain for ever", pipeline.draining_sinks());
+    drop(ask);
+    waits::recv(&reader).expect_err("it ends without a word");
     let snapshot = pipeline.stop(Duration::from_secs(20), patiently);
-    let books = closed_books(&snapshot, &shape, &sent, &scripts, directory.path());
+    let books = closed_books(&snapshot, &shape, &lock(&sent), &scripts, directory.path());
     drop(inside);
     books
 }

@@ -53,23 +53,30 @@ fn segments(input: &[u8]) {
 }
 
 /// A segment whose header is right, with frames that the bytes describe: how many records a head claims, how long its
-/// body is and which listener's datagrams are in it; then the body itself.
+/// body is and which listener's datagrams are in it; then the body itself. Numbers are also the largest there can be.
 fn sealed(kind: u8, mut rest: &[u8]) -> Vec<u8> {
     let header = SegmentHeader { number: 7, key: 1 };
     let mut bytes = header.encode().to_vec();
     if kind & 1 == 1 {
-        let mark = SegmentMark { decided: u32::from(kind >> 4), handed: u32::from(kind >> 2 & 7), turn: 1 };
+        let turn = if kind & 2 == 0 { 1 } else { u32::MAX };
+        let mark = SegmentMark { decided: u32::from(kind >> 4), handed: u32::from(kind >> 2 & 7), turn };
         bytes[MARKS[0] as usize..][..MARK_BYTES].copy_from_slice(&mark.encode());
     }
     while let Some((own, more)) = rest.split_first_chunk::<8>() {
         let (body, behind) = more.split_at((usize::from(own[0]) * ALIGNMENT).min(more.len()));
         rest = behind;
+        let place = u64::from(u16::from_le_bytes([own[4], own[5]]));
+        let first = match own[6] >> 4 & 3 {
+            1 => u64::from(u32::MAX) - place,
+            2 => u64::MAX - place,
+            _ => place,
+        };
         let head = FrameHead {
             records: u32::from(own[1]),
             body_bytes: (usize::from(own[0]) * ALIGNMENT) as u32 + u32::from(own[6] & 1) * u32::from(own[7]),
             listener_bytes: own[2],
             bound_bytes: own[3],
-            first: u64::from(u16::from_le_bytes([own[4], own[5]])),
+            first,
             body_sum: if own[6] & 2 == 0 { crc32fast::hash(body) } else { 1 },
         };
         let mut encoded = head.encode(header, bytes.len() as u64 + u64::from(own[6] & 4));
