@@ -207,11 +207,11 @@ mod tests {
     use super::super::discarded_sockets::count_out;
     use super::*;
 
-    /// A configuration of one listener that has two lanes at each of these addresses.
-    fn setups(addresses: [SocketAddr; 2]) -> (Config, PipelinePlan) {
+    /// A configuration of one listener that has so many lanes at each of these addresses.
+    fn setups(addresses: [SocketAddr; 2], lanes: usize) -> (Config, PipelinePlan) {
         let [first, second] = addresses;
         let text = format!(
-            "[[listener]]\nname = \"in\"\naddress = [\"{first}\", \"{second}\"]\nlanes = 2\nspread = \"random\"\n\
+            "[[listener]]\nname = \"in\"\naddress = [\"{first}\", \"{second}\"]\nlanes = {lanes}\nspread = \"random\"\n\
              sinks = [\"out\"]\n[sink.out]\ntype = \"null\"\n"
         );
         let config = Config::parse(&text, "test.toml", &Default::default()).expect("valid");
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn where_one_address_cannot_have_more_lanes_no_other_one_keeps_those_that_it_got() {
         let ((first, first_address), (second, second_address)) = (received_from(), received_from());
-        let (config, plan) = setups([first_address, second_address]);
+        let (config, plan) = setups([first_address, second_address], 2);
         let setups = LaneSetup::all(&config, &plan);
         let mut assignment = SocketAssignment::none(&plan);
         assignment.by_lane = vec![Some(Arc::clone(&first)), None, Some(Arc::clone(&second)), None];
@@ -268,9 +268,36 @@ mod tests {
     }
 
     #[test]
+    fn whichever_lane_cannot_be_bound_every_socket_stays_where_it_was_and_gets_what_is_sent() {
+        const LANES: usize = 4;
+        for broken in (1..2 * LANES).filter(|lane| *lane != LANES) {
+            let ((first, first_address), (second, second_address)) = (received_from(), received_from());
+            let (config, plan) = setups([first_address, second_address], LANES);
+            let setups = LaneSetup::all(&config, &plan);
+            let mut assignment = SocketAssignment::none(&plan);
+            assignment.are_in_use = true;
+            let mut sockets: Vec<Arc<Socket>> = (0..2 * LANES).map(|_| made()).collect();
+            for (place, own) in [(0, &first), (LANES, &second)] {
+                sockets[place] = Arc::clone(own);
+                assignment.by_lane[place] = Some(Arc::clone(own));
+            }
+            sockets[broken] = received_from().0;
+            let lanes: Vec<(&LaneSetup, Arc<Socket>)> = setups.iter().zip(sockets.iter().cloned()).collect();
+            let refused = bind::open(&lanes, lanes.iter().map(|_| None).collect(), &assignment);
+            assert!(refused.expect_err("one cannot be bound").message.contains("cannot add to"), "lane {broken}");
+            send(first_address, 60);
+            send(second_address, 60);
+            let news = sockets.iter().enumerate().filter(|(place, _)| ![0, LANES, broken].contains(place));
+            assert_eq!(news.map(|(_, socket)| waiting(socket)).sum::<u64>(), 0, "lane {broken}");
+            assert_eq!((waiting(&first), waiting(&second)), (60, 60), "lane {broken}");
+            assert_eq!(assignment.discard_reports.unread(), 0, "lane {broken}");
+        }
+    }
+
+    #[test]
     fn what_comes_to_a_socket_before_it_is_taken_back_is_counted() {
         let ((first, address), (_, other)) = (received_from(), received_from());
-        let (config, plan) = setups([address, other]);
+        let (config, plan) = setups([address, other], 2);
         let setups = LaneSetup::all(&config, &plan);
         let setups: Vec<&LaneSetup> = setups.iter().collect();
         let mut assignment = SocketAssignment::none(&plan);
