@@ -105,7 +105,7 @@ whole
 press Escape
 see 'CHANNEL +LOST/S +SINK'
 press s
-see 'sorted by received'
+see 'sorted by lane'
 press Space
 see 'FROZEN'
 # The clock in the title may go on; the numbers may not.

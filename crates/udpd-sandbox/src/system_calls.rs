@@ -166,6 +166,7 @@ fn own(role: ThreadRole) -> Granted {
     match role {
         ThreadRole::Unconfined | ThreadRole::ShortLived | ThreadRole::Log | ThreadRole::SequenceFollower => {}
         ThreadRole::Writer => grant(&[TAKE_BACK], &[]),
+        ThreadRole::HistoryWriter => grant(&[calls![SYS_pwrite64]], &[]),
         ThreadRole::FileKeeper | ThreadRole::Spill => {
             grant(&[LOOK, of_libc::LOOK, KEEP, of_libc::KEEP], &[by::LIMITS]);
         }
@@ -228,6 +229,7 @@ fn is_started_by(maker: ThreadRole, other: ThreadRole) -> bool {
             | ThreadRole::PrivilegeHelper
             | ThreadRole::FilterHelper
             | ThreadRole::SourceKeeper
+            | ThreadRole::HistoryWriter
     );
     match maker {
         ThreadRole::Reloader => !is_never && !is_of_brokers,

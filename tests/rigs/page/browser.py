@@ -46,6 +46,10 @@ class Browser:
     def run(self, script, *arguments):
         return self.call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
+    def run_async(self, script):
+        """Of a script that calls its last argument with the result."""
+        return self.call("POST", "/execute/async", {"script": script, "args": []}, timeout=300)
+
     def devtools(self, command, **parameters):
         return self.call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 

@@ -1,6 +1,8 @@
 """The page in a real browser, through load, loss and restarts of the daemon; see page.sh."""
 import json
+import os
 import signal
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,7 +19,7 @@ from lib.daemon import WORK, Daemon, dropped_at
 from lib.load import free_port, send as send_all
 
 TOKEN = "0123456789abcdef0123456789abcdef"
-METRICS, LISTEN = free_port(socket.SOCK_STREAM), free_port()
+METRICS, LISTEN, QUIET = free_port(socket.SOCK_STREAM), free_port(), free_port()
 ADDRESS = f"http://127.0.0.1:{METRICS}/"
 # What would be a script if the page took it for markup.
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -33,12 +35,17 @@ sys.stdin.read()
 """
 
 
+LONG_NAME = "a-listener-whose-name-is-as-long-as-a-name-can-be-".ljust(64, "x")
 CONFIG = f"""[[listener]]
 name = "syslog"
 address = "127.0.0.1:{LISTEN}"
 lanes = 1
 share_port = true
 sinks = ["fine", "stuck"]
+[[listener]]
+name = "{LONG_NAME}"
+address = "127.0.0.1:{QUIET}"
+sinks = ["fine"]
 [sink.fine]
 type = "null"
 [sink.stuck]
@@ -47,7 +54,7 @@ format = "lines"
 queue_bytes = "256KiB"
 """
 # The name of another process is not to be had inside the sandbox.
-KEYS = f'sandbox = "off"\nmetrics_address = "127.0.0.1:{METRICS}"\npool_bytes = "4MiB"\n'
+KEYS = f'sandbox = "off"\nmetrics_address = "127.0.0.1:{METRICS}"\npool_bytes = "4MiB"\nhistory = "1d"\n'
 
 
 def until(what, test):
@@ -69,7 +76,8 @@ class Running(Daemon):
     current = None
 
     def __init__(self, token=""):
-        super().__init__(CONFIG, daemon=KEYS + token, stdout=subprocess.PIPE)
+        state = os.environ | {"STATE_DIRECTORY": f"{WORK}/state"}
+        super().__init__(CONFIG, daemon=KEYS + token, stdout=subprocess.PIPE, env=state)
         Running.current, self.sent = self, 0
 
     def stop(self, how):
@@ -103,8 +111,8 @@ def until_live(browser, words):
 
 
 RECEIVED = (
-    "return Number(document.querySelector('.sums')?.innerText"
-    ".match(/since the start ([\\d,]+)/)?.[1].replaceAll(',', ''))"
+    "return Number([...document.querySelectorAll('#listeners tbody tr')].find((row) => row.firstChild.innerText"
+    " === 'syslog')?.children[4].innerText.replaceAll(',', ''))"
 )
 # All that the page says of a loss, at one moment: between two questions a reading may come.
 LOSS = """
@@ -309,6 +317,7 @@ def fits_every_screen(browser):
     for name, screen in {
         "light": {}, "dark": {"dark": True}, "phone": {"width": 390, "height": 844, "mobile": True},
         "phone-dark": {"width": 390, "height": 844, "mobile": True, "dark": True}, "tablet": {"width": 820},
+        "wide": {"width": 1920},
     }.items():  # fmt: skip
         too_wide = browser.look(f"{WORK}/{name}.png", **screen)
         check(too_wide <= 0, f"{name}: {too_wide} pixels too wide")
@@ -337,6 +346,121 @@ def lasts_through_restarts(browser):
         browser.wait_until("counters that began anew", RECEIVED + " === 30")
         no_errors(browser, f"through a restart by {how.name}")
     passed("ended and killed, it says so, comes back, begins anew, and the console stays empty")
+
+
+def sorts_its_tables(browser):
+    names = "return [...document.querySelectorAll('#listeners tbody th')].map((head) => head.innerText)"
+    sorting = ("return [...document.querySelectorAll('#listeners thead th')].map((head) => "
+               "[head.innerText.split(' ')[0], head.getAttribute('aria-sort')]).filter((head) => head[1])")
+    same(browser.run(names), ["syslog", LONG_NAME], "the one that lost something first")
+    same(browser.run(sorting), [["Lost", "descending"]], "by what it sorts at first")
+    press = "document.querySelector('#listeners thead button').click();"
+    same(browser.run(press + names), [LONG_NAME, "syslog"], "by name")
+    same(browser.run(sorting), [["Listener", "ascending"]], "as the heading says")
+    same(browser.run(press + names), ["syslog", LONG_NAME], "turned round")
+    browser.run("document.querySelectorAll('#listeners thead button')[3].click()")
+    states = browser.run("return [...document.querySelectorAll('#sinks td[data-tone]')].map((cell) => cell.innerText)")
+    check(states[0].startswith("down since ") and "has handed on nothing" in states[0], states)
+    check(states[-1].startswith("up since "), states)
+    passed("tables sort by the heading that is pressed, the worst first, and a sink says since when it is down and why")
+
+
+def keys(*names):
+    presses = "".join(f"figure.dispatchEvent(new KeyboardEvent('keydown', {{ key: '{name}', bubbles: true }}));"
+                      for name in names)
+    return "const figure = document.querySelector('figure'); figure.focus();" + presses
+
+
+def zooms_all_charts_at_once(browser):
+    cursors = "return document.querySelectorAll('.cursor:not([hidden])').length"
+    same(browser.run(keys("ArrowLeft") + cursors), 5, "charts with the cursor")
+    ends = "return [...document.querySelectorAll('.axis')].map((axis) => axis.lastChild.innerText)"
+    zoomed = browser.run(keys("+", "+") + ends)
+    check(len(set(zoomed)) == 1 and zoomed[0] != "now", zoomed)
+    same(browser.run(keys("Escape") + ends), ["now"] * 5, "all of it again")
+    # By the pointer: over the last third of one chart.
+    browser.run("document.querySelector('.plot').scrollIntoView({ block: 'center' })")
+    box = browser.run("const box = document.querySelector('.plot').getBoundingClientRect();"
+                      "return [box.left, box.top, box.width, box.height]")
+    for kind, share in (("mousePressed", 0.66), ("mouseMoved", 0.8), ("mouseMoved", 0.95), ("mouseReleased", 0.95)):
+        place = {"x": box[0] + share * box[2], "y": box[1] + box[3] / 2}
+        browser.devtools("Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **place)
+    picked = browser.run(ends)
+    check(len(set(picked)) == 1 and picked[0] != "now", picked)
+    browser.run("document.getElementById('zoom-out').click()")
+    same(browser.run(ends), ["now"] * 5, "all of it again")
+    passed("one cursor goes through all charts, and keys, pointer and buttons zoom all of them")
+
+
+def marks_a_reload(browser):
+    Running.current.child.send_signal(signal.SIGHUP)
+    browser.wait_until("the mark", "return document.querySelector('.mark-reload') !== null"
+                                   " && /Configuration read again/.test(document.getElementById('marks').innerText)")
+    no_errors(browser, "after a reload")
+    passed("a reload is marked in the charts, and said below them")
+
+
+def says_that_it_drains(browser):
+    Running.current.child.send_signal(signal.SIGTERM)
+    told = browser.wait_until("that it drains", """
+        const title = document.getElementById('verdict-title').innerText;
+        return title.startsWith('Draining since ') && { link: document.getElementById('link-words').innerText,
+          cure: document.getElementById('verdict-cure').innerText,
+          more: document.querySelectorAll('#verdict li').length };
+    """)
+    same(told, {"link": "draining", "cure": "", "more": 0}, told)
+    Running.current.stop(signal.SIGTERM)
+    Running()
+    until_live(browser, "the stream again")
+    passed("while it drains it says so, and advises nothing")
+
+
+def shows_days(browser):
+    """What was seen before a restart and a kill is there after it."""
+    send(200)
+    lost_at_rest()
+
+    def arrived():
+        return sum(json.load(urllib.request.urlopen(f"{ADDRESS}history?span=day"))["series"]["arrived"])
+
+    time.sleep(11)
+    before = arrived()
+    Running.current.stop(signal.SIGKILL)
+    Running()
+    check(arrived() >= before > 4000, f"{arrived()} of {before}")
+    same(os.path.getsize(f"{WORK}/state/history-127.0.0.1:{METRICS}"), 207_360, "bytes of a day")
+    browser.open(ADDRESS)
+    until_live(browser, "the stream")
+    browser.wait_until("the days", "return !document.getElementById('spans').hidden")
+    browser.run("document.querySelector('#spans [value=day]').click()")
+    browser.wait_until("the day", "return document.getElementById('hour-title').innerText === 'The last day'"
+                                  " && /^peak /.test(document.querySelector('[data-chart=arrived] .top').innerText)"
+                                  " && document.querySelectorAll('#marks li').length > 1")
+    browser.run("document.querySelector('#spans [value=hour]').click()")
+    no_errors(browser, "with days")
+    passed("days last through a restart and a kill, in a file of one length")
+
+
+def is_accessible(browser):
+    """By axe-core, where npm can fetch it: nothing of it is in the repository."""
+    npm = shutil.which("npm")
+    if npm:
+        subprocess.run([npm, "pack", "axe-core@4"], cwd=WORK, capture_output=True, timeout=120, check=False)
+    packs = list(Path(WORK).glob("axe-core-*.tgz"))
+    if not packs:
+        return checks.skipped("the check of accessibility by axe-core: npm cannot fetch it")
+    subprocess.run(["tar", "xzf", packs[0], "package/axe.min.js"], cwd=WORK, check=True)
+    axe = Path(WORK, "package/axe.min.js").read_text(encoding="utf-8")
+    for dark in (False, True):
+        for width in (390, 1280):
+            browser.look(f"{WORK}/axe.png", dark=dark, width=width)
+            found = browser.run_async(axe + ";axe.run().then((found) => arguments[0]({ passes: found.passes.length, "
+                                      "violations: found.violations.map((one) => [one.id, one.help, "
+                                      "one.nodes.slice(0, 3).map((node) => node.html)]) }))")
+            check(found["passes"] > 20 and not found["violations"], f"dark {dark}, {width}: {found}")
+    browser.devtools("Emulation.clearDeviceMetricsOverride")
+    browser.console()
+    return passed("axe-core finds nothing to object to, light and dark, on a phone and a desktop")
 
 
 def images(browser):
@@ -395,11 +519,14 @@ def all_cases():
     browser = Browser(WORK)
     try:
         for case in (shows_real_numbers, names_the_loss, shows_where_the_hour_lost, fits_every_screen, is_for_keyboards,
-                     takes_no_markup, makes_no_loss_of_bounds, joins_the_hour_with_the_stream):
+                     sorts_its_tables, zooms_all_charts_at_once, marks_a_reload, is_accessible, takes_no_markup,
+                     makes_no_loss_of_bounds, joins_the_hour_with_the_stream):
             case(browser)
         browser.open(ADDRESS)
         until_live(browser, "the stream")
+        says_that_it_drains(browser)
         lasts_through_restarts(browser)
+        shows_days(browser)
         asks_for_the_token(browser)
     finally:
         browser.close()

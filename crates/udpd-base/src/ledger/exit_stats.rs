@@ -93,6 +93,7 @@ mod tests {
             host: HostReading::default(),
             log_lines_lost: 6,
             last_reload: None,
+            draining_since: None,
         }
     }
 

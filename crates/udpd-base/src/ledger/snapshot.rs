@@ -36,6 +36,39 @@ pub struct Snapshot {
     /// What became of the last wish to read the configuration again; absent while there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_reload: Option<ReloadSnapshot>,
+    /// Since when the daemon ends and only hands on what it holds, in seconds since 1970; absent before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draining_since: Option<f64>,
+}
+
+/// How a sink fares, of all its listeners together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SinkStateSnapshot {
+    pub name: SinkCondition,
+    /// Seconds since 1970.
+    pub since: f64,
+    /// The last line of the log that warned of the sink, without its name; null where there was none since then.
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SinkCondition {
+    Up,
+    /// It hands on, but not all, or its queue is nearly full.
+    Slow,
+    /// It hands on nothing of what is there for it.
+    Down,
+}
+
+impl SinkCondition {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Slow => "slow",
+            Self::Down => "down",
+        }
+    }
 }
 
 /// What became of a reload.
@@ -241,6 +274,9 @@ pub struct SinkSnapshot {
     /// What it has sent where, for a sink of type `udp`: of all its listeners together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destinations: Vec<DestinationSnapshot>,
+    /// Absent before anything was seen of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<SinkStateSnapshot>,
     /// It is no longer in the configuration: its counts stay in the ledger.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,

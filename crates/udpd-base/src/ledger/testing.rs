@@ -29,6 +29,7 @@ fn sink(name: &str, delivered: u64, queue_full: u64, sink_error: u64) -> SinkSna
         residence: None,
         files: None,
         destinations: Vec::new(),
+        state: None,
         removed: false,
     }
 }
@@ -93,6 +94,7 @@ pub fn example() -> Snapshot {
         host: hostloss::HostReading::default(),
         log_lines_lost: 6,
         last_reload: None,
+        draining_since: None,
     }
 }
 

@@ -5,6 +5,7 @@
 //! may hang as long as it likes. A line that finds the queue full, or that cannot be written, is counted, and once
 //! writing works again the log says how many are missing. So the log is either complete or says that it is not.
 
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +30,26 @@ const QUEUE_LINES: usize = 4096;
 
 /// Lines lost by the logger of this process.
 static LINES_LOST: AtomicU64 = AtomicU64::new(0);
+
+/// The last line that warned of each sink, and when. It is for those who look at the sink and have no log at hand.
+static TROUBLES: Mutex<BTreeMap<String, (f64, String)>> = Mutex::new(BTreeMap::new());
+
+/// More sinks than a configuration has; what is logged of others is not kept.
+const TROUBLES_MAX: usize = 1000;
+
+/// The last line that warned of a sink, without its name, and when that was in seconds since 1970.
+pub fn last_trouble_of_sink(name: &str) -> Option<(f64, String)> {
+    lock(&TROUBLES).get(name).cloned()
+}
+
+/// Keeps a line that begins with `sink NAME: `, as all lines of sinks do.
+fn keep_trouble(line: &str) {
+    let Some((name, text)) = line.strip_prefix("sink ").and_then(|rest| rest.split_once(": ")) else { return };
+    let mut troubles = lock(&TROUBLES);
+    if troubles.len() < TROUBLES_MAX || troubles.contains_key(name) {
+        troubles.insert(name.to_owned(), (clock::seconds_since_1970(), text.chars().take(300).collect()));
+    }
+}
 
 /// How many log lines could not be written since the process started.
 pub fn lines_lost() -> u64 {
@@ -85,6 +106,9 @@ impl Log for Backend {
     }
 
     fn log(&self, record: &Record<'_>) {
+        if record.level() <= Level::Warn && self.enabled(record.metadata()) {
+            keep_trouble(&record.args().to_string());
+        }
         if self.enabled(record.metadata())
             && self.queue.try_send(LogMessage::Line(self.style.line(record.level(), *record.args()))).is_err()
         {

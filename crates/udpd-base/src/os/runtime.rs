@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, geteuid};
 
+use super::user;
+
 /// The user's own directory where there is no other.
 const LAST: &str = "/tmp/udpd-";
 
@@ -18,6 +20,22 @@ const LAST: &str = "/tmp/udpd-";
 /// looks in all. None where they can be of no use.
 pub fn directories() -> Vec<PathBuf> {
     of_user(geteuid(), std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Path::new("/run/user"))
+}
+
+/// Where what outlives a process is: the directory that systemd gave to the unit, that of packages for root, or that of
+/// the user. `None` where no variable tells.
+pub fn state_directory() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    // systemd separates several directories with colons; the first is the one of the unit's own name.
+    let of_unit = std::env::var("STATE_DIRECTORY").ok();
+    let of_unit = of_unit.as_deref().and_then(|paths| paths.split(':').next()).filter(|path| path.starts_with('/'));
+    of_unit.map(PathBuf::from).or_else(|| {
+        if user::is_or_was_root() {
+            return Some(PathBuf::from("/var/lib/udpd"));
+        }
+        let of_login = variable("XDG_STATE_HOME");
+        of_login.or_else(|| Some(variable("HOME")?.join(".local/state"))).map(|state| state.join("udpd"))
+    })
 }
 
 fn of_user(user: Uid, of_login: Option<PathBuf>, of_all_logins: &Path) -> Vec<PathBuf> {

@@ -1,7 +1,7 @@
 //! What the time is, and waiting for it.
 
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[cfg(any(test, feature = "testing"))]
 use crate::testing::simulated::current;
@@ -32,6 +32,11 @@ pub fn wall() -> SystemTime {
         return simulated.wall();
     }
     SystemTime::now()
+}
+
+/// The date as what the ledger has: seconds since 1970.
+pub fn seconds_since_1970() -> f64 {
+    wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 /// Waits this long.

@@ -63,8 +63,13 @@ impl MeasuredListener {
         choose_engine(place, &mut listener, &mut changed);
         // Which cores may be used is a matter of this host, and belongs to the figure.
         let request = Request { cores: config.steer.request.cores, ..Request::default() };
-        let daemon =
-            DaemonConfig { control_socket: unused(), metrics_address: unused(), stats_on_exit: None, ..config.daemon };
+        let daemon = DaemonConfig {
+            control_socket: unused(),
+            metrics_address: unused(),
+            stats_on_exit: None,
+            history: None,
+            ..config.daemon
+        };
         let steer = SteerConfig { request, ..SteerConfig::default() };
         Ok(Self { config: Config { daemon, listeners: vec![listener], sinks, steer, warnings: Vec::new() }, changed })
     }

@@ -5,7 +5,7 @@ mod rights;
 pub(crate) mod unit;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::os::{console, threads, user};
 use udpd_base::text::units::print_size;
-use udpd_endpoint::metrics::TokenFile;
+use udpd_endpoint::metrics::{self, TokenFile};
 use udpd_engine::config::{Config, EngineKind, ListenerConfig, SinkConfig};
 use udpd_engine::plan;
 use udpd_engine::plan::buffers::Buffers;
@@ -42,6 +42,8 @@ struct PlanJson<'a> {
     memory: MemoryPlan,
     /// Receive buffers: needed, granted, and whether the kernel's limit for all of them is enough.
     receive_buffers: Buffers,
+    /// The file with the days of the page; null where only the hour is kept.
+    history: Option<HistoryJson>,
     /// What is put at interfaces, and who has no say in it any more.
     attached: Vec<String>,
     /// What was tried with the rights of a user; null where none was named.
@@ -95,6 +97,14 @@ struct SpillJson<'a> {
     /// On the disk, of all consumers together.
     disk_bytes: u64,
     memory_bytes: usize,
+}
+
+/// Where the days of the page are.
+#[derive(Debug, Serialize)]
+struct HistoryJson {
+    days: u32,
+    path: PathBuf,
+    disk_bytes: u64,
 }
 
 /// The networks that a listener accepts and refuses.
@@ -203,6 +213,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a PipelinePlan, user: String) -> Plan
         pool_bytes: memory.pool_bytes(),
         memory,
         receive_buffers: Buffers::of(plan),
+        history: history_json(config),
         attached: [remarks::attachments(config, plan), remarks::kernel_filters(config)].concat(),
         rights: None,
         warnings: remarks::warnings(config, plan),
@@ -213,6 +224,12 @@ fn spill_json(sink: &SinkConfig, consumers: usize) -> Option<SpillJson<'_>> {
     let spill = sink.settings.spill()?;
     let memory_bytes = consumers * spill.memory_bytes;
     Some(SpillJson { sink: &sink.name, path: spill.path, disk_bytes: spill.bytes, memory_bytes })
+}
+
+fn history_json(config: &Config) -> Option<HistoryJson> {
+    let (directory, days) = config.daemon.kept_days()?;
+    let path = metrics::file_in(&directory, config.daemon.metrics_address.value?);
+    Some(HistoryJson { days, path, disk_bytes: metrics::bytes_on_disk(days) })
 }
 
 fn list_json(listener: &ListenerConfig) -> Option<ListJson<'_>> {
@@ -282,6 +299,10 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &PipelinePlan) -> String 
         Bytes(shown.memory.receive_buffer_bytes)
     );
     text += &format!("receive buffers: {}\n", shown.receive_buffers.text());
+    if let Some(HistoryJson { days, path, disk_bytes }) = &shown.history {
+        let a_day = metrics::bytes_on_disk(1);
+        text += &format!("history: {days} days in {}, {disk_bytes} bytes, {a_day} a day\n", path.display());
+    }
     text += &shown.rights.as_ref().map_or(String::new(), Rights::text);
     for line in &shown.attached {
         text += &format!("attached: {line}\n");

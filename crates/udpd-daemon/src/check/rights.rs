@@ -120,6 +120,9 @@ impl Rights {
         if let Some(path) = &daemon.stats_on_exit {
             self.try_directory("stats_on_exit", path.parent());
         }
+        if let Some((directory, _)) = daemon.kept_days() {
+            self.try_directory("history", Some(&directory));
+        }
         for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
             if let Some(spill) = sink.settings.spill() {
                 self.try_directory(&format!("sink {}: spill", sink.name), Some(spill.path));

@@ -15,7 +15,7 @@ use udpd_base::os::threads::lock;
 use udpd_base::seams::clock;
 use udpd_base::settings::Chosen;
 use udpd_endpoint::control::{BoundControlSocket, ControlServer, Seats};
-use udpd_endpoint::metrics::{MetricsHandle, MetricsServer, TokenFile};
+use udpd_endpoint::metrics::{KeptDays, MetricsHandle, MetricsServer, TokenFile};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::plan::neighbours;
@@ -57,6 +57,7 @@ impl BoundEndpoints {
 
     pub(super) fn serve(
         self,
+        config: &Config,
         pipeline: &Pipeline,
         seats: &Arc<Mutex<Seats>>,
         reloader: &Reloader,
@@ -74,7 +75,9 @@ impl BoundEndpoints {
         let (reload, take_over) = (reloader.requester(), handoff.requester());
         let control =
             self.control.map(|own| own.serve(registry, (snapshot, streams), reopen, reload, seats, take_over));
-        let metrics = self.metrics.map(|own| own.serve(registry, self.token, move || for_metrics.snapshot()));
+        let days = config.daemon.kept_days();
+        let days = days.as_ref().map(|(directory, days)| KeptDays { directory, days: *days });
+        let metrics = self.metrics.map(|own| own.serve(registry, self.token, days, move || for_metrics.snapshot()));
         Ok(Endpoints { control: control.transpose()?, metrics: metrics.transpose()? })
     }
 }

@@ -20,13 +20,14 @@ use crate::watch::losses::LossWatch;
 use crate::watch::plan_drift::InterfaceWatch;
 use crate::watch::relay_loops::{LoopWatch, Relayed};
 use crate::watch::sink_stalls::{self, StallChange, StallWatch};
+use crate::watch::sink_states::SinkStateWatch;
 use crate::watch::status_line::StatusLine;
 use crate::watch::streams;
 use crate::watch::wrong_cpu::ArrivalWatch;
 use crate::watch::wrong_cpu_causes::Why;
 use crate::watch::xdp_queues::{self, QueueWatch};
 use udpd_base::exit::{ExitCode, Failure};
-use udpd_base::logging::{LogLimiter, repeats};
+use udpd_base::logging::{self, LogLimiter, repeats};
 use udpd_base::os::notify::Notifier;
 use udpd_base::os::signals::{self, Effect};
 use udpd_base::os::threads::lock;
@@ -89,6 +90,7 @@ pub(super) struct MainLoop<'a> {
     losses: LossWatch,
     queues: QueueWatch,
     stalls: StallWatch,
+    sink_states: SinkStateWatch,
     loops: LoopWatch,
     status: StatusLine,
     /// When the lanes could not be made anew with the `gro` that was decided.
@@ -191,6 +193,7 @@ impl<'a> MainLoop<'a> {
             losses: LossWatch::default(),
             queues: QueueWatch::default(),
             stalls: StallWatch::default(),
+            sink_states: SinkStateWatch::default(),
             loops: LoopWatch::default(),
             status: StatusLine::default(),
             gro_refused_at: None,
@@ -479,12 +482,14 @@ impl<'a> MainLoop<'a> {
         self.look_at_arrivals();
         self.look_at_relays();
         let has_changed = self.look_at_stalls();
+        let (snapshot, stalled) = (self.pipeline.ledger().snapshot(), self.stalls.stalled(clock::now()));
+        let last_line = logging::last_trouble_of_sink;
+        let states = self.sink_states.look(&snapshot, &stalled, clock::seconds_since_1970(), last_line);
+        self.pipeline.ledger().set_sink_states(states);
         if has_changed || round.is_multiple_of(REPORT_EVERY) {
-            let (snapshot, stalled) = (self.pipeline.ledger().snapshot(), self.stalls.stalled(clock::now()));
             self.status.after(&snapshot, &stalled).into_iter().for_each(|line| self.notifier.status(line));
         }
         if round.is_multiple_of(REPORT_EVERY) {
-            let snapshot = self.pipeline.ledger().snapshot();
             self.losses.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
             self.pipeline.ledger().each_stream_change(|listener, changes, more| {
                 streams::lines(listener, changes, more).iter().for_each(|line| log::warn!("{line}"));

@@ -159,7 +159,7 @@ fn serve(
     let listeners = ListenerWatch::new(&config, &pipeline);
     let seats = Arc::new(Mutex::new(neighbours::own_seats(&config, &plan)));
     let handoff = HandoffServer::new(registry);
-    let endpoints = endpoints.serve(&pipeline, &seats, &reloader, &handoff, registry);
+    let endpoints = endpoints.serve(&config, &pipeline, &seats, &reloader, &handoff, registry);
     let endpoints = match endpoints.and_then(|endpoints| sandbox.complete(registry).map(|()| endpoints)) {
         Ok(endpoints) => endpoints,
         Err(failure) => {
@@ -190,6 +190,7 @@ fn serve(
         notifier.stopping();
     }
     log::info!("stopping: {}", text_of(&reason));
+    pipeline.ledger().set_draining(clock::seconds_since_1970());
     let last = LastEvents::new(events);
     let snapshot = pipeline.stop(DRAIN_LIMIT, |wait| last.end_is_requested(wait));
     let is_orderly = !is_panic(&reason) && last.all_threads_lived();

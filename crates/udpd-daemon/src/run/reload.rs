@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
@@ -245,6 +245,7 @@ pub(super) fn keys_that_need_a_restart(config: &Config, before: &Config) -> Vec<
         ("control_socket", now.control_socket != then.control_socket),
         ("metrics_address", now.metrics_address != then.metrics_address),
         ("metrics_token_file", now.metrics_token_file != then.metrics_token_file),
+        ("history", now.history != then.history),
         ("log_format", now.log_format != then.log_format),
         ("stats_on_exit", now.stats_on_exit != then.stats_on_exit),
         ("sandbox", now.sandbox != then.sandbox),
@@ -255,7 +256,7 @@ pub(super) fn keys_that_need_a_restart(config: &Config, before: &Config) -> Vec<
 
 /// For the ledger.
 pub(super) fn snapshot_of(result: &Result<String, Failure>) -> ReloadSnapshot {
-    let at = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let at = clock::seconds_since_1970();
     match result {
         Ok(text) => ReloadSnapshot { at, done: true, text: text.clone() },
         Err(failure) => ReloadSnapshot { at, done: false, text: failure.message.clone() },

@@ -70,7 +70,8 @@ impl SandboxSetup {
     /// Sets what threads may open, and gives up what only root may, before the first file is opened.
     pub(super) fn begin(&self, config: &Config, plan: &PipelinePlan, file: Option<&Path>) -> Result<(), Failure> {
         let path_rules = path_rules(config, plan, file);
-        let directories = path_rules.keepers.write.clone();
+        let of_days = config.daemon.kept_days().map(|(directory, _)| directory);
+        let directories: Vec<PathBuf> = path_rules.keepers.write.iter().cloned().chain(of_days).collect();
         // Where that fails, the sink says why it cannot begin.
         let make_directories = || directories.iter().for_each(|path| make_directory(path).unwrap_or_default());
         if user::become_by_now().is_some() {
@@ -284,6 +285,7 @@ pub(crate) fn roles(config: &Config) -> Vec<ThreadRole> {
         ThreadRole::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),
         ThreadRole::Compressor => config.sinks.iter().any(|sink| sink.settings.compression_bytes() > 0),
         ThreadRole::SequenceFollower => config.listeners.iter().any(|listener| listener.sequence.is_some()),
+        ThreadRole::HistoryWriter => config.daemon.kept_days().is_some(),
         ThreadRole::FileKeeper => {
             config.sinks.iter().any(|sink| matches!(sink.settings.target(), SinkTarget::Files(_)))
         }

@@ -12,6 +12,7 @@ fn reading(kernel_dropped: u64) -> Snapshot {
         host: HostReading::default(),
         log_lines_lost: 0,
         last_reload: None,
+        draining_since: None,
         listeners: vec![ListenerSnapshot {
             name: "syslog".into(),
             address: String::new(),

@@ -119,6 +119,7 @@ mod tests {
             host: hostloss::HostReading::default(),
             log_lines_lost: 0,
             last_reload: None,
+            draining_since: None,
         };
         assert!(status.after(&snapshot, &BTreeMap::new()).is_some());
         snapshot.uptime_seconds = 20.0;

@@ -9,13 +9,19 @@
 //! Of each listener, in steps of ten seconds: what arrived and what udpd lost of it. That is 360 steps of two numbers
 //! for each of the first 64 listeners, 180 KiB in all, taken when a listener is first seen.
 //!
+//! Starts and reloads of the hour stand beside it. Where days are kept (`days`), each point is added to its minute.
+//!
 //! What is not known is null, and never 0.
+
+use std::collections::VecDeque;
 
 use serde::Serialize;
 
+use super::days::DayHistory;
 use hostloss::KernelLayer;
 use udpd_base::ledger::snapshot::{ListenerSnapshot, SinkSnapshot};
 use udpd_base::ledger::{CounterTable, ResidenceSnapshot, Snapshot};
+use udpd_base::seams::clock;
 
 const POINTS: usize = 3600;
 
@@ -32,7 +38,7 @@ enum Fold {
 }
 
 /// One series: its key, how its points are folded, and how it is read.
-struct Series {
+pub(super) struct Series {
     key: &'static str,
     fold: Fold,
     /// Counts since the start, whose differences are the points; or levels, which are the points.
@@ -47,7 +53,7 @@ const fn max(key: &'static str, read: fn(&Snapshot) -> Option<u64>) -> Series {
     Series { key, fold: Fold::Max, read }
 }
 
-const SERIES: [Series; 12] = [
+pub(super) const SERIES: [Series; 12] = [
     sum("arrived", |now| of_listeners(now, |listener| listener.arrived)),
     sum("delivered", |now| of_sinks(now, |sink| sink.counts.delivered)),
     sum("lost_socket", |now| of_listeners(now, |listener| listener.kernel_dropped)),
@@ -107,11 +113,63 @@ struct Point {
     values: [u32; SERIES.len()],
 }
 
+/// Several points as one.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct FoldedPoint {
+    pub seen_ms: u64,
+    pub values: [Option<u64>; SERIES.len()],
+}
+
+impl Default for FoldedPoint {
+    fn default() -> Self {
+        let nothing = |place: usize| (!matches!(SERIES[place].fold, Fold::MaxKnown)).then_some(0);
+        Self { seen_ms: 0, values: std::array::from_fn(nothing) }
+    }
+}
+
+impl FoldedPoint {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.seen_ms += other.seen_ms;
+        for ((series, own), more) in SERIES.iter().zip(&mut self.values).zip(other.values) {
+            *own = match series.fold {
+                Fold::Sum => own.zip(more).map(|(own, more)| own.saturating_add(more)),
+                Fold::Max => own.zip(more).map(|(own, more)| own.max(more)),
+                Fold::MaxKnown => (*own).max(more),
+            };
+        }
+    }
+}
+
+impl From<&Point> for FoldedPoint {
+    fn from(point: &Point) -> Self {
+        let known = |value: u32| (value != UNKNOWN).then_some(value.into());
+        Self { seen_ms: point.length_ms.into(), values: point.values.map(known) }
+    }
+}
+
+/// A moment that explains what the charts show.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct HistoryMark {
+    /// Seconds since 1970.
+    pub at: f64,
+    /// "start", "restart" (after another process), "reload" or "reload_refused".
+    pub what: &'static str,
+    /// What a reload has done.
+    pub text: String,
+}
+
+/// The most marks of an hour that are kept.
+const MARKS: usize = 60;
+
 /// The ring and what its next point begins with.
 #[derive(Debug)]
 pub(super) struct HourHistory {
     points: PointRing,
+    marks: VecDeque<HistoryMark>,
+    /// The last days, where the configuration asks for them.
+    days: Option<DayHistory>,
     last: Option<HistoryReading>,
+    reloaded_at: Option<f64>,
     /// What the latest reading had measured since the start, by sink.
     residence: Vec<(String, ResidenceSnapshot)>,
     listeners: ListenerHours,
@@ -138,20 +196,28 @@ struct HistoryReading {
 /// The history as JSON: a place in each column for every step, oldest first.
 #[derive(Debug, Serialize)]
 struct Columns {
+    /// Of this answer, in seconds since 1970.
+    now: f64,
     uptime_seconds: f64,
     step_seconds: u64,
-    /// When each step ended, in seconds since the process started.
+    /// How many days are kept; null where only the hour is.
+    days_kept: Option<u32>,
+    marks: Vec<HistoryMark>,
+    /// When each step ended, in seconds since the process started, or of days, since 1970.
     end_seconds: Vec<u64>,
     /// How much of the step was seen.
     seen_seconds: Vec<f64>,
     series: serde_json::Map<String, serde_json::Value>,
-    by_listener: ListenersJson,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_listener: Option<ListenersJson>,
 }
 
 impl HourHistory {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(days: Option<DayHistory>) -> Self {
         let points = PointRing { points: Vec::with_capacity(POINTS), next: 0 };
-        Self { points, last: None, residence: Vec::new(), listeners: ListenerHours::default() }
+        let marks = VecDeque::with_capacity(MARKS);
+        let (last, reloaded_at) = (None, None);
+        Self { points, marks, days, last, reloaded_at, residence: Vec::new(), listeners: ListenerHours::default() }
     }
 
     /// Takes the next point.
@@ -159,9 +225,35 @@ impl HourHistory {
         let mut values = SERIES.map(|series| (series.read)(now));
         values[RESIDENCE] = self.slowest(now);
         self.listeners.record(now);
+        let started = clock::seconds_since_1970() - now.uptime_seconds;
+        self.mark(now, started);
         let reading = HistoryReading { at_ms: (now.uptime_seconds * 1000.0) as u64, values };
         if let Some(last) = self.last.replace(reading) {
-            self.points.push(point(&last, &reading));
+            let point = point(&last, &reading);
+            if let Some(days) = &mut self.days {
+                let reload = now.last_reload.as_ref().map(|reload| (reload.at, reload.done));
+                days.add(&FoldedPoint::from(&point), started, reload);
+            }
+            self.points.push(point);
+        }
+    }
+
+    /// Notes a start or a reload that is new.
+    fn mark(&mut self, now: &Snapshot, started: f64) {
+        let mut add = |mark| {
+            if self.marks.len() == MARKS {
+                self.marks.pop_front();
+            }
+            self.marks.push_back(mark);
+        };
+        if self.last.is_none() {
+            let what = if now.before.is_some() { "restart" } else { "start" };
+            add(HistoryMark { at: started, what, text: String::new() });
+        }
+        let Some(reload) = &now.last_reload else { return };
+        if self.reloaded_at.replace(reload.at) != Some(reload.at) {
+            let what = if reload.done { "reload" } else { "reload_refused" };
+            add(HistoryMark { at: reload.at, what, text: reload.text.clone() });
         }
     }
 
@@ -189,47 +281,47 @@ impl HourHistory {
     /// The last hour in steps of so many seconds.
     pub(super) fn json(&self, step_seconds: u64) -> String {
         let step_ms = step_seconds.max(1) * 1000;
-        let mut ends: Vec<u64> = Vec::new();
-        let mut seen: Vec<u64> = Vec::new();
-        let mut columns: [Vec<u64>; SERIES.len()] = Default::default();
-        let mut known: [Vec<bool>; SERIES.len()] = Default::default();
+        let mut steps: Vec<(u64, FoldedPoint)> = Vec::new();
         for point in self.points.in_order() {
             let end = point.end_ms.div_ceil(step_ms) * step_ms / 1000;
-            if ends.last() != Some(&end) {
-                ends.push(end);
-                seen.push(0);
-                columns.iter_mut().for_each(|column| column.push(0));
-                let is_known = |place: usize| !matches!(SERIES[place].fold, Fold::MaxKnown);
-                known.iter_mut().enumerate().for_each(|(place, column)| column.push(is_known(place)));
+            if steps.last().is_none_or(|(last, _)| *last != end) {
+                steps.push((end, FoldedPoint::default()));
             }
-            *seen.last_mut().expect("just pushed") += u64::from(point.length_ms);
-            for (place, value) in point.values.into_iter().enumerate() {
-                let (Some(folded), Some(is_known)) = (columns[place].last_mut(), known[place].last_mut()) else {
-                    continue;
-                };
-                let fold = SERIES[place].fold;
-                match fold {
-                    Fold::MaxKnown if value == UNKNOWN => continue,
-                    Fold::MaxKnown => *is_known = true,
-                    _ => *is_known &= value != UNKNOWN,
-                }
-                *folded = match fold {
-                    Fold::Sum => folded.saturating_add(value.into()),
-                    Fold::Max | Fold::MaxKnown => (*folded).max(value.into()),
-                };
-            }
+            steps.last_mut().expect("just pushed").1.add(&point.into());
         }
-        let series = SERIES.iter().zip(columns.iter().zip(&known)).map(|(series, (column, known))| {
-            let values = column.iter().zip(known).map(|(value, known)| known.then_some(*value).into());
+        let hour_ago = clock::seconds_since_1970() - 3600.0;
+        let marks = self.marks.iter().filter(|mark| mark.at > hour_ago).cloned().collect();
+        self.columns(step_ms / 1000, &steps, marks, Some(self.listeners.json()))
+    }
+
+    /// The last days, as far as they are kept, in steps of so many minutes.
+    pub(super) fn json_of_days(&self, days: u64, step_minutes: u64) -> String {
+        let kept = self.days.as_ref().map(|kept| (kept.steps(days * 1440, step_minutes), kept.marks(days * 1440)));
+        let (steps, marks) = kept.unwrap_or_default();
+        self.columns(step_minutes * 60, &steps, marks, None)
+    }
+
+    fn columns(
+        &self,
+        step_seconds: u64,
+        steps: &[(u64, FoldedPoint)],
+        marks: Vec<HistoryMark>,
+        by_listener: Option<ListenersJson>,
+    ) -> String {
+        let series = SERIES.iter().enumerate().map(|(place, series)| {
+            let values = steps.iter().map(|(_, point)| point.values[place].into());
             (series.key.to_owned(), serde_json::Value::Array(values.collect()))
         });
         let columns = Columns {
+            now: clock::seconds_since_1970(),
             uptime_seconds: self.last.map_or(0.0, |last| last.at_ms as f64 / 1000.0),
-            step_seconds: step_ms / 1000,
-            end_seconds: ends,
-            seen_seconds: seen.into_iter().map(|ms| ms as f64 / 1000.0).collect(),
+            step_seconds,
+            days_kept: self.days.as_ref().map(DayHistory::days),
+            marks,
+            end_seconds: steps.iter().map(|(end, _)| *end).collect(),
+            seen_seconds: steps.iter().map(|(_, point)| point.seen_ms as f64 / 1000.0).collect(),
             series: series.collect(),
-            by_listener: self.listeners.json(),
+            by_listener,
         };
         serde_json::to_string(&columns).unwrap_or_default()
     }
@@ -404,7 +496,7 @@ mod tests {
 
     #[test]
     fn counts_are_added_over_a_step_levels_are_its_highest_and_what_is_not_known_is_null() {
-        let mut history = HourHistory::new();
+        let mut history = HourHistory::new(None);
         let half = example().listeners[0].lanes[0].receive_buffer_bytes / 2;
         for (seconds, arrived, used) in [
             (7.5, Some(1_000), 0),
@@ -425,8 +517,25 @@ mod tests {
     }
 
     #[test]
+    fn a_start_and_each_reload_are_marks_and_each_stands_once() {
+        let mut history = HourHistory::new(None);
+        let reload = |at, done| udpd_base::ledger::snapshot::ReloadSnapshot { at, done, text: "in force".to_owned() };
+        let now = clock::seconds_since_1970();
+        for (second, reload) in [(1.0, None), (2.0, Some(reload(now, true))), (3.0, Some(reload(now, true)))] {
+            history.record(&Snapshot { last_reload: reload, ..at(second, Some(0), 0) });
+        }
+        history.record(&Snapshot { last_reload: Some(reload(now + 1.0, false)), ..at(4.0, Some(0), 0) });
+        let found = json_of(&history, 10);
+        let marks: Vec<&str> =
+            found["marks"].as_array().unwrap().iter().map(|mark| mark["what"].as_str().unwrap()).collect();
+        assert_eq!(marks, ["restart", "reload", "reload_refused"]);
+        assert_eq!((&found["days_kept"], &found["marks"][1]["text"]), (&json!(null), &json!("in force")));
+        assert!((found["marks"][0]["at"].as_f64().unwrap() - now + 1.0).abs() < 60.0);
+    }
+
+    #[test]
     fn the_residence_of_a_step_is_that_of_its_slowest_second_and_not_of_the_whole_life() {
-        let mut history = HourHistory::new();
+        let mut history = HourHistory::new(None);
         let mut tally = ResidenceTally::default();
         for (seconds, micros, datagrams) in [(1.0, 100, 1000), (2.0, 40_000, 1000), (3.0, 100, 0), (11.0, 100, 10)] {
             tally.observe(Duration::from_micros(micros), datagrams);
@@ -451,7 +560,7 @@ mod tests {
 
     #[test]
     fn what_the_host_dropped_before_its_sockets_stands_apart_and_is_null_before_the_first_look() {
-        let mut history = HourHistory::new();
+        let mut history = HourHistory::new(None);
         let host = |dropped: u64| {
             let mut host = hostloss::HostReading::default();
             let link = hostloss::tables::LinkCounters { rx_dropped: Some(dropped), ..Default::default() };
@@ -473,7 +582,7 @@ mod tests {
 
     #[test]
     fn it_keeps_an_hour_in_the_memory_that_it_took_at_start() {
-        let mut history = HourHistory::new();
+        let mut history = HourHistory::new(None);
         let capacity = history.points.points.capacity();
         for second in 0..10_000_u64 {
             history.record(&at(second as f64, Some(second * 7), 0));

@@ -2,9 +2,11 @@
 //! takes.
 //!
 //! `server` binds, serves, and says what is at which path. `http` reads and words HTTP, `access` decides who may ask.
-//! `exposition` is the text for Prometheus, `history` the last hour, `page/` what a browser gets.
+//! `exposition` is the text for Prometheus, `history` the last hour, `days` more of it on the disk, `page/` what a
+//! browser gets.
 
 mod access;
+mod days;
 mod exposition;
 #[cfg(feature = "testing")]
 #[path = "testing/fuzz.rs"]
@@ -15,8 +17,9 @@ mod page;
 mod server;
 
 pub use access::TokenFile;
+pub use days::{DAYS_MAX, bytes_on_disk, file_in};
 pub use exposition::exposition;
-pub use server::{MetricsHandle, MetricsServer};
+pub use server::{KeptDays, MetricsHandle, MetricsServer};
 
 #[cfg(test)]
 mod exported_names_tests;

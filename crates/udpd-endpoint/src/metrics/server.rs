@@ -6,11 +6,13 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::access;
 use super::access::TokenFile;
+use super::days::DayHistory;
 use super::exposition::exposition;
 use super::history::{HourHistory, STEP_SECONDS};
 use super::http::{HttpRequest, HttpResponse, head_length};
@@ -27,6 +29,13 @@ const LIMITS: ServiceLimits = ServiceLimits {
     tick: Some(Duration::from_secs(1)),
     ..ServiceLimits::new(8, 8192)
 };
+
+/// How many days of history are kept, and in which directory.
+#[derive(Debug, Clone, Copy)]
+pub struct KeptDays<'a> {
+    pub directory: &'a Path,
+    pub days: u32,
+}
 
 const JSON: &str = "application/json";
 
@@ -69,6 +78,7 @@ impl MetricsServer {
         self,
         registry: &ThreadRegistry,
         token: Option<TokenFile>,
+        days: Option<KeptDays<'_>>,
         snapshot: impl Fn() -> Snapshot + Send + 'static,
     ) -> Result<MetricsHandle, Failure> {
         if token.is_none() && !self.address.ip().is_loopback() {
@@ -78,7 +88,10 @@ impl MetricsServer {
                 self.address
             );
         }
-        let answers = MetricsAnswers::new(snapshot, token, self.address.ip().is_loopback());
+        let days = days.map(|KeptDays { directory, days }| {
+            DayHistory::open(&super::days::file_in(directory, self.address), days, registry)
+        });
+        let answers = MetricsAnswers::new(snapshot, token, self.address.ip().is_loopback(), days);
         let service = Service::start("udpd-metrics", self.listener, registry, answers)?;
         Ok(MetricsHandle { service })
     }
@@ -118,9 +131,9 @@ enum AccessRefusal {
 }
 
 impl<S: Fn() -> Snapshot> MetricsAnswers<S> {
-    pub(super) fn new(snapshot: S, token: Option<TokenFile>, is_local: bool) -> Self {
-        let machine = access::machine_name();
-        Self { snapshot, token, is_local, machine, page: MetricsPage::new(), history: HourHistory::new(), last: None }
+    pub(super) fn new(snapshot: S, token: Option<TokenFile>, is_local: bool, days: Option<DayHistory>) -> Self {
+        let (machine, history) = (access::machine_name(), HourHistory::new(days));
+        Self { snapshot, token, is_local, machine, page: MetricsPage::new(), history, last: None }
     }
 
     fn refuses(&self, request: &HttpRequest<'_>) -> Option<AccessRefusal> {
@@ -177,7 +190,11 @@ impl<S: Fn() -> Snapshot> MetricsAnswers<S> {
             "/alive" => HttpResponse::words("200 OK", "alive\n").policy("default-src 'none'; frame-ancestors 'self'"),
             "/history" => {
                 let step = request.parameter("step").and_then(|text| text.parse().ok()).unwrap_or(STEP_SECONDS);
-                let json = self.history.json(step.clamp(1, 3600));
+                let json = match request.parameter("span") {
+                    Some("day") => self.history.json_of_days(1, 5),
+                    Some("week") => self.history.json_of_days(7, 30),
+                    _ => self.history.json(step.clamp(1, 3600)),
+                };
                 return Reply::Secondary(HttpResponse::new("200 OK", JSON, &json).bytes(with_body));
             }
             _ if is_stream => {

@@ -22,7 +22,7 @@ fn serve_with(token: Option<&Path>, ip: Ipv4Addr) -> (SocketAddr, MetricsHandle)
     let server = MetricsServer::bind((ip, 0).into()).unwrap();
     let address = (Ipv4Addr::LOCALHOST, server.address().port()).into();
     let token = token.map(|path| TokenFile::read(path).unwrap());
-    (address, server.serve(&ThreadRegistry::new().0, token, example).unwrap())
+    (address, server.serve(&ThreadRegistry::new().0, token, None, example).unwrap())
 }
 
 fn asked(address: SocketAddr, request: &[u8]) -> TcpStream {

@@ -11,6 +11,7 @@ use udpd_base::settings::kinds::{ByteSize, Choose, Chosen, OneOf, Optional, Or, 
 use udpd_base::settings::{Field, Findings, ValueKind, settings};
 use udpd_base::text::address;
 use udpd_base::text::advice::ValueAdvice;
+use udpd_endpoint::metrics::DAYS_MAX;
 use udpd_sandbox::SandboxMode;
 
 settings! {
@@ -24,6 +25,9 @@ settings! {
             elsewhere "metrics";
         /// A file with the token that metrics and page ask for. "" = they ask for none.
         metrics_token_file: Option<PathBuf> = "" like "/etc/udpd/metrics.token", Optional(path_check::check_file);
+        /// How many days the page shows beside the hour, "1d" to "31d": kept in a file of fixed length in the state
+        /// directory, a minute in each point. "" = the hour only.
+        history: Option<u32> = "" like "7d", Optional(days);
         /// The least severe lines in the log.
         log_level: log::LevelFilter = "info", OneOf(LOG_LEVELS), elsewhere "loglevel";
         /// How a line of the log looks.
@@ -53,6 +57,25 @@ const LOG_LEVELS: &[(&str, log::LevelFilter)] = &[
     ("info", log::LevelFilter::Info),
     ("debug", log::LevelFilter::Debug),
 ];
+
+fn days(text: &str) -> Result<u32, ValueAdvice> {
+    let days = text.strip_suffix('d').and_then(|number| number.parse().ok());
+    days.filter(|days| (1..=DAYS_MAX).contains(days)).ok_or_else(|| {
+        let what = format!("{text:?} is no number of days from 1 to {DAYS_MAX}");
+        ValueAdvice::new(what, "write a whole number with d, such as \"7d\", or \"\" for the hour only")
+    })
+}
+
+impl DaemonConfig {
+    /// Where days of history are, with how many there are to be; `None` where none are kept: nothing shows them without
+    /// metrics_address.
+    pub fn kept_days(&self) -> Option<(PathBuf, u32)> {
+        self.history
+            .filter(|_| self.metrics_address.value.is_some())
+            .zip(runtime::state_directory())
+            .map(|(days, path)| (path, days))
+    }
+}
 
 /// A possible name of a user. Whether the host has that user is checked elsewhere.
 fn check_user(text: &str) -> Result<WantedUser, ValueAdvice> {

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::pipeline_ledger::{Drops, LedgerPosition, PipelineLedger, Progress};
-use udpd_base::ledger::snapshot::{BeforeSnapshot, ListenerSnapshot, ListenerStreams, ReloadSnapshot, StreamSnapshot};
+use udpd_base::ledger::snapshot::{
+    BeforeSnapshot, ListenerSnapshot, ListenerStreams, ReloadSnapshot, SinkStateSnapshot, StreamSnapshot,
+};
 use udpd_base::ledger::{CounterTable as _, Snapshot};
 use udpd_base::os::threads::lock;
 use udpd_inspect::upstream::StreamChange;
@@ -29,6 +31,8 @@ struct Parts {
     /// Listeners of an earlier process that this one never had.
     removed: Vec<ListenerSnapshot>,
     last_reload: Option<ReloadSnapshot>,
+    draining_since: Option<f64>,
+    sink_states: BTreeMap<String, SinkStateSnapshot>,
     before: Option<BeforeSnapshot>,
 }
 
@@ -51,8 +55,16 @@ impl Parts {
 
 impl CumulativeLedger {
     pub(super) fn new(current: Arc<PipelineLedger>) -> Self {
-        let (draining, removed) = (Vec::new(), Vec::new());
-        let parts = Parts { current, draining, ended: None, removed, last_reload: None, before: None };
+        let parts = Parts {
+            current,
+            draining: Vec::new(),
+            ended: None,
+            removed: Vec::new(),
+            last_reload: None,
+            draining_since: None,
+            sink_states: BTreeMap::new(),
+            before: None,
+        };
         Self { parts: Mutex::new(parts), transfer: Arc::default() }
     }
 
@@ -153,7 +165,21 @@ impl CumulativeLedger {
         parts.removed.iter().for_each(|listener| sum.add_earlier_listener(listener.clone()));
         sum.before = parts.before;
         sum.last_reload.clone_from(&parts.last_reload);
+        sum.draining_since = parts.draining_since;
+        for sink in sum.listeners.iter_mut().flat_map(|listener| &mut listener.sinks) {
+            sink.state = parts.sink_states.get(&sink.name).cloned();
+        }
         sum
+    }
+
+    /// The daemon ends: from now on it only hands on what it holds.
+    pub fn set_draining(&self, since: f64) {
+        self.parts().draining_since = Some(since);
+    }
+
+    /// How each sink fares, for the readings from now on.
+    pub fn set_sink_states(&self, states: BTreeMap<String, SinkStateSnapshot>) {
+        self.parts().sink_states = states;
     }
 
     pub fn set_last_reload(&self, outcome: ReloadSnapshot) {

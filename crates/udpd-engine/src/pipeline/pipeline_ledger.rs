@@ -176,6 +176,7 @@ impl PipelineLedger {
             host: self.host.sums(),
             log_lines_lost: udpd_base::logging::lines_lost(),
             last_reload: None,
+            draining_since: None,
         }
     }
 
@@ -525,6 +526,7 @@ impl SinkSection {
             residence: whole.residence.clone(),
             destinations: whole.destinations.clone(),
             files: whole.files.clone(),
+            state: None,
             removed: false,
         };
         (snapshot, left_over)

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use hostloss::{HostReading, KernelLayer};
 
-use udpd_base::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, StreamSnapshot};
+use udpd_base::ledger::snapshot::{
+    LaneSnapshot, ListenerSnapshot, SinkSnapshot, SinkStateSnapshot, Snapshot, StreamSnapshot,
+};
 use udpd_base::ledger::{CounterTable, ResidenceSnapshot, SenderSnapshot};
 
 /// How late a daemon's clock may seem, because one answer was slow and the next was not.
@@ -55,6 +57,7 @@ pub(super) struct SinkRow {
     pub channel: Option<f64>,
     /// It has no channel.
     pub is_inline: bool,
+    pub state: Option<SinkStateSnapshot>,
     /// Since the reading before, or as long as nothing was measured since then, since the start.
     pub residence: Option<ResidenceSnapshot>,
 }
@@ -274,6 +277,7 @@ impl ReadingPair<'_> {
             lost: self.flow(Some(lost(sink)), before.map(lost)),
             channel: part(sink.queue_depth, sink.queue_capacity),
             is_inline: sink.inline,
+            state: sink.state.clone(),
             residence: since.or_else(|| sink.residence.clone()),
         }
     }

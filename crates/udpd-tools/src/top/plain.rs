@@ -139,7 +139,7 @@ mod tests {
         let mut out = Vec::new();
         once(daemon(&[10, 12]), Duration::ZERO, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert!(text.lines().any(|line| line.contains("1.00k") && line.contains("archive")), "{text}");
+        assert!(text.lines().any(|line| line.contains("1.00k") && line.contains("relay")), "{text}");
         assert!(!text.contains('\x1b') && text.is_ascii(), "{text}");
     }
 

@@ -5,36 +5,39 @@
 
 use std::cmp::Reverse;
 
-use super::model::{LaneRow, Model};
+use super::model::{LaneRow, Model, RateAndTotal, SinkRow, sum};
+use udpd_base::ledger::snapshot::SinkCondition;
 
 /// By how many lanes a page key moves.
 const PAGE: isize = 10;
 
-/// In which order lanes stand below their listener.
+/// In which order listeners stand, lanes below their listener, and sinks beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum LaneOrder {
+pub(super) enum RowOrder {
+    /// What is down first, then what loses most now, then what has lost most.
     #[default]
+    Loss,
+    /// As the configuration has them.
     Number,
     Received,
-    Lost,
     Buffer,
 }
 
-impl LaneOrder {
+impl RowOrder {
     fn next(self) -> Self {
         match self {
+            Self::Loss => Self::Number,
             Self::Number => Self::Received,
-            Self::Received => Self::Lost,
-            Self::Lost => Self::Buffer,
-            Self::Buffer => Self::Number,
+            Self::Received => Self::Buffer,
+            Self::Buffer => Self::Loss,
         }
     }
 
     pub(super) fn words(self) -> &'static str {
         match self {
+            Self::Loss => "loss",
             Self::Number => "lane",
             Self::Received => "received",
-            Self::Lost => "lost",
             Self::Buffer => "buffer",
         }
     }
@@ -52,7 +55,7 @@ pub(super) struct Extent {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct View {
-    pub order: LaneOrder,
+    pub order: RowOrder,
     pub chosen: Option<LaneName>,
     pub is_zoomed: bool,
     /// How many lines of the zoomed-in lane are above the screen.
@@ -112,21 +115,48 @@ impl View {
         true
     }
 
-    /// The places of all lanes in the model, in the order in which they are shown.
-    pub(super) fn lanes(&self, model: &Model) -> Vec<usize> {
-        let mut places: Vec<usize> = (0..model.lanes.len()).collect();
-        // Highest first, and below the listener, whose sinks stand beside.
-        let rank = |lane: &LaneRow| match self.order {
-            LaneOrder::Number => 0,
-            LaneOrder::Received => thousandths(lane.received.rate),
-            LaneOrder::Lost => thousandths(lane.lost().rate),
-            LaneOrder::Buffer => thousandths(lane.buffer),
+    /// The places of all listeners in the model, in the order in which they are shown.
+    pub(super) fn listeners(&self, model: &Model) -> Vec<usize> {
+        let mut places: Vec<usize> = (0..model.listeners.len()).collect();
+        let rank = |listener: usize| {
+            let lanes = || model.lanes.iter().filter(|lane| lane.listener == listener);
+            let sinks = &model.listeners[listener].sinks;
+            match self.order {
+                RowOrder::Loss => {
+                    let lost = sum(lanes().map(LaneRow::lost).chain(sinks.iter().map(|sink| sink.lost)));
+                    (sinks.iter().map(condition).max().flatten(), loss(lost))
+                }
+                RowOrder::Number => (None, (0, 0)),
+                RowOrder::Received => (None, (thousandths(sum(lanes().map(|lane| lane.received)).rate), 0)),
+                RowOrder::Buffer => (None, (lanes().map(|lane| thousandths(lane.buffer)).max().unwrap_or(0), 0)),
+            }
         };
-        places.sort_by_key(|&place| {
-            let lane = &model.lanes[place];
-            (lane.listener, Reverse(rank(lane)), place)
-        });
+        places.sort_by_cached_key(|&listener| (Reverse(rank(listener)), listener));
         places
+    }
+
+    /// The same of lanes, below their listeners.
+    pub(super) fn lanes(&self, model: &Model) -> Vec<usize> {
+        let rank = |lane: &LaneRow| match self.order {
+            RowOrder::Loss => loss(lane.lost()),
+            RowOrder::Number => (0, 0),
+            RowOrder::Received => (thousandths(lane.received.rate), 0),
+            RowOrder::Buffer => (thousandths(lane.buffer), 0),
+        };
+        let mut places: Vec<usize> = (0..model.lanes.len()).collect();
+        places.sort_by_cached_key(|&place| (Reverse(rank(&model.lanes[place])), place));
+        let mut below = vec![Vec::new(); model.listeners.len()];
+        places.into_iter().for_each(|place| below[model.lanes[place].listener].push(place));
+        self.listeners(model).into_iter().flat_map(|listener| std::mem::take(&mut below[listener])).collect()
+    }
+
+    /// The sinks of a listener in the order in which they are shown.
+    pub(super) fn sinks<'a>(&self, sinks: &'a [SinkRow]) -> Vec<&'a SinkRow> {
+        let mut sorted: Vec<&SinkRow> = sinks.iter().collect();
+        if self.order == RowOrder::Loss {
+            sorted.sort_by_key(|sink| Reverse((condition(sink), loss(sink.lost))));
+        }
+        sorted
     }
 
     /// The lane that is chosen: the first one shown, unless it is another.
@@ -152,6 +182,15 @@ impl View {
 fn name_of(model: &Model, place: usize) -> LaneName {
     let lane = &model.lanes[place];
     (model.listeners[lane.listener].name.clone(), lane.lane)
+}
+
+/// By how much it loses: now, and then in all.
+fn loss(lost: RateAndTotal) -> (u64, u64) {
+    (thousandths(lost.rate.filter(|rate| *rate > 0.0)), lost.total.unwrap_or(0))
+}
+
+fn condition(sink: &SinkRow) -> Option<SinkCondition> {
+    sink.state.as_ref().map(|state| state.name).filter(|name| *name != SinkCondition::Up)
 }
 
 /// A number that can be sorted; unknown ones go last.
@@ -266,10 +305,40 @@ mod tests {
     fn sorting_moves_the_busy_lane_up_and_keeps_the_choice() {
         let (model, mut view) = (model(), View::default());
         press(&mut view, &[KeyCommand::First, KeyCommand::Sort], &model);
-        assert_eq!((view.order, view.lanes(&model)), (LaneOrder::Received, vec![1, 0]));
+        press(&mut view, &[KeyCommand::Sort], &model);
+        assert_eq!((view.order, view.lanes(&model)), (RowOrder::Received, vec![1, 0]));
         assert_eq!(view.chosen(&model), Some(0), "the lane that was chosen, wherever it stands now");
         press(&mut view, &[KeyCommand::Sort, KeyCommand::Sort, KeyCommand::Sort], &model);
-        assert_eq!((view.order, view.lanes(&model)), (LaneOrder::Number, vec![0, 1]));
+        assert_eq!((view.order, view.lanes(&model)), (RowOrder::Number, vec![0, 1]));
+    }
+
+    #[test]
+    fn at_first_the_worst_stands_on_top_whatever_the_configuration_says() {
+        let reading = |second: f64, lost: u64| {
+            let mut snapshot = example();
+            snapshot.uptime_seconds += second;
+            let mut quiet = snapshot.listeners[0].clone();
+            quiet.name = "quiet".to_owned();
+            quiet.lanes[1].kernel_dropped = Some(0);
+            snapshot.listeners.insert(0, quiet);
+            snapshot.listeners[1].lanes[1].kernel_dropped = Some(100 + lost);
+            snapshot.listeners[1].sinks[0].state = Some(udpd_base::ledger::snapshot::SinkStateSnapshot {
+                name: SinkCondition::Down,
+                since: 0.0,
+                error: None,
+            });
+            snapshot
+        };
+        let (mut model, view) = (Model::default(), View::default());
+        model.read(reading(0.0, 0), Instant::now());
+        model.read(reading(1.0, 50), Instant::now());
+        assert_eq!((view.listeners(&model), view.lanes(&model)), (vec![1, 0], vec![3, 2, 0, 1]));
+        let names: Vec<&str> = view.sinks(&model.listeners[1].sinks).iter().map(|sink| sink.name.as_str()).collect();
+        assert_eq!(names, ["archive", "relay"], "down before one that has lost more");
+        let names: Vec<&str> = view.sinks(&model.listeners[0].sinks).iter().map(|sink| sink.name.as_str()).collect();
+        assert_eq!(names, ["relay", "archive"]);
+        let by_number = View { order: RowOrder::Number, ..View::default() };
+        assert_eq!(by_number.lanes(&model), [0, 1, 2, 3]);
     }
 
     #[test]

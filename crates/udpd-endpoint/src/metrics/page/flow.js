@@ -1,5 +1,5 @@
-// The way of a datagram from left to right: a card for each stage, and above them a river that gets thinner, and loses
-// red, where datagrams are lost.
+// The way of a datagram from left to right: a card for each stage, and above them a river. It is as thick as the rate
+// is high, gets thinner, and loses red, where datagrams are lost.
 
 /** What stands on the card of each stage. */
 function cardsOf(rates) {
@@ -8,7 +8,6 @@ function cardsOf(rates) {
   const wrong = rates.wrongCpu > 0 ? `${rate(rates.wrongCpu)} on a wrong core` : "";
   const slow = rates.residence.map((one) => one.p99_seconds);
   const slowest = slow.includes(null) ? null : Math.max(...slow);
-  const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
   const cards = {
     upstream: { flow: rates.upstream ? rates.arrived : null, words: "by sequence numbers" },
     nic: { flow: rates.packets, unit: "packets of any protocol",
@@ -72,45 +71,48 @@ function passing(cards) {
 }
 
 const RIVER_HEIGHT = 72;
+/** How thick the river is at the highest rate of the hour. */
 const BAND = 40;
 
 /** Draws the river over the cards: what is lost falls out of it over the middle of its card. */
-function drawRiver(cards) {
+function drawRiver(cards, arrives) {
   const svg = $("river");
   const boxes = [...$("way").children];
   const width = $("way").clientWidth;
   const stacked = boxes.length > 1 && boxes[1].offsetLeft <= boxes[0].offsetLeft;
-  svg.toggleAttribute("hidden", stacked);
-  if (stacked || !width) return;
+  const isDry = !(arrives > 0);
+  svg.toggleAttribute("hidden", stacked || isDry);
+  $("river-words").hidden = stacked || isDry;
+  if (stacked || isDry || !width) return svg.replaceChildren();
+  const full = Math.max(arrives, ...hour.map((step) => step.arrived ?? 0));
+  say($("river-words"), `The band is as thick as the rate: full at ${rate(full)}, the most of the hour.`);
   const top = 6;
-  const moves = cards.some((card) => card.flow > 0);
-  let height = moves ? BAND : 2;
-  // A river that is dry needs no bed.
-  svg.classList.toggle("dry", !moves);
+  // A little is still to be seen, and nothing is not.
+  let height = Math.max(1, (BAND * arrives) / full);
   let edge = `M0 ${top} L0 ${top + height}`;
   const falls = [];
   passing(cards).forEach((share, index) => {
     if (share === 1) return;
     const middle = boxes[index].offsetLeft - $("way").offsetLeft + boxes[index].offsetWidth / 2;
-    const thick = Math.min(height, Math.max(4, height * (1 - share)));
+    const thick = Math.max(Math.min(height, 2), height * (1 - share));
     const low = top + height;
     const [from, bend, foot] = [middle - 40, middle - 6, middle + 10];
     const wanted = cards[index].lost.every((loss) => loss.wanted || loss.ofHost);
     falls.push(drawn("path", { class: wanted ? "falls note" : "falls loss",
       d: `M${from} ${low - thick} C${bend} ${low - thick} ${foot} ${low - thick} ${foot} ${RIVER_HEIGHT} `
         + `L${foot - thick} ${RIVER_HEIGHT} C${foot - thick} ${low} ${bend - thick} ${low} ${from} ${low} Z` }));
-    height = Math.max(2, height - thick);
+    height = Math.max(0, height - thick);
     edge += ` L${from} ${low} L${from} ${top + height}`;
   });
   const band = drawn("path", { class: "band", d: `${edge} L${width} ${top + height} L${width} ${top} Z` });
-  svg.setAttribute("viewBox", `0 0 ${width} ${moves ? RIVER_HEIGHT : 16}`);
-  svg.replaceChildren(band, ...falls);
+  svg.setAttribute("viewBox", `0 0 ${width} ${RIVER_HEIGHT}`);
+  return svg.replaceChildren(band, ...falls);
 }
 
 function showFlow(rates) {
   const cards = cardsOf(rates);
   each($("way"), cards, makeCard, updateCard);
   $("way").style.setProperty("--stages", cards.length);
-  drawRiver(cards);
+  drawRiver(cards, rates.arrived ?? rates.received);
 }
 

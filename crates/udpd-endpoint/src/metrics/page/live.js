@@ -30,6 +30,7 @@ function take(reading, isFirst) {
   if (last && (reading.uptime_seconds < last.uptime_seconds || missing > LATE_SECONDS)) {
     [readings, toldUntil] = [[], 0];
     restarted = now - reading.uptime_seconds * 1000;
+    marks.push({ at: restarted, what: "restart" });
     sumCertain(null, reading);
   } else {
     sumCertain(last, reading);
@@ -48,9 +49,11 @@ function show() {
   const before = readingBefore(RATE_SPAN);
   const rates = ratesOf(before, now, only);
   showVerdict(now);
+  if (now.draining_since !== undefined) showLink("draining", "draining");
   showFlow(rates);
-  showListeners(before, now, only);
+  showTables(before, now, only);
   showHour();
+  askLonger();
   const notice = restarted === null ? "" : `udpd started anew at ${clock(restarted)}. Its counters began at 0 then.`;
   $("notice").hidden = notice === "";
   say($("notice"), notice);
@@ -115,6 +118,12 @@ function showVerdict(now) {
   if (!own.length && wasLost.length) {
     const worst = wasLost.sort((one, other) => other.lost - one.lost)[0];
     more.push(`Earlier, since the start: ${line(worst)}`);
+  }
+  if (now.draining_since !== undefined) {
+    // What is lost from now on no key cures.
+    [tone, title, cure, more] = ["note", `Draining since ${clock(dateOf(now.draining_since))}`, "", []];
+    words = "udpd was told to end. It takes nothing new and hands on what it holds: "
+      + `${count(new_.inFlight)} datagrams are under way to sinks.`;
   }
   $("verdict").dataset.tone = tone;
   say($("verdict-title"), title);
@@ -241,7 +250,6 @@ sleepIfHidden();
 $("retry").addEventListener("click", () => wake());
 $("choose").addEventListener("change", (event) => {
   only = event.target.selectedIndex === 0 ? null : event.target.value;
-  $("listeners").replaceChildren();
   show();
 });
 addEventListener("resize", () => requestAnimationFrame(show));

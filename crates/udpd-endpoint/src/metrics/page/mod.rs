@@ -18,6 +18,7 @@ const SCRIPT: &str = concat!(
     include_str!("flow.js"),
     include_str!("tables.js"),
     include_str!("hour.js"),
+    include_str!("charts.js"),
     include_str!("live.js"),
     "}\n"
 );
@@ -101,6 +102,9 @@ mod tests {
         let names: Vec<&str> = reasons.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
         assert_eq!(names[0], "socket");
         assert_eq!(names.len(), 1 + ListenerDropped::COUNTERS.len() + SinkDropped::COUNTERS.len());
-        assert!(reasons.as_array().unwrap().iter().all(|one| !one["cure"].as_str().unwrap().is_empty()));
+        for text in reasons.as_array().unwrap().iter().flat_map(|one| [&one["help"], &one["cure"]]) {
+            let text = text.as_str().unwrap();
+            assert!(text.ends_with('.') && !text.contains(".."), "one full stop: {text}");
+        }
     }
 }

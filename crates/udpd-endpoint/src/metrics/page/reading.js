@@ -50,7 +50,7 @@ function lossesOf(reading, only) {
     losses.set(`${stage} ${place} ${name}`, { stage, place, name, ...about, lost, certain });
   };
   for (const listener of listenersOf(reading, only)) {
-    const place = `listener ${listener.name}`;
+    const place = called("listener", listener.name);
     const own = (stage, where, name, about, ...counts) =>
       add(stage, where, name, { ...about, listener: listener.name }, ...counts);
     const upstream = listener.upstream;
@@ -66,7 +66,7 @@ function lossesOf(reading, only) {
     for (const sink of listener.sinks) {
       for (const [name, lost] of Object.entries(sink.dropped ?? {})) {
         const stage = name === "queue_full" ? "queue" : "sink";
-        own(stage, `${place}, sink ${sink.name}`, name, reasonOf("sink", name), lost);
+        own(stage, `${place}, ${called("sink", sink.name)}`, name, reasonOf("sink", name), lost);
       }
     }
   }
@@ -109,7 +109,7 @@ function hostLosses(host, add) {
   const cards = Object.entries(host.nic ?? {}).filter(([, card]) => !card.repeats_others);
   const all = { rx_missed_errors: "The receive ring had no room.", rx_errors: "Damaged packets." };
   for (const [name, card] of cards) {
-    for (const [key, help] of Object.entries(all)) add("nic", `interface ${name}`, key, about(help), card[key]);
+    for (const [key, help] of Object.entries(all)) add("nic", called("interface", name), key, about(help), card[key]);
   }
   const dropped = sum(cards, ([, card]) => card.rx_dropped);
   if (dropped !== null && cards.length) {

@@ -73,6 +73,24 @@ const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
 /** What a key of the ledger reads like. */
 const spoken = (key) => key.replaceAll("_", " ");
 
+/** A name with its noun, unless it has that already. */
+const called = (noun, name) => (new RegExp(`^${noun}\\b`, "i").test(name) ? name : `${noun} ${name}`);
+
+const plural = (number, noun) => `${whole.format(number)} ${noun}${number === 1 ? "" : "s"}`;
+
+/** By how much the clock of this machine is ahead of the daemon's, in milliseconds. */
+let clockAhead = 0;
+
+/** A date of the daemon, in seconds since 1970, by the clock of this machine. */
+const dateOf = (seconds) => seconds * 1000 + clockAhead;
+
+/** A time, with its day where that is not today. */
+function moment(at) {
+  const day = new Date(at).toDateString() === new Date().toDateString() ? ""
+    : `${new Date(at).toLocaleDateString("en-GB", { weekday: "short", day: "numeric", month: "short" })}, `;
+  return day + clock(at);
+}
+
 /** Sets a text where it is another one, so that no reader reads out or selects again what has not changed. */
 function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

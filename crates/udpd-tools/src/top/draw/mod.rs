@@ -8,7 +8,8 @@ use super::model::{LaneRow, ListenerRow, Model, RateAndTotal, RateHistory, SinkR
 use super::screen::{ScreenLine, TextStyle, printable};
 use super::view::{Extent, View};
 use udpd_base::ledger::ResidenceSnapshot;
-use udpd_base::ledger::snapshot::StreamSnapshot;
+use udpd_base::ledger::snapshot::{SinkCondition, StreamSnapshot};
+use udpd_base::seams::clock;
 use udpd_base::text::tables::grouped;
 use udpd_base::text::units::print_seconds;
 use udpd_engine::plan::memory::Bytes;
@@ -35,7 +36,7 @@ const HELP: [&str; 19] = [
     "  up, down, j, k   choose a lane        home, end, g, G   the first, the last",
     "    and page up, page down; zoomed in they scroll, and tab, shift-tab choose",
     "  enter, right     zoom into it         esc, left         back",
-    "  s                sort the lanes: number, received, lost, buffer",
+    "  s                sort by loss (the worst first), lane, received, buffer",
     "  space, p         freeze the picture; readings go on behind it",
     "  ?, h             this page            q, ctrl-c         quit",
     "",
@@ -283,6 +284,7 @@ fn lane_lines(model: &Model, place: usize, width: usize) -> Vec<ScreenLine> {
     let [lost, delivered, p50, p99, p999] = ["lost/s", "deliv/s", "p50", "p99", "p99.9"];
     let heading = format!("{:<11} {:<27} {lost:>6}{delivered:>8} {p50:>7} {p99:>7} {p999:>9}", "sink", "channel");
     lines.push(ScreenLine::of(TextStyle::Strong, heading));
+    let bad = |line| ScreenLine::of(TextStyle::Bad, line);
     for sink in &listener.sinks {
         let residence = sink.residence.as_ref();
         let mark = if sink.lost.rate.is_some_and(|rate| rate > 0.0) { TextStyle::Bad } else { TextStyle::Plain };
@@ -299,6 +301,11 @@ fn lane_lines(model: &Model, place: usize, width: usize) -> Vec<ScreenLine> {
                 quantile(residence, |residence| residence.p999_seconds),
             ),
         ));
+        if let Some(state) = sink.state.as_ref().filter(|state| state.name != SinkCondition::Up) {
+            let lasts = uptime((clock::seconds_since_1970() - state.since).max(0.0));
+            let why = state.error.as_deref().map_or(String::new(), |error| format!(": {}", printable(error)));
+            lines.extend(wrapped(&format!("{} for {lasts}{why}", state.name.name()), width).into_iter().map(bad));
+        }
     }
     lines.push(ScreenLine::default());
     lines.extend(senders(model, place));
@@ -447,14 +454,16 @@ fn table(model: &Model, view: &View, width: usize) -> Vec<TableRow> {
     }
     let mut rows = vec![other(ScreenLine::of(TextStyle::Strong, heading))];
     let lanes = view.lanes(model);
-    for (place, listener) in model.listeners.iter().enumerate() {
+    for place in view.listeners(model) {
+        let listener = &model.listeners[place];
+        let sinks = view.sinks(&listener.sinks);
         rows.push(other(listener_line(listener)));
         let own: Vec<usize> = lanes.iter().copied().filter(|&lane| model.lanes[lane].listener == place).collect();
         if is_narrow {
             rows.extend(
                 own.iter().map(|&lane| TableRow { line: lane_cells(&model.lanes[lane], false), lane: Some(lane) }),
             );
-            rows.extend(listener.sinks.iter().map(|sink| {
+            rows.extend(sinks.into_iter().map(|sink| {
                 let mut line = ScreenLine::of(TextStyle::Plain, "> ");
                 sink_cells(&mut line, sink, false);
                 other(line)
@@ -462,11 +471,11 @@ fn table(model: &Model, view: &View, width: usize) -> Vec<TableRow> {
             rows.extend(worst_streams(listener).map(other));
             continue;
         }
-        for row in 0..own.len().max(listener.sinks.len()) {
+        for row in 0..own.len().max(sinks.len()) {
             let lane = own.get(row).copied();
             let blank = || ScreenLine::of(TextStyle::Plain, " ".repeat(lane_headings(is_wide).len()));
             let mut line = lane.map_or_else(blank, |lane| lane_cells(&model.lanes[lane], is_wide));
-            if let Some(sink) = listener.sinks.get(row) {
+            if let Some(sink) = sinks.get(row) {
                 line.push(TextStyle::Plain, " > ");
                 sink_cells(&mut line, sink, is_wide);
             }
@@ -539,10 +548,15 @@ fn sink_cells(line: &mut ScreenLine, sink: &SinkRow, is_wide: bool) {
     line.push(of_loss(sink.lost.rate), format!("{:>7}", short(sink.lost.rate)));
     let name = fit(&printable(&sink.name), if is_wide { 20 } else { 11 });
     let residence = sink.residence.as_ref();
-    let p99 = quantile(residence, |residence| residence.p99_seconds);
+    let fault = sink.state.as_ref().filter(|state| state.name != SinkCondition::Up);
+    // A sink that hands on nothing has no times.
+    let p99 = match fault {
+        Some(state) if state.name == SinkCondition::Down => "DOWN".to_owned(),
+        _ => quantile(residence, |residence| residence.p99_seconds),
+    };
     let sent = short(sink.delivered.rate);
     line.push(
-        TextStyle::Plain,
+        if fault.is_some() { TextStyle::Bad } else { TextStyle::Plain },
         if is_wide {
             let p50 = quantile(residence, |residence| residence.p50_seconds);
             let p999 = quantile(residence, |residence| residence.p999_seconds);
