@@ -210,3 +210,59 @@ fn what_is_no_record_is_none() {
     let record = ProcessRecord { drops: many, ..of_sockets(1, 0) };
     assert!(file.write(&record).is_err(), "more than there is room for is refused");
 }
+
+#[test]
+fn what_another_version_says_of_itself_is_read_as_far_as_it_is_known() {
+    let newer = serde_json::json!({ "pid": 9, "ended": true, "dropped": 3, "moon": "full" });
+    let record = CrashRecord::after(newer);
+    let before = record.before.as_ref().expect("it is read");
+    assert_eq!((before.pid, before.ended, before.dropped, before.kernel_dropped), (9, true, 3, None));
+    for strange in [serde_json::json!("nonsense"), serde_json::json!({ "pid": "nine" }), Value::Null] {
+        assert!(!CrashRecord::after(strange.clone()).has_before(), "{strange}");
+    }
+}
+
+#[test]
+fn one_that_was_killed_after_it_had_handed_over_has_lost_only_what_it_had_counted() {
+    let said =
+        |ended| serde_json::to_value(ProcessRecord { ended, pid: 4, drops: [(5, 7)].into(), ..of_sockets(3, 0) });
+    let last = ProcessRecord { dropped: 8, kernel_dropped: Some(2), ..of_sockets(6, 9) };
+    let mut record = CrashRecord::after(said(true).expect("it is shown"));
+    record.set_killed(last.clone());
+    let before = record.before.as_ref().expect("it is known");
+    assert_eq!((before.ended, before.in_flight, before.held_at_most), (false, 0, Held::default()), "it had delivered");
+    assert_eq!((before.dropped, before.kernel_dropped, &before.drops), (8, Some(2), &[(5, 7)].into()));
+    assert_eq!(record.own.before, before.lost(), "and the next process hears of it");
+    // Of one whose death is recorded already nothing more is known.
+    let mut record = CrashRecord::after(said(false).expect("it is shown"));
+    let before = record.before.clone();
+    record.set_killed(last);
+    assert_eq!((record.before.clone(), record.own.before), (before, UnreportedLoss::default()));
+}
+
+#[test]
+fn of_a_process_that_died_with_its_sockets_the_ledger_says_that_nothing_is_known() {
+    let own = configuration(free_port());
+    let mut record = CrashRecord::new(None, Some(77));
+    record.begin(&own.0, &own.1, &InheritedSockets::default().assign(&own.0, &own.1).expect("nothing was kept"));
+    let pipeline = Pipeline::start(&own.0, &own.1, Instant::now(), &ThreadRegistry::new().0).expect("started");
+    record.restore_previous(&pipeline.ledger());
+    record.set_running(&pipeline);
+    record.set_running(&pipeline);
+    let said = pipeline.ledger().snapshot().before.expect("of the one before");
+    assert_eq!((said.pid, said.ended, said.lost_datagrams_at_most, said.dropped), (77, false, None, None));
+    pipeline.stop(Duration::ZERO, |_| true);
+}
+
+#[test]
+fn a_record_that_cannot_be_written_is_given_up_and_the_process_goes_on() {
+    let own = configuration(5140);
+    let kept = of_a_killed_process(Default::default());
+    let number = std::os::fd::AsRawFd::as_raw_fd(&kept);
+    let only_read = File::open(format!("/proc/self/fd/{number}")).expect("it can be read");
+    let record = beginning(only_read.into(), &own);
+    assert!(record.has_before(), "what was there is known");
+    assert!(record.file().is_none() && record.duplicate_file().is_none(), "and no more is written");
+    drop(record);
+    assert_eq!(record_in(&kept).pid, 7, "what was there stays");
+}

@@ -153,3 +153,7 @@ impl DescriptorStore {
 fn inode_of(lane: &Lane) -> u64 {
     lane.socket().and_then(|socket| holder::inode_of(&*socket).ok()).unwrap_or(0)
 }
+
+#[cfg(test)]
+#[path = "descriptor_store_tests.rs"]
+mod tests;

@@ -68,6 +68,15 @@ impl Manager {
         PassedDescriptors { sockets: InheritedSockets::new(sockets).expect("sockets"), record, lost_process: None }
     }
 
+    /// The names of all that it keeps.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.tell("SYNC");
+        self.heard.recv().expect("it lives");
+        let mut names: Vec<String> = lock(&self.kept).iter().map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
     fn tell(&self, text: &str) {
         let own = UnixDatagram::unbound().expect("a socket");
         own.send_to(text.as_bytes(), &self.path).expect("it lives");

@@ -271,6 +271,21 @@ fn scheduled<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 's
 }
 
 impl World {
+    /// One in which no process runs yet. `keeps` is how many descriptors the manager keeps.
+    fn new(directory: TempDir, disk: Arc<Disk>, keeps: usize) -> Self {
+        Self {
+            manager: Manager::new(directory.path(), keeps, keeps),
+            directory,
+            disk,
+            taken: UdpSocket::bind("127.0.0.1:0").expect("a port"),
+            processes: 0,
+            sent: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            ledgers: Vec::new(),
+            told: BTreeMap::new(),
+        }
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -337,6 +352,16 @@ impl World {
 
     fn stats(&self) -> Option<Snapshot> {
         ask(&self.path("control"), "stats\n").and_then(|text| serde_json::from_str(&text).ok())
+    }
+
+    /// Waits until this process has received as much as it was sent: it does receive.
+    fn await_arrival(&self, sent: u64) {
+        let deadline = clock::now() + PATIENCE;
+        let received = |ledger: Snapshot| ledger.listeners.iter().map(|own| own.counts.received).sum::<u64>();
+        while self.stats().map_or(0, received) < sent {
+            assert!(clock::now() < deadline, "it receives nothing");
+            clock::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Takes the last ledger of a process that has ended, where it has one.
@@ -477,19 +502,7 @@ fn simulate(run: &mut Run) -> String {
     let disk = Arc::new(Disk::default());
     let inside = Scheduler::enter(Chance::new(run.setup().next()), Arc::clone(&disk) as Arc<dyn Simulated>);
     let keeps = *run.setup().pick(&[0, 4, 64, 64]);
-    let manager = Manager::new(directory.path(), keeps, keeps);
-    let taken = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    let mut world = World {
-        directory,
-        disk,
-        manager,
-        taken,
-        processes: 0,
-        sent: BTreeMap::new(),
-        numbers: BTreeMap::new(),
-        ledgers: Vec::new(),
-        told: BTreeMap::new(),
-    };
+    let mut world = World::new(directory, disk, keeps);
     let mut chance = run.setup().clone();
     let mut process = world.start_until_ready(run, &mut chance);
     let mut certain = world.certain();
@@ -641,4 +654,73 @@ fn a_daemon_loses_nothing_that_it_does_not_count_over_reloads_restarts_and_take_
     Simulation::new("a_daemon_loses_nothing_that_it_does_not_count_over_reloads_restarts_and_take_overs", 4, STEPS)
         .with_corpus(include_str!("simulation_tests.seeds"))
         .check(simulate);
+}
+
+/// What a process does that asks to take over.
+#[derive(Debug, Clone, Copy)]
+enum Visit {
+    Says(&'static str),
+    Hears(&'static str),
+    /// Says that it goes on with all sockets of which it has heard.
+    IsReady,
+    Waits(u64),
+}
+
+/// Does this in turn, and hangs up.
+fn visit(path: &Path, script: &[Visit]) {
+    let mut stream = UnixStream::connect(path).expect("it is served");
+    stream.set_nonblocking(true).expect("a socket");
+    let mut heard = String::new();
+    for step in script {
+        match step {
+            Visit::Says(line) => stream.write_all(format!("{line}\n").as_bytes()).expect("room"),
+            Visit::Hears(what) => {
+                heard = read_until(&mut stream, PATIENCE, |text| text.ends_with('\n'));
+                assert!(heard.contains(what), "{heard:?} instead of {what} in {script:?}");
+            }
+            Visit::IsReady => {
+                let mut said: serde_json::Value = serde_json::from_str(&heard).expect("a message");
+                let names = said["sockets"].take();
+                stream.write_all(format!("{}\n", serde_json::json!({ "ready": names })).as_bytes()).expect("room");
+            }
+            Visit::Waits(seconds) => clock::sleep(Duration::from_secs(*seconds)),
+        }
+    }
+}
+
+#[test]
+fn a_process_that_ends_or_hangs_at_any_message_of_a_take_over_leaves_the_daemon_as_it_was() {
+    use Visit::{Hears, IsReady, Says, Waits};
+    let (asks, sends) = ([Says("take-over"), Hears("offer")], [Says("\"send_all\""), Hears("sockets")]);
+    let stops = [IsReady, Hears("stopped")];
+    let opens = [Says("\"open\""), Hears("gone")];
+    let up_to = |count: usize| [asks, sends, stops, opens][..count].concat();
+    let ends: [&[Visit]; 5] =
+        [&[], &[Says("nonsense")], &[Says("{\"error\":\"no\"}")], &[Says("\"gone\"")], &[Waits(70)]];
+    for count in 0..=4 {
+        for (number, end) in ends.iter().enumerate().filter(|(number, _)| count > 0 && (count < 4 || *number == 2)) {
+            let directory = tempfile::tempdir_in(udpd_base::testing::memory()).expect("a directory in memory");
+            let disk = Arc::new(Disk::default());
+            let inside = Scheduler::enter(Chance::new(number as u64), Arc::clone(&disk) as Arc<dyn Simulated>);
+            let mut world = World::new(directory, disk, 64);
+            let shape =
+                Shape { lanes: [2, 1, 0], files: [true, true, false], rotates: false, decides_gro: false, flaw: None };
+            let process = world.start(shape, false);
+            world.await_ready(&process).expect("it begins");
+            let (before, mut chance) = (bound(), Chance::new(7));
+            world.send(&mut chance, &BTreeSet::from([0, 1]));
+            let (path, script) = (world.path("control"), [up_to(count), end.to_vec()].concat());
+            let visitor = scheduled("a visitor", move || visit(&path, &script));
+            await_end(&visitor, "the visitor");
+            visitor.join().expect("it was answered as it should be");
+            world.await_ready(&process).expect("it goes on");
+            assert_eq!(bound(), before, "after {count} messages and {end:?}");
+            world.send(&mut chance, &BTreeSet::from([0, 1]));
+            world.await_arrival(world.sent.values().map(|sent| u64::from(*sent)).sum());
+            signal(&process, Signal::SIGTERM);
+            world.end(process).expect("it ends well");
+            closed_books(&world);
+            drop(inside);
+        }
+    }
 }
