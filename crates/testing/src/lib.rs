@@ -20,6 +20,8 @@
 //! |---|---|
 //! | `UDPD_SEEDS=N` | runs N seeds instead of the test's own number |
 //! | `UDPD_SEEDS_FROM=N` | begins with seed N |
+//! | `UDPD_SEEDS_FOR=S` | goes on with further seeds for S seconds |
+//! | `UDPD_SEEDS_AT_ONCE=N` | runs N seeds at a time instead of one a core |
 //! | `UDPD_CORPUS=none` | leaves out what a test has found before, to see whether the seeds find it again |
 //! | `UDPD_SHRINK=N` | runs a failing seed at most N times in the search for fewer steps |
 //! | `UDPD_SEED="42 17 !3 !9"` | runs seed 42 for 17 steps without the steps 3 and 9, and prints its trace |
@@ -31,7 +33,10 @@ mod replay;
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::thread::{self, available_parallelism};
+use std::time::{Duration, Instant};
 use std::{env, fmt};
 
 pub use chance::Chance;
@@ -50,6 +55,7 @@ pub struct Simulation<'a> {
     seeds: u64,
     steps: u64,
     corpus: &'a str,
+    is_alone: bool,
 }
 
 /// One run of a simulation.
@@ -109,7 +115,7 @@ impl Run {
 impl<'a> Simulation<'a> {
     /// The simulation of the test with this name: so many seeds, of so many steps each.
     pub const fn new(test: &'a str, seeds: u64, steps: u64) -> Self {
-        Self { test, seeds, steps, corpus: "" }
+        Self { test, seeds, steps, corpus: "", is_alone: false }
     }
 
     /// Runs also these, one a line as `UDPD_SEED` has them, with what they once found behind a `#`.
@@ -118,11 +124,17 @@ impl<'a> Simulation<'a> {
         Self { corpus, ..self }
     }
 
-    /// Runs the corpus and the seeds.
+    /// Runs one seed at a time: its runs share something of the process or of the host.
+    #[must_use]
+    pub const fn one_at_a_time(self) -> Self {
+        Self { is_alone: true, ..self }
+    }
+
+    /// Runs the corpus and the seeds, one a core at a time.
     ///
     /// # Panics
     /// When a run fails, or two runs of one seed differ.
-    pub fn check<B: AsRef<[u8]> + PartialEq + fmt::Debug>(&self, simulate: impl Fn(&mut Run) -> B) {
+    pub fn check<B: AsRef<[u8]> + PartialEq + fmt::Debug>(&self, simulate: impl Fn(&mut Run) -> B + Sync) {
         if let Some(replay) = env::var("UDPD_SEED").ok().filter(|seed| !seed.is_empty()) {
             let replay = Replay::parse(&replay, self.steps).expect("UDPD_SEED is a seed, as in \"42 17 !3 !9\"");
             let mut run = Run::new(&replay, true);
@@ -140,10 +152,30 @@ impl<'a> Simulation<'a> {
                 self.run(&Replay::parse(line, self.steps).expect("a corpus has a seed a line"), true, &simulate);
             }
         }
-        let (from, seeds) = (number("UDPD_SEEDS_FROM").unwrap_or(0), number("UDPD_SEEDS").unwrap_or(self.seeds));
-        for seed in from..from + seeds {
-            self.run(&Replay::whole(seed, self.steps), seed % TWICE_EVERY == 0, &simulate);
+        let (from, begun) = (number("UDPD_SEEDS_FROM").unwrap_or(0), Instant::now());
+        let length = number("UDPD_SEEDS_FOR").map(Duration::from_secs);
+        let seeds = number("UDPD_SEEDS").unwrap_or(if length.is_some() { u64::MAX - from } else { self.seeds });
+        let (next, has_failed, failure) = (AtomicU64::new(from), AtomicBool::new(false), Mutex::new(None));
+        let work = || {
+            while !has_failed.load(Ordering::Relaxed) && length.is_none_or(|length| begun.elapsed() < length) {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed - from >= seeds {
+                    break;
+                }
+                let run = || self.run(&Replay::whole(seed, self.steps), seed % TWICE_EVERY == 0, &simulate);
+                if let Err(why) = caught(run) {
+                    has_failed.store(true, Ordering::Relaxed);
+                    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+                }
+            }
+        };
+        let cores = || available_parallelism().map_or(1, |cores| cores.get() as u64);
+        let workers = if self.is_alone { 1 } else { number("UDPD_SEEDS_AT_ONCE").unwrap_or_else(cores) };
+        thread::scope(|scope| (0..workers.min(seeds)).for_each(|_| drop(scope.spawn(work))));
+        if let Some(why) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            panic!("{why}");
         }
+        println_done(self.test, from, next.into_inner().min(from.saturating_add(seeds)) - from, begun.elapsed());
     }
 
     fn run<B: AsRef<[u8]> + PartialEq + fmt::Debug>(
@@ -209,6 +241,11 @@ fn println_trace(run: &Run) {
     println!("seed {}:\n{}", run.replay, run.trace.as_deref().unwrap_or_default());
 }
 
+#[allow(clippy::print_stdout)]
+fn println_done(test: &str, from: u64, seeds: u64, took: Duration) {
+    println!("{test}: {seeds} seeds from {from} on in {:.1} s", took.as_secs_f64());
+}
+
 thread_local! {
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
@@ -269,12 +306,9 @@ mod tests {
         let simulation = Simulation::new("sample", 0, 5).with_corpus("7 3 !1 # a bug\n\n");
         let said = failure(|| simulation.check(|run| -> String { panic!("seed {}", run.seed()) }));
         assert!(said.contains("sample fails: seed 7"), "{said}");
-        let turn = Cell::new(0);
+        let turn = AtomicU64::new(0);
         let said = failure(|| {
-            Simulation::new("sample", 1, 5).check(|_| {
-                turn.set(turn.get() + 1);
-                turn.get().to_string()
-            });
+            Simulation::new("sample", 1, 5).check(|_| turn.fetch_add(1, Ordering::Relaxed).to_string());
         });
         assert!(said.contains("differs from run to run of seed 0"), "{said}");
     }

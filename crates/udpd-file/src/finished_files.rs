@@ -121,7 +121,8 @@ impl Index {
         }
     }
 
-    /// Lists a file that is about to get this name, or that has it and is written again, as the newest.
+    /// Lists a file that is about to get this name, or that has it and is written again, as the newest. One that is
+    /// listed under another name keeps its place.
     pub(super) fn add(&mut self, path: &Path, inode: u64) -> io::Result<()> {
         let Some(name) = self.below(path) else { return Ok(()) };
         if self.entries.last().is_some_and(|last| last.name == name && last.plain == Some(inode)) {
@@ -129,6 +130,13 @@ impl Index {
         }
         self.forget_unused_names(inode);
         self.enter(&name, inode);
+        // A listed file that gets another name keeps its place, because it is as old as before.
+        let place = self.entries.iter().position(|entry| entry.plain == Some(inode)).unwrap_or_default() + 1;
+        if place + 1 < self.entries.len() {
+            self.entries[place..].rotate_right(1);
+            self.lines = None;
+            return self.rewrite(&name);
+        }
         self.append(&name, &name, inode)
     }
 

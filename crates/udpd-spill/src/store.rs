@@ -183,7 +183,7 @@ impl SpillStore {
     pub fn forget_unwritten(&mut self, mut lost: impl FnMut(usize, u64)) {
         self.out.by_listener().for_each(|(listener, datagrams)| lost(listener, datagrams));
         self.out.clear();
-        self.is_lent = false;
+        (self.is_lent, self.handed) = (false, 0);
     }
 
     fn segment_bytes(&self) -> u64 {
@@ -338,13 +338,15 @@ impl SpillStore {
         let (head, listener, lane) = self.out.first(&mut self.body).filter(|_| self.left() == 0)?;
         (self.names_bytes, self.is_lent) = (head.names_bytes(), true);
         let (datagrams, end) = (u64::from(head.records), head.end());
+        // It may be written before its outcome is known.
+        self.handed = head.records;
         Some(Frame { segment: 0, listener, lane, skipped: 0, datagrams, end, is_damaged: false, is_unwritten: true })
     }
 
     /// Keeps only the datagrams at these places of the frame that was read from memory; it is read again.
     pub fn keep_unwritten(&mut self, is_kept: impl Fn(usize) -> bool) {
         self.out.keep_of_first(is_kept);
-        self.is_lent = false;
+        (self.is_lent, self.handed) = (false, 0);
     }
 
     /// The next head of a segment.

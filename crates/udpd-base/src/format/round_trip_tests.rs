@@ -312,7 +312,7 @@ fn check_cuts(chance: &mut Chance, format: Format, header: &[u8], records: &[Vec
 fn what_any_format_writes_is_read_back_as_the_datagrams_that_came_and_cut_anywhere_its_records_are_known() {
     const NAME: &str =
         "what_any_format_writes_is_read_back_as_the_datagrams_that_came_and_cut_anywhere_its_records_are_known";
-    Simulation::new(NAME, 600, 12).with_corpus(include_str!("round_trip.seeds")).check(|run| {
+    Simulation::new(NAME, 4_000, 12).with_corpus(include_str!("round_trip.seeds")).check(|run| {
         let setup = run.setup();
         let format = *setup.pick(&[Format::Lines, Format::Jsonl, Format::Pcapng, Format::Lengths]);
         let prefix = match format {

@@ -4,6 +4,9 @@
 //! A thread that waits asks its question again whenever another one has done something. When every thread waits and
 //! none has a deadline, no thread will ever go on: the run fails and says who waits. All threads of a run that has
 //! failed unwind, so that the next run finds their addresses and files free.
+//!
+//! Where a driver asks for it ([`OneCore`]), all threads of a run are on one core, because to wake a thread on another
+//! core takes longer than most turns. Runs beside one another have a core each.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -12,10 +15,13 @@ use std::fs;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant, SystemTime};
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use seeds::Chance;
 
 use super::simulated::{self, Entered, Simulated, SimulatedClock};
@@ -71,7 +77,14 @@ struct Waiting {
 /// What the threads of a run that has failed unwind with.
 struct Unwound;
 
+/// The calling thread.
+const SELF: Pid = Pid::from_raw(0);
+
+static DRIVERS: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
+    /// The number of the calling thread among those that have driven a run.
+    static DRIVER: usize = DRIVERS.fetch_add(1, Ordering::Relaxed);
     static CURRENT: RefCell<Option<(Arc<Scheduler>, usize)>> = const { RefCell::new(None) };
 }
 
@@ -82,6 +95,34 @@ pub fn current() -> Option<Arc<Scheduler>> {
 
 fn own_place() -> usize {
     CURRENT.with_borrow(|current| current.as_ref().map_or(0, |(_, place)| *place))
+}
+
+/// Keeps the calling thread and those that it starts on one core, until this is dropped.
+#[derive(Debug)]
+pub struct OneCore(Option<CpuSet>);
+
+impl OneCore {
+    /// The next one for each thread that asks.
+    pub fn take() -> Self {
+        Self(stay_on_one_core())
+    }
+}
+
+impl Drop for OneCore {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            let _ = sched_setaffinity(SELF, &before);
+        }
+    }
+}
+
+/// Returns where the calling thread was before.
+fn stay_on_one_core() -> Option<CpuSet> {
+    let before = sched_getaffinity(SELF).ok()?;
+    let cores: Vec<usize> = (0..CpuSet::count()).filter(|core| before.is_set(*core).unwrap_or(false)).collect();
+    let mut one = CpuSet::new();
+    one.set(cores[DRIVER.with(|driver| driver % cores.len())]).ok()?;
+    sched_setaffinity(SELF, &one).ok().map(|()| before)
 }
 
 /// The calling thread is scheduled until this is dropped.

@@ -73,9 +73,12 @@ impl Change {
     fn make(&self, content: &mut Vec<u8>) {
         match self {
             Self::Write(at, bytes) => {
-                let (at, end) = (index(*at), index(*at) + bytes.len());
-                content.resize(content.len().max(end), 0);
-                content[at..end].copy_from_slice(bytes);
+                let at = index(*at);
+                // Most are behind the end. In a build that is not optimized zeros first take longer than all the rest.
+                content.resize(content.len().max(at), 0);
+                let (over, behind) = bytes.split_at(bytes.len().min(content.len() - at));
+                content[at..at + over.len()].copy_from_slice(over);
+                content.extend_from_slice(behind);
             }
             Self::Length(bytes) => content.resize(index(*bytes), 0),
         }

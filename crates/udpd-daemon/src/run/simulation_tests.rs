@@ -652,6 +652,7 @@ fn closed_books(world: &World) -> String {
 #[test]
 fn a_daemon_loses_nothing_that_it_does_not_count_over_reloads_restarts_and_take_overs() {
     Simulation::new("a_daemon_loses_nothing_that_it_does_not_count_over_reloads_restarts_and_take_overs", 4, STEPS)
+        .one_at_a_time()
         .with_corpus(include_str!("simulation_tests.seeds"))
         .check(simulate);
 }

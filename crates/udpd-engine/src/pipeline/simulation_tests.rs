@@ -13,7 +13,7 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -32,7 +32,7 @@ use udpd_base::seams::disk::DiskCall;
 use udpd_base::seams::{clock, waits};
 use udpd_base::sink::settings::{Needs, OpenedSink, Opening, SinkTarget, SpillPlace};
 use udpd_base::sink::{ConsumerFeeders, Differs, Sink, SinkSettings, deliver, fail};
-use udpd_base::testing::scheduler::Scheduler;
+use udpd_base::testing::scheduler::{OneCore, Scheduler};
 use udpd_base::testing::simulated::Simulated;
 use udpd_spill::spilling::{Spill, SpillableSink};
 
@@ -206,15 +206,17 @@ impl Simulated for Disk {
     }
 }
 
-/// The sockets of the senders, and an address for each listener. They stay the same for every run of the process, so
-/// that the kernel deals the senders to the same lanes.
+/// The sockets of the senders, and an address for each listener. They stay the same for every run of a thread, so that
+/// the kernel deals the senders to the same lanes.
 fn network() -> &'static (Vec<UdpSocket>, Vec<SocketAddr>) {
-    static NETWORK: OnceLock<(Vec<UdpSocket>, Vec<SocketAddr>)> = OnceLock::new();
-    NETWORK.get_or_init(|| {
-        let socket = || UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let addresses = LISTENERS.map(|_| socket().local_addr().expect("bound"));
-        ((0..SENDERS).map(|_| socket()).collect(), addresses.to_vec())
-    })
+    thread_local! {
+        static NETWORK: &'static (Vec<UdpSocket>, Vec<SocketAddr>) = {
+            let socket = || UdpSocket::bind("127.0.0.1:0").expect("a port");
+            let addresses = LISTENERS.map(|_| socket().local_addr().expect("bound"));
+            Box::leak(Box::new(((0..SENDERS).map(|_| socket()).collect(), addresses.to_vec())))
+        };
+    }
+    NETWORK.with(|network| *network)
 }
 
 /// A configuration in the making.
@@ -342,6 +344,7 @@ fn read_when_asked(
 fn simulate(run: &mut Run) -> String {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let disk = Arc::new(Disk::default());
+    let _core = OneCore::take();
     let inside = Scheduler::enter(Chance::new(run.setup().next()), Arc::clone(&disk) as Arc<dyn Simulated>);
     let script = |_| Arc::new(Mutex::new(Script { mood: Mood::Takes, delivered: BTreeMap::new() }));
     let scripts = SINKS.map(script);
@@ -500,7 +503,7 @@ fn closed_books(
 
 #[test]
 fn a_pipeline_loses_nothing_that_it_does_not_count_whichever_thread_goes_on_next() {
-    Simulation::new("whichever_thread_goes_on_next", 60, 40)
+    Simulation::new("whichever_thread_goes_on_next", 160, 40)
         .with_corpus(include_str!("simulation_tests.seeds"))
         .check(simulate);
 }

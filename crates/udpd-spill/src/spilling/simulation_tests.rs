@@ -87,7 +87,7 @@ enum End {
 #[derive(Debug, Clone, Copy, Default)]
 struct Happened {
     fault: bool,
-    bad_place: bool,
+    fails_to_read: bool,
     fails_to_remove: bool,
     fails_to_write: bool,
     damage: bool,
@@ -299,7 +299,8 @@ impl Sim {
             End::PowerLoss => {
                 self.happened.power_loss = true;
                 // Segments that were given up may be there again.
-                lock(&self.world).is_ordered &= self.policy != FullPolicy::DropOldest;
+                let gives_up = self.policy == FullPolicy::DropOldest || self.happened.fails_to_read;
+                lock(&self.world).is_ordered &= !gives_up;
                 self.disk.lose_power(chance);
             }
         }
@@ -490,6 +491,7 @@ impl Sim {
                 run.trace(|| format!("{call:?} fails: {when:?}"));
                 self.happened.fault = true;
                 self.disk.fail(call, when, Errno::EIO as i32);
+                self.happened.fails_to_read |= call == Call::Read;
                 self.happened.fails_to_remove |= call == Call::Remove;
                 self.happened.fails_to_write |= call == Call::Write;
             }
@@ -498,7 +500,7 @@ impl Sim {
                 if let Some(path) = segments.get(chance.index(segments.len().max(1))) {
                     let at = chance.below(path.metadata().map_or(0, |found| found.len()));
                     run.trace(|| format!("{} is bad at {at}", path.file_name().unwrap_or_default().display()));
-                    (self.happened.fault, self.happened.bad_place) = (true, true);
+                    (self.happened.fault, self.happened.fails_to_read) = (true, true);
                     self.disk.is_bad(path, at..at + 1 + chance.below(4_096));
                 }
             }
@@ -587,9 +589,9 @@ impl Sim {
         self.lost += self.sum(|tally| tally.dropped.total());
         let world = lock(&self.world);
         let missing = world.missing();
-        let Happened { fault, bad_place, damage, power_loss, kill, .. } = self.happened;
+        let Happened { fault, fails_to_read, damage, power_loss, kill, .. } = self.happened;
         assert!(missing <= self.lost, "{missing} are missing, and {} are counted", self.lost);
-        let is_exact = !(fault || bad_place || damage || power_loss || kill);
+        let is_exact = !(fault || fails_to_read || damage || power_loss || kill);
         if is_exact && matches!(self.kind, Kind::AtOnce | Kind::Any) {
             assert_eq!(missing, self.lost, "each that is counted as lost is missing");
         }

@@ -327,13 +327,6 @@ impl<S: SpillableSink> Spilling<S> {
         if let (Some(work), Some((segment, end))) = (&mut self.work, lent) {
             work.held = FrameLocation::OnDisk;
             (work.frame.segment, work.frame.end) = (segment, end);
-            // Its first datagram may be with the destination already.
-            if matches!(self.link, LinkState::Trial { .. })
-                && let Some(store) = &mut self.store
-                && let Err(error) = store.note_handed(1)
-            {
-                self.log_lines.log_sync_error(store.directory(), &error);
-            }
         }
     }
 
