@@ -107,7 +107,8 @@ impl World {
     fn start(&mut self) {
         let mut keeper = FileKeeper::new(1, OpenContext::default()).expect("a keeper");
         let paths = vec![Some(self.settings.path.clone())];
-        let opened = SourcesSink::open(paths, &self.scenes, &self.settings, &mut keeper, &Caller::default());
+        let (registry, _events) = ThreadRegistry::new();
+        let opened = SourcesSink::open(paths, &self.scenes, &self.settings, &mut keeper, &Caller::default(), &registry);
         let (sink, _) = opened.expect("it opens on a disk that works");
         let (own, jobs) = CompressJobs::new();
         let keeper = keeper.into_thread(self.settings.compress.is_some().then_some(own));
