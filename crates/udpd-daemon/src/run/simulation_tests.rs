@@ -89,6 +89,12 @@ fn network() -> &'static (Vec<UdpSocket>, Vec<SocketAddr>) {
     })
 }
 
+/// The tests here have the same addresses, so one runs at a time.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// The sockets at the addresses of the listeners, as the kernel shows them: port and inode.
 fn bound() -> BTreeSet<(u16, u64)> {
     let ports: Vec<u16> = network().1.iter().map(SocketAddr::port).collect();
@@ -651,6 +657,7 @@ fn closed_books(world: &World) -> String {
 
 #[test]
 fn a_daemon_loses_nothing_that_it_does_not_count_over_reloads_restarts_and_take_overs() {
+    let _alone = alone();
     Simulation::new("a_daemon_loses_nothing_that_it_does_not_count_over_reloads_restarts_and_take_overs", 4, STEPS)
         .one_at_a_time()
         .with_corpus(include_str!("simulation_tests.seeds"))
@@ -692,6 +699,7 @@ fn visit(path: &Path, script: &[Visit]) {
 #[test]
 fn a_process_that_ends_or_hangs_at_any_message_of_a_take_over_leaves_the_daemon_as_it_was() {
     use Visit::{Hears, IsReady, Says, Waits};
+    let _alone = alone();
     let (asks, sends) = ([Says("take-over"), Hears("offer")], [Says("\"send_all\""), Hears("sockets")]);
     let stops = [IsReady, Hears("stopped")];
     let opens = [Says("\"open\""), Hears("gone")];
