@@ -58,12 +58,25 @@ fn a_port_on_which_nothing_is_lost_has_no_finding_at_its_socket() {
 
 #[test]
 fn the_file_for_sysctl_has_only_comments_and_settings() {
-    let text = udpd(&["explain", "--sysctl", "--seconds", "1"]).succeeds(&["net.core.rmem_max = "]).stdout;
+    let text = udpd(&["explain", "--sysctl", "--seconds", "1"]).succeeds(&["# For /etc/sysctl.d"]).stdout;
     for line in text.lines() {
         let is_setting =
             line.split_once(" = ").is_some_and(|(name, value)| name.starts_with("net.") && !value.is_empty());
         assert!(line.is_empty() || line.starts_with("# ") || is_setting, "{line:?} in {text}");
     }
+}
+
+#[test]
+fn what_fits_a_rate_is_printed_as_commands_and_as_a_listener_and_only_where_it_is_asked_for() {
+    let wanted = ["--tune", "--rate", "400000", "--address", "0.0.0.0:2055"];
+    let arguments: Vec<&str> = ["explain"].into_iter().chain(wanted).collect();
+    udpd(&arguments).succeeds(&[
+        "400,000 datagrams",
+        "address = \"0.0.0.0:2055\"",
+        "absorb = { rate = 400000",
+        "Right as",
+    ]);
+    udpd(&["explain", "--rate", "5"]).ends(2, &["--tune"]);
 }
 
 #[test]

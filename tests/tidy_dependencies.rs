@@ -127,7 +127,7 @@ fn the_libraries_know_no_other_crate_of_ours_than_those_below_them() {
         ("nic-steer", &["udpd-netlink"]),
         ("udpd-bpf", &[]),
         ("udpd-framegen", &["mmsg", "udpd-bpf"]),
-        ("udpd-hostloss", &["mmsg", "nic-steer", "udpd-netlink"]),
+        ("udpd-hostloss", &["mmsg", "nic-steer", "udpd-bpf", "udpd-netlink"]),
         ("udpd-netlink", &[]),
     ];
     let metadata = metadata();

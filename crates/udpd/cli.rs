@@ -134,6 +134,7 @@ enum CliCommand {
                       \x20 udpd explain\n\
                       \x20 udpd explain --port 514 --seconds 30     of whatever program listens there\n\
                       \x20 udpd explain -c /etc/udpd/udpd.toml --sysctl > /etc/sysctl.d/90-udpd.conf\n\
+                      \x20 udpd explain --tune --rate 200000        commands and keys for this host and that rate\n\
                       \n\
                       As root it sees more: who reads a port, and the kernel's own names for drops.\n\
                       Exit codes: 0 nothing was lost, 3 something was")]

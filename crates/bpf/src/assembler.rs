@@ -100,6 +100,7 @@ pub struct Assembler {
 #[allow(missing_docs)]
 pub mod helper {
     pub const MAP_LOOKUP: i32 = 1; // BPF_FUNC_map_lookup_elem
+    pub const MAP_UPDATE: i32 = 2; // BPF_FUNC_map_update_elem
     pub const CLOCK: i32 = 5; // BPF_FUNC_ktime_get_ns
     pub const CORE_NUMBER: i32 = 8; // BPF_FUNC_get_smp_processor_id
     pub const REDIRECT: i32 = 23; // BPF_FUNC_redirect

@@ -16,6 +16,7 @@ const MEMBER_BYTES: usize = 12;
 // Kinds, each with its name in linux/btf.h.
 const STRUCTURE: u32 = 4; // BTF_KIND_STRUCT
 const UNION: u32 = 5; // BTF_KIND_UNION
+const ENUMERATION: u32 = 6; // BTF_KIND_ENUM
 const FUNCTION: u32 = 12; // BTF_KIND_FUNC
 
 /// How deep structures without a name may be nested.
@@ -72,7 +73,7 @@ impl<'a> Types<'a> {
                 3 => 12,
                 STRUCTURE | UNION | 15 | 19 => head.members * MEMBER_BYTES,
                 // Enumerations and prototypes.
-                6 | 13 => head.members * 8,
+                ENUMERATION | 13 => head.members * 8,
                 2 | 7..=12 | 16 | 18 => 0,
                 _ => return None,
             };
@@ -95,6 +96,19 @@ impl<'a> Types<'a> {
         let mut looks = LOOKS_MAX;
         let bits = self.bits(*self.places.iter().find(is_it)?, field, DEPTH_MAX, &mut looks)?;
         (bits % 8 == 0).then_some(bits / 8)
+    }
+
+    /// The values of an enumeration with their names; empty where there is none of this name.
+    pub fn values(&self, enumeration: &str) -> Vec<(u32, String)> {
+        let is_it = |head: Head| head.kind == ENUMERATION && self.is(head, enumeration);
+        let Some((place, head)) =
+            self.places.iter().find_map(|at| Some((*at, self.head(*at).filter(|it| is_it(*it))?)))
+        else {
+            return Vec::new();
+        };
+        let value = |at: usize| Some((self.word(at + 4)?, self.name(self.word(at)? as usize)?));
+        let values = (0..head.members).filter_map(|member| value(place + TYPE_BYTES + member * 8));
+        values.map(|(value, name)| (value, String::from_utf8_lossy(name).into_owned())).collect()
     }
 
     /// Looks at no more members than `looks`: a type that holds itself several times would take for ever.
@@ -202,5 +216,8 @@ mod tests {
         };
         let types = Types::parse(&bytes).expect("a description");
         assert!(types.field("sk_buff", "head").is_some() && types.field("skb_shared_info", "gso_size").is_some());
+        let families = types.values("sock_type");
+        assert!(families.contains(&(2, "SOCK_DGRAM".to_owned())), "{families:?}");
+        assert!(types.values("no_such_enumeration").is_empty());
     }
 }

@@ -16,6 +16,7 @@ const MAP_CREATE: c_int = 0; // BPF_MAP_CREATE
 const MAP_LOOKUP: c_int = 1; // BPF_MAP_LOOKUP_ELEM
 const MAP_UPDATE: c_int = 2; // BPF_MAP_UPDATE_ELEM
 const MAP_DELETE: c_int = 3; // BPF_MAP_DELETE_ELEM
+const MAP_NEXT_KEY: c_int = 4; // BPF_MAP_GET_NEXT_KEY
 const PROGRAM_LOAD: c_int = 5; // BPF_PROG_LOAD
 const PROGRAM_RUN: c_int = 10; // BPF_PROG_TEST_RUN
 const RAW_TRACEPOINT_OPEN: c_int = 17; // BPF_RAW_TRACEPOINT_OPEN
@@ -308,6 +309,27 @@ impl Map {
         let mut attributes = self.element(key, 0, self.value_bytes)?;
         // SAFETY: as in `look_up`, and there is no value.
         unsafe { bpf(MAP_DELETE, &mut attributes) }.map(drop)
+    }
+
+    /// Reads the key that follows `key` in the kernel's order, or the first one, into `next`; `false` at the end. A key
+    /// that is removed meanwhile makes the kernel begin anew.
+    pub fn next_key(&self, key: Option<&[u8]>, next: &mut [u8]) -> io::Result<bool> {
+        if next.len() != self.key_bytes || key.is_some_and(|key| key.len() != self.key_bytes) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let mut attributes = MapElement {
+            map: number(self.fd.as_fd()),
+            key: key.map_or(0, |key| address(key.as_ptr())),
+            value: address(next.as_mut_ptr()),
+            ..MapElement::default()
+        };
+        // SAFETY: the layout is the kernel's and has no gaps. It reads a key, where there is one, and writes one; both
+        // are as long as the map was made for.
+        match unsafe { bpf(MAP_NEXT_KEY, &mut attributes) } {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Gives many keys their values by one call (Linux 5.6 and later); both lie one behind the other.

@@ -23,6 +23,7 @@
 //! - `drops/mod`, `drops/watch`: the names of drops; the watch over all cores, and its bounded counts
 //! - `drops/perf` `!`: events and their rings (`perf_event_open`, `PERF_TYPE_TRACEPOINT`)
 //! - `drops/tracepoints`: the two tracepoints and their `format` files (`udp_fail_queue_rcv_skb`, `kfree_skb`)
+//! - `drops/packets`: the program that counts dropped datagrams by reason, addresses and port (`kfree_skb`)
 //! - `drops/errors`: errors with cause and cure
 //! - `drops/records`: records, and which reasons count; pure
 

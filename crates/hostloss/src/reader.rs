@@ -237,6 +237,8 @@ impl HostReader {
                 inode: socket.inode,
                 uid: socket.uid,
                 interface: socket.interface,
+                peer: socket.peer,
+                v6_only: socket.v6_only,
                 own: own.contains(&socket.inode),
                 counts: SocketCounts {
                     drops: memory.map(|memory| u64::from(memory.drops)),

@@ -221,7 +221,8 @@ fn a_reading_that_fails_once_takes_no_sum_away_and_hides_nothing() {
     let reading = |count: u64| {
         let counts = SocketCounts { drops: Some(count), ..SocketCounts::default() };
         let address = "0.0.0.0:514".parse().expect("an address");
-        let socket = SocketReading { address, inode: 7, uid: 0, interface: 0, own: false, counts };
+        let socket =
+            SocketReading { address, inode: 7, uid: 0, interface: 0, peer: None, v6_only: false, own: false, counts };
         let queues = [(0, QueueCounters { packets: Some(count), ..QueueCounters::default() })].into();
         let link = LinkCounters { rx_packets: Some(count), ..LinkCounters::default() };
         HostReading {

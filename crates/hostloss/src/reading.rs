@@ -84,6 +84,12 @@ pub struct SocketReading {
     pub uid: u32,
     /// The index of the interface that it is bound to; 0 for none.
     pub interface: u32,
+    /// What it is connected to, where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<SocketAddr>,
+    /// An IPv6 socket that leaves IPv4 alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub v6_only: bool,
     /// It is one of the process that has read.
     pub own: bool,
     /// Its drops and its receive buffer.

@@ -30,6 +30,8 @@ pub struct UdpSocket {
     pub inode: u64,
     /// What it is bound to.
     pub address: SocketAddr,
+    /// What it is connected to: it takes datagrams from there alone.
+    pub peer: Option<SocketAddr>,
     /// Its owner.
     pub uid: u32,
     /// The index of the interface that it is bound to; 0 for none.
@@ -97,15 +99,18 @@ fn request(is_ipv6: bool, port: Option<u16>) -> NetlinkRequest {
 /// Reads `struct inet_diag_msg`: family, state, timer and retransmissions in a byte each; ports, addresses, interface
 /// and cookie; times and queues; user and inode; attributes.
 pub(crate) fn read(message: &[u8]) -> Option<UdpSocket> {
-    let ip = match i32::from(*message.first()?) {
-        libc::AF_INET6 => IpAddr::from(field::<16>(message, 8)?),
-        _ => IpAddr::from(field::<4>(message, 8)?),
+    let is_ipv6 = i32::from(*message.first()?) == libc::AF_INET6;
+    let ip = |at| {
+        let of_ipv4 = || field::<4>(message, at).map(IpAddr::from);
+        if is_ipv6 { field::<16>(message, at).map(IpAddr::from) } else { of_ipv4() }
     };
+    let port = |at| field(message, at).map(u16::from_be_bytes);
     let attributes = Attributes::new(message.get(ANSWER_BYTES..)?);
     let v6_only = attributes.bytes(INET_DIAG_SKV6ONLY).and_then(<[u8]>::first);
     Some(UdpSocket {
         inode: u64::from(u32::from_ne_bytes(field(message, 68)?)),
-        address: SocketAddr::new(ip, u16::from_be_bytes(field(message, 4)?)),
+        address: SocketAddr::new(ip(8)?, port(4)?),
+        peer: Some(SocketAddr::new(ip(24)?, port(6)?)).filter(|peer| peer.port() != 0),
         uid: u32::from_ne_bytes(field(message, 64)?),
         interface: u32::from_ne_bytes(field(message, 40)?),
         v6_only: v6_only.is_some_and(|&flag| flag != 0),
@@ -194,6 +199,7 @@ mod tests {
         let expected = UdpSocket {
             inode: 6_202_214,
             address: "[::1]:5140".parse().expect("an address"),
+            peer: None,
             uid: 0,
             interface: 0,
             v6_only: true,

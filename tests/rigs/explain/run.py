@@ -10,8 +10,12 @@ import traceback
 import cases_of_programs
 import cases_of_the_host
 import cases_of_udpd
+import situations
+import situations_of_readers
+import situations_of_the_way
+import situations_of_udpd
 from lib import net
-from lib.check import RIG, Failed, Skipped, check, main
+from lib.check import LONG, RIG, Failed, Skipped, check, main
 from lib.host import read
 from lib.net import OTHER, ip
 from scene import Scene
@@ -50,7 +54,12 @@ def all_cases():
     ip("route add default via 10.9.0.1", OTHER)
     wanted = os.environ.get("CASES", "").split()
     modules = (cases_of_the_host, cases_of_programs, cases_of_udpd)
-    cases = [case for module in modules for case in module.CASES if not wanted or case.__name__ in wanted]
+    every = [case for module in modules for case in module.CASES]
+    situations.prepare()
+    for module in (situations_of_readers, situations_of_the_way, situations_of_udpd):
+        every += module.SITUATIONS if LONG or wanted else module.SITUATIONS[:module.SHORT]
+    every += situations_of_the_way.BY_CHANCE if LONG or wanted else []
+    cases = [case for case in every if not wanted or case.__name__ in wanted]
     failed = []
     for case in cases:
         began = time.monotonic()

@@ -34,10 +34,12 @@ mod errors;
 #[cfg(feature = "testing")]
 #[path = "testing/fuzz.rs"]
 pub(crate) mod fuzz;
+mod packets;
 mod perf;
 mod records;
 mod tracepoints;
 mod watch;
 
+pub use packets::{DropProgram, DroppedDatagrams};
 pub use tracepoints::{KFREE_SKB_FORMAT, Tracepoints, UDP_FAIL_FORMAT};
 pub use watch::{BlindSpot, DropTally, PortCount, ReasonCount, Watch};

@@ -159,7 +159,7 @@ fn open_sockets(process: &Path) -> impl Iterator<Item = u64> + use<> {
 }
 
 /// The inode in `socket:[INODE]`, which is what the link of a socket's descriptor says.
-fn socket_inode(link: &Path) -> Option<u64> {
+pub fn socket_inode(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 

@@ -132,7 +132,8 @@ fn a_socket_of_another_user_or_on_another_interface_is_nobody() {
     let mut rig = Rig::new(false);
     rig.watch.watched[0].bound = vec![bound("0.0.0.0:514", 2, false)];
     let address = "0.0.0.0:514".parse().expect("an address");
-    rig.details = vec![UdpSocket { inode: 201, address, uid: 0, interface: 3, v6_only: false, memory: None }];
+    rig.details =
+        vec![UdpSocket { inode: 201, address, peer: None, uid: 0, interface: 3, v6_only: false, memory: None }];
     assert_eq!(rig.look(&[(200, 0, ANY), (201, 990, ANY)]).as_deref(), Some([].as_slice()));
     assert_eq!(rig.watch.sharers(0), Some(Vec::new()));
     assert_eq!(rig.look(&[(200, 0, ANY), (201, 990, ANY)]), None, "nor is it asked for again");

@@ -4,7 +4,7 @@
 //! Counts are what was added between the first and the last reading. What could not be read is `None`, never 0.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use hostloss::Loss;
 
@@ -30,6 +30,10 @@ pub(super) struct Evidence {
     /// Who listens on the port that was asked for in another network namespace.
     pub elsewhere: Vec<Elsewhere>,
     pub listeners: Vec<ListenerEvidence>,
+    /// Datagrams of the watched ports that the kernel threw away, by reason; `None` where that could not be counted.
+    pub datagrams: Option<Vec<DatagramDrops>>,
+    /// Rules of nftables that may drop, where `nft` lists them.
+    pub rules: Vec<FirewallRule>,
     /// Drops with the name that the kernel gives their reason, where the tracepoints could be read.
     pub reasons: Vec<NamedDrops>,
     /// What could not be read, and why: one sentence each.
@@ -48,6 +52,10 @@ pub(super) struct InterfaceEvidence {
     pub dropped: Option<u64>,
     /// The receive ring: how long it is, and how long it can be.
     pub ring: Option<(u32, u32)>,
+    /// How many receive queues it could have, and how long it waits before it interrupts: microseconds, and whether its
+    /// driver adapts that.
+    pub queues_max: Option<u32>,
+    pub coalescing: Option<(u32, bool)>,
     /// The core where each receive queue is worked on, where that is one and known.
     pub queue_cores: Vec<Option<usize>>,
     /// Its hash for UDP leaves out the ports; `None` where the driver does not tell or does not hash.
@@ -57,6 +65,7 @@ pub(super) struct InterfaceEvidence {
     /// What is not as the steering plan wants it.
     pub drifts: Vec<PlanDrift>,
     pub rp_filter: Option<u8>,
+    pub mtu: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -88,6 +97,10 @@ pub(super) struct Stack {
     pub rcvbuf_errors: Option<u64>,
     pub mem_errors: Option<u64>,
     pub checksum_errors: Option<u64>,
+    /// Answers that were not sent, because the send buffer of their socket was full.
+    pub send_buffer_errors: Option<u64>,
+    /// Over both.
+    pub header_errors: Option<u64>,
     /// Over IPv4, and over IPv6.
     pub reassembly_failed: Option<u64>,
     pub reassembly6_failed: Option<u64>,
@@ -121,8 +134,11 @@ pub(super) struct KernelSettings {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Port {
     pub port: u16,
+    /// Those of one reader.
     pub sockets: Vec<SocketEvidence>,
     pub reader: Option<ReaderEvidence>,
+    /// The addresses of sockets that other processes have on it.
+    pub of_others: Vec<String>,
 }
 
 impl Port {
@@ -142,7 +158,8 @@ impl Port {
 
     /// How many sockets share what the worst one gets.
     pub(super) fn sharing(&self) -> usize {
-        self.worst().map_or(1, |worst| self.beside(worst).count())
+        let Some(worst) = self.worst() else { return 1 };
+        self.beside(worst).count() + self.of_others.iter().filter(|other| **other == worst.address).count()
     }
 }
 
@@ -156,6 +173,30 @@ pub(super) struct SocketEvidence {
     pub buffer_bytes: Option<u64>,
     /// Of the looks, those that found it full.
     pub full: f64,
+    /// What it is connected to, and the interface that it is bound to.
+    pub peer: Option<SocketAddr>,
+    pub interface: Option<String>,
+    pub v6_only: bool,
+    pub moments: Vec<Moment>,
+}
+
+/// A tenth of a second in which a socket lost something.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Moment {
+    pub lost: u64,
+    /// The number of the look at its end.
+    pub look: u32,
+    /// It was full at two looks in turn: its reader did not come to the end of it.
+    pub is_behind: bool,
+    /// Of the time: its reader's thread ran, or could have run and had no core.
+    pub ran: Option<f64>,
+    pub waited: Option<f64>,
+    pub is_stopped: bool,
+    pub is_throttled: bool,
+    /// The thread was in a call that waits for datagrams.
+    pub receives: bool,
+    /// The call in which it was; `None` where it ran.
+    pub call: Option<&'static str>,
 }
 
 /// The process that reads the sockets of a port.
@@ -252,6 +293,8 @@ pub(super) struct SinkEvidence {
     pub sink_error: u64,
     /// The bytes that may wait for it.
     pub queue_bytes: u64,
+    /// What waits for it takes all that may.
+    pub is_full: bool,
     /// It blocks the receivers instead of dropping; `None` where the configuration was not read.
     pub blocks: Option<bool>,
 }
@@ -261,6 +304,44 @@ pub(super) struct SinkEvidence {
 pub(super) struct UpstreamEvidence {
     pub missing: Option<u64>,
     pub unit: String,
+}
+
+/// Datagrams that the kernel threw away for one reason, on one way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DatagramDrops {
+    pub reason: String,
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub aimed_at: Destination,
+    pub port: u16,
+    /// Where they came in; empty for what this host sent itself.
+    pub interface: String,
+    pub is_for_other_host: bool,
+    pub is_elsewhere: bool,
+    pub longest_bytes: u64,
+    pub count: u64,
+}
+
+/// Whose a destination is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Destination {
+    Local,
+    /// A group, and whether a program here has joined it on that interface.
+    Group(bool),
+    Foreign,
+}
+
+/// A rule of nftables that may drop, or the policy of a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FirewallRule {
+    /// Family and name of the table, and the chain.
+    pub table: String,
+    pub chain: String,
+    /// `input`, `prerouting`, `ingress`; empty for a chain that others jump to.
+    pub hook: String,
+    pub text: String,
+    /// What its counter has counted meanwhile, where it has one.
+    pub counted: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -59,6 +59,11 @@ pub(super) enum Cure {
         value: String,
         note: String,
     },
+    /// A command that changes nothing: it shows more where the evidence does not decide.
+    Look {
+        command: String,
+        note: String,
+    },
     /// Something that no command on this host does.
     Elsewhere {
         note: String,
@@ -68,6 +73,10 @@ pub(super) enum Cure {
 impl Cure {
     pub(super) fn command(command: impl Into<String>, note: impl Into<String>) -> Self {
         Self::Command { command: command.into(), note: note.into() }
+    }
+
+    pub(super) fn look(command: impl Into<String>, note: impl Into<String>) -> Self {
+        Self::Look { command: command.into(), note: note.into() }
     }
 
     pub(super) fn sysctl(name: &str, value: impl ToString, note: impl Into<String>) -> Self {
@@ -104,6 +113,9 @@ pub(super) struct Finding {
     pub cures: Vec<Cure>,
     /// What else applies to the same loss, less specific.
     pub also: Vec<String>,
+    /// Which part of a place's loss it is about: parts are losses of their own.
+    #[serde(skip)]
+    pub part: &'static str,
 }
 
 impl Finding {
@@ -123,6 +135,7 @@ impl Finding {
             arithmetic: String::new(),
             cures: Vec::new(),
             also: Vec::new(),
+            part: "",
         }
     }
 
@@ -163,8 +176,9 @@ pub(super) fn rank(found: Vec<Finding>) -> Vec<Finding> {
     let mut told: Vec<Finding> = Vec::new();
     for finding in found {
         let is_same = |earlier: &&mut Finding| {
-            (earlier.layer, &earlier.subject, earlier.lost > 0) == (finding.layer, &finding.subject, finding.lost > 0)
+            (earlier.layer, &earlier.subject, earlier.part) == (finding.layer, &finding.subject, finding.part)
                 && finding.lost > 0
+                && earlier.lost > 0
         };
         match told.iter_mut().find(is_same) {
             Some(earlier) => earlier.also.push(finding.cause),
@@ -250,6 +264,7 @@ fn push(text: &mut String, head: &str, finding: &Finding) {
 fn line_of(cure: &Cure) -> (String, &str) {
     match cure {
         Cure::Command { command, note } => (command.clone(), note),
+        Cure::Look { command, note } => (format!("look: {command}"), note),
         Cure::Sysctl { name, value, note } => (format!("sysctl -w {}={}", quote(name), quote(value)), note),
         Cure::Key { table, name, key, value, note } => {
             let table = if table == "listener" { format!("[[listener]] {name}") } else { format!("[{table}.{name}]") };

@@ -4,15 +4,15 @@
 //! The kernel charges a socket for a datagram what it allocated for it, and not its payload: 832 bytes for a syslog
 //! line of 60. So a buffer holds far fewer than its size suggests, and every sum here starts from that charge.
 //!
-//! The values follow from what was measured where something arrived, and from the configuration (`absorb`) where it was
-//! read. A value is never below the present one: the operator may have had a reason for it.
+//! Values come from what was lost here and from the configuration (`absorb`) where it was read. None is below the
+//! present one: the operator may have had a reason for it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::evidence::Evidence;
-use super::finding::push_below;
+use super::finding::{Cure, Finding, push_below};
 use udpd_base::text::tables::grouped;
-use udpd_engine::config::Config;
 use udpd_engine::plan::{LanePlan, charge_bytes};
 
 /// The payload that is assumed where it is not known.
@@ -103,38 +103,49 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// How long packets may wait in a core's backlog before it looks at them.
-const BACKLOG_SECONDS: f64 = 0.02;
-
-/// The receive buffers that the sockets of a plan, or the present ones, need.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// The receive buffers of a plan: the largest value for SO_RCVBUF, and all of them together as the kernel accounts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct BufferDemand {
-    /// The largest value for SO_RCVBUF, and where it comes from.
     largest: u64,
-    why: String,
-    /// All receive buffers together, as the kernel accounts.
     together: u64,
 }
 
-pub(super) fn render(evidence: &Evidence, config: Option<&Config>, lanes: &[LanePlan]) -> String {
-    let wish = if config.is_some() { of_lanes(lanes) } else { of_sockets(evidence) };
-    let settings = &evidence.settings;
+/// What cures something that was lost here, or was computed for udpd itself, and nothing else: a sysctl concerns every
+/// program of the host.
+pub(super) fn render(evidence: &Evidence, findings: &[Finding], lanes: Option<&[LanePlan]>) -> String {
     let mut text = String::from(
         "# For /etc/sysctl.d/90-udpd.conf, computed by `udpd explain --sysctl` for this host. Apply: sysctl --system\n",
     );
-    if let Some(now) = settings.rmem_max {
-        let words = format!(
-            "The largest receive buffer for programs without CAP_NET_ADMIN; it is {} now. {}",
-            grouped(now),
-            wish.why
-        );
-        push_setting(&mut text, &words, "net.core.rmem_max", &wish.largest.max(now).to_string());
+    let mut settings: BTreeMap<String, (String, String)> = BTreeMap::new();
+    for (name, value, words) in lanes.into_iter().flat_map(|lanes| of_lanes(evidence, lanes)) {
+        settings.insert(name.to_owned(), (value, words));
     }
-    if let Some(now) = settings.udp_mem_pages {
-        push_memory(&mut text, evidence, &wish, now);
+    for finding in findings.iter().filter(|finding| finding.lost > 0) {
+        // Of several cures the first one is to be tried first, and a sysctl behind another cure concerns more programs.
+        let Some(Cure::Sysctl { name, value, note }) = finding.cures.first() else { continue };
+        let Finding { lost, unit, subject, cause, .. } = finding;
+        let words = format!("{} {unit} were lost ({subject}): {cause}. {note}", grouped(*lost));
+        let is_larger = |(known, _): &(String, String)| last_number(value) > last_number(known);
+        if settings.get(name).is_none_or(is_larger) {
+            settings.insert(name.clone(), (value.clone(), words));
+        }
     }
-    push_backlog(&mut text, evidence);
+    if settings.is_empty() {
+        text += match lanes {
+            Some(_) => {
+                "\n# The present values are enough for the configuration, and no sysctl cures what was lost here.\n"
+            }
+            None => "\n# Nothing was lost here that a sysctl cures. Watch at a busy time, or name a file with -c.\n",
+        };
+    }
+    for (name, (value, words)) in &settings {
+        push_setting(&mut text, words, name, value);
+    }
     text
+}
+
+fn last_number(value: &str) -> u64 {
+    value.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
 /// A setting below its comment.
@@ -144,90 +155,51 @@ fn push_setting(text: &mut String, words: &str, name: &str, value: &str) {
     let _ = writeln!(text, "{name} = {value}");
 }
 
-fn push_memory(text: &mut String, evidence: &Evidence, wish: &BufferDemand, [low, pressure, max]: [u64; 3]) {
-    let page = evidence.settings.page_bytes.max(1);
-    let needed = wish.together.div_ceil(page).saturating_mul(5) / 4;
-    let mut words = format!(
-        "What all UDP sockets of the host may have together, in pages of {page} bytes; it is {low} {pressure} {max} \
-         now. The receive buffers take up to {}, which is {} pages.",
-        megabytes(wish.together),
-        grouped(wish.together.div_ceil(page))
-    );
-    let mut value = format!("{low} {pressure} {max}");
-    if needed > max {
-        value = format!("{} {} {needed}", low.max(needed / 2), pressure.max(needed / 4 * 3));
-        if let Some(memory) = evidence.settings.memory_bytes.filter(|memory| *memory > 0) {
-            let percent = needed.saturating_mul(page) as f64 / memory as f64 * 100.0;
-            words += &format!(" That is {percent:.0} % of this machine's memory, used only while nothing is read.");
-        }
-    }
-    push_setting(text, &words, "net.ipv4.udp_mem", &value);
-}
-
-/// For packets that are handed from one core to another.
-fn push_backlog(text: &mut String, evidence: &Evidence) {
-    let name = "net.core.netdev_max_backlog";
-    let Some(now) = evidence.settings.backlog_max else {
-        let _ = writeln!(text, "\n# {name} cannot be read here: run this in the first network namespace of the host.");
-        return;
-    };
-    let rates = evidence.cores.values().filter_map(|core| {
-        Some((core.processed? + core.backlog_dropped.unwrap_or(0)) as f64 / evidence.seconds.max(0.001))
-    });
-    let rate = rates.fold(0.0, f64::max);
-    let dropped = evidence.backlog_dropped().unwrap_or(0);
-    let needed = ((rate * BACKLOG_SECONDS) as u64).max(if dropped > 0 { now.saturating_mul(4) } else { 0 });
-    let value = if needed > now { needed.min(1 << 30).next_power_of_two().min(i32::MAX as u64).max(now) } else { now };
-    let words = format!(
-        "Packets that may wait for a core (RPS and virtual interfaces); it is {} now. The busiest core took {}/s, of \
-         which {} are {}; {} were dropped.",
-        grouped(now),
-        grouped(rate as u64),
-        grouped((rate * BACKLOG_SECONDS) as u64),
-        time(BACKLOG_SECONDS),
-        grouped(dropped)
-    );
-    push_setting(text, &words, name, &value.to_string());
-}
-
-fn of_lanes(lanes: &[LanePlan]) -> BufferDemand {
+/// What a plan needs beyond the present values: name, value, and the sum that it comes from.
+pub(super) fn of_lanes(evidence: &Evidence, lanes: &[LanePlan]) -> Vec<(&'static str, String, String)> {
+    let mut found = Vec::new();
+    let settings = &evidence.settings;
     let largest = lanes.iter().max_by_key(|lane| lane.receive_buffer_bytes);
-    let why = largest.map_or("The configuration has no lane.".to_owned(), |lane| {
-        format!(
-            "The configuration asks for {} for the socket of a lane: {} of datagrams of {} bytes at {}/s.",
-            grouped(lane.receive_buffer_bytes as u64),
+    let demand = BufferDemand {
+        largest: largest.map_or(0, |lane| lane.receive_buffer_bytes as u64),
+        together: lanes.iter().map(|lane| 2 * lane.receive_buffer_bytes as u64).sum(),
+    };
+    if let Some((now, lane)) = settings.rmem_max.zip(largest).filter(|(now, _)| demand.largest > *now) {
+        let words = format!(
+            "The largest receive buffer for programs without CAP_NET_ADMIN; it is {} now. The configuration asks for \
+             {} for the socket of a lane: {} of datagrams of {} bytes at {}/s.",
+            grouped(now),
+            grouped(demand.largest),
             time(lane.covered(2 * lane.receive_buffer_bytes).as_secs_f64()),
             lane.payload_bytes,
             grouped(lane.rate)
-        )
-    });
-    let together = lanes.iter().map(|lane| 2 * lane.receive_buffer_bytes as u64).sum();
-    BufferDemand { largest: largest.map_or(0, |lane| lane.receive_buffer_bytes as u64), why, together }
-}
-
-fn of_sockets(evidence: &Evidence) -> BufferDemand {
-    let mut wish = BufferDemand { why: "No socket here needs more.".to_owned(), ..BufferDemand::default() };
-    for port in &evidence.ports {
-        for socket in &port.sockets {
-            let rate = evidence.rate(port) / port.beside(socket).count().max(1) as f64;
-            let Some(bytes) = socket.buffer_bytes else { continue };
-            let buffer = Buffer { bytes, payload_bytes: evidence.payload_bytes(port.port), rate };
-            let needed = buffer.needed(STALL_SECONDS, socket.dropped_at_once);
-            wish.together += needed;
-            if needed > bytes && needed / 2 > wish.largest {
-                wish.largest = needed / 2;
-                wish.why = format!("Port {}: {}.", port.port, buffer.words(STALL_SECONDS, socket.dropped_at_once));
-            }
-        }
+        );
+        found.push(("net.core.rmem_max", demand.largest.to_string(), words));
     }
-    wish
+    let page = settings.page_bytes.max(1);
+    let needed = demand.together.div_ceil(page).saturating_mul(5) / 4;
+    if let Some([low, pressure, max]) = settings.udp_mem_pages.filter(|pages| needed > pages[2]) {
+        let share = settings.memory_bytes.filter(|memory| *memory > 0).map_or(String::new(), |memory| {
+            let share = percent(needed.saturating_mul(page) as f64 / memory as f64);
+            format!(" That is {share} of this machine's memory, used only while nothing is read.")
+        });
+        let words = format!(
+            "What all UDP sockets of the host may have together, in pages of {page} bytes; it is {low} {pressure} \
+             {max} now. The receive buffers take up to {}, which is {} pages.{share}",
+            megabytes(demand.together),
+            grouped(demand.together.div_ceil(page))
+        );
+        let value = format!("{} {} {needed}", low.max(needed / 2), pressure.max(needed / 4 * 3));
+        found.push(("net.ipv4.udp_mem", value, words));
+    }
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::explain::cases::diagnose;
     use crate::explain::cases::testing::losing;
-    use crate::explain::evidence::CoreEvidence;
 
     #[test]
     fn the_default_buffer_holds_256_short_datagrams_and_a_stall_of_100_ms_at_40_000_needs_4_4_mb() {
@@ -255,44 +227,39 @@ mod tests {
         assert_eq!(Buffer { rate: 1e12, ..buffer }.needed(10.0, 0), 1 << 30);
     }
 
-    fn value(text: &str, name: &str) -> String {
+    fn value(text: &str, name: &str) -> Option<String> {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
-        line.unwrap_or_else(|| panic!("no {name} in\n{text}")).to_owned()
+        line.map(str::to_owned)
+    }
+
+    fn rendered(evidence: &Evidence) -> String {
+        render(evidence, &diagnose(evidence), None)
     }
 
     #[test]
-    fn each_value_comes_from_a_sum_and_is_never_below_the_present_one() {
+    fn rmem_max_is_never_raised_for_a_program_that_asks_for_no_buffer() {
         let mut evidence = losing();
+        evidence.ports[0].sockets[0].buffer_bytes = evidence.settings.rmem_default;
         evidence.settings.rmem_max = Some(212_992);
-        evidence.settings.backlog_max = Some(1000);
         evidence.ports[0].sockets[0].dropped_at_once = 10_000;
-        let text = render(&evidence, None, &[]);
-        assert!(value(&text, "net.core.rmem_max").parse::<u64>().expect("a number") > 10_000_000, "{text}");
-        assert!(text.contains("300,000 bytes"), "{text}");
-        assert_eq!(value(&text, "net.ipv4.udp_mem"), "100000 150000 200000");
-        assert_eq!(value(&text, "net.core.netdev_max_backlog"), "1000");
-        for line in text.lines() {
-            assert!(line.is_empty() || line.starts_with('#') || line.contains(" = "), "{line}");
-        }
+        let text = rendered(&evidence);
+        assert_eq!(value(&text, "net.core.rmem_max"), None, "{text}");
+        assert!(text.contains("Nothing was lost here that a sysctl cures"), "{text}");
+        evidence.ports[0].sockets[0].buffer_bytes = Some(2 * 212_992);
+        evidence.settings.rmem_default = Some(100_000);
+        let text = rendered(&evidence);
+        assert!(
+            value(&text, "net.core.rmem_max").expect("it asked for more").parse::<u64>().expect("a number") > 212_992
+        );
     }
 
     #[test]
-    fn udp_mem_covers_the_sum_of_all_buffers_and_a_backlog_that_dropped_is_longer() {
+    fn what_was_lost_for_want_of_a_sysctl_is_set_with_what_was_lost() {
         let mut evidence = losing();
-        evidence.settings.udp_mem_pages = Some([1, 2, 3]);
-        evidence.settings.backlog_max = Some(1000);
-        evidence
-            .cores
-            .insert(0, CoreEvidence { processed: Some(10), backlog_dropped: Some(5), ..CoreEvidence::default() });
-        let text = render(&evidence, None, &[]);
-        let max: u64 = value(&text, "net.ipv4.udp_mem").split(' ').nth(2).expect("three").parse().expect("a number");
-        assert!(max * 4096 >= 300_000, "{text}");
-        assert_eq!(value(&text, "net.core.netdev_max_backlog"), "4096");
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_said_and_not_set() {
-        let text = render(&Evidence::default(), None, &[]);
-        assert!(text.contains("cannot be read here") && !text.contains(" = "), "{text}");
+        evidence.settings.udp_pages_max = Some(199_990);
+        let text = rendered(&evidence);
+        assert_eq!(value(&text, "net.ipv4.udp_mem").as_deref(), Some("200000 300000 400000"), "{text}");
+        assert!(text.contains("# 1,000 datagrams were lost (port 514"), "{text}");
+        assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#') || line.contains(" = ")), "{text}");
     }
 }

@@ -3,6 +3,7 @@
 //! all UDP sockets together had as much memory as the kernel gives them.
 
 use super::of_ports;
+use super::shares::Part;
 use crate::explain::evidence::{Evidence, KernelSettings, Port};
 use crate::explain::finding::{Cure, Finding, LossLayer};
 use crate::explain::sysctl_dropin::{Buffer, STALL_SECONDS, megabytes, percent};
@@ -60,7 +61,7 @@ pub(super) fn clamped(evidence: &Evidence) -> Vec<Finding> {
             finding.because(cause).with(need.words).cured_by(cures)
         })
     };
-    of_ports(evidence, case, "buffer_clamped")
+    of_ports(evidence, Part::Burst, case, "buffer_clamped")
 }
 
 /// The program requested less than is needed.
@@ -81,14 +82,23 @@ pub(super) fn too_small(evidence: &Evidence) -> Vec<Finding> {
             let note = "or absorb, from which udpd computes it; restart udpd";
             cures.push(Cure::listener(&listener.name, "receive_buffer", value, note));
         } else {
+            let beyond = evidence.settings.rmem_max.filter(|rmem_max| is_default && needed > *rmem_max);
+            let beyond = beyond.map_or(String::new(), |rmem_max| {
+                format!(
+                    "; without CAP_NET_ADMIN it gets no more than net.core.rmem_max, which is {}",
+                    grouped(rmem_max)
+                )
+            });
             let note = format!(
                 "let the program ask for {needed} bytes (its setting for SO_RCVBUF, such as rcvbufSize of rsyslog's \
-                 imudp), and {}",
+                 imudp), and {}{beyond}",
                 restart(evidence, port)
             );
             cures.push(Cure::elsewhere(note));
         }
-        if let Some(rmem_max) = evidence.settings.rmem_max.filter(|rmem_max| needed > *rmem_max) {
+        // To a socket that asks for nothing the limit does not matter.
+        let limit = evidence.settings.rmem_max.filter(|rmem_max| !is_default && needed > *rmem_max);
+        if let Some(rmem_max) = limit {
             let note = format!("as it is {}, a program without CAP_NET_ADMIN gets no more", grouped(rmem_max));
             cures.push(Cure::sysctl("net.core.rmem_max", needed, note));
         }
@@ -102,7 +112,7 @@ pub(super) fn too_small(evidence: &Evidence) -> Vec<Finding> {
         }
         Some(finding.because(cause).with(need.words).cured_by(cures))
     };
-    of_ports(evidence, case, "buffer_too_small")
+    of_ports(evidence, Part::Burst, case, "buffer_too_small")
 }
 
 fn restart(evidence: &Evidence, port: &Port) -> String {
@@ -124,27 +134,38 @@ fn pages(settings: &KernelSettings) -> Option<([u64; 3], u64)> {
     settings.udp_mem_pages.zip(settings.udp_pages_max)
 }
 
-pub(super) fn udp_mem_reached(evidence: &Evidence) -> Vec<Finding> {
+/// Of what a port lost, what was refused because all UDP sockets had as much memory as they may have: exactly, where
+/// the kernel's reasons are known by port, and otherwise all or nothing.
+pub(super) fn without_memory(evidence: &Evidence, port: &Port) -> u64 {
+    let lost = port.dropped();
+    if let Some(datagrams) = &evidence.datagrams {
+        let refused = datagrams.iter().filter(|it| it.port == port.port && it.reason == "PROTO_MEM");
+        return refused.map(|it| it.count).sum::<u64>().min(lost);
+    }
+    let is_full = pages(&evidence.settings).is_some_and(|(limit, used)| used as f64 >= limit[2] as f64 * FULL);
+    let dropped: u64 = evidence.ports.iter().map(Port::dropped).sum();
+    let counted = counted(evidence);
+    // A few among many: the buffers of the sockets are the cause of the others, and these are in their number.
+    if is_full || (counted > 0 && counted.saturating_mul(2) >= dropped) { lost } else { 0 }
+}
+
+fn counted(evidence: &Evidence) -> u64 {
     let is_ours = |port: Option<u16>| port.is_some_and(|port| evidence.ports.iter().any(|ours| ours.port == port));
     let refused = evidence.reasons.iter().filter(|reason| reason.name == "PROTO_MEM" && is_ours(reason.port));
     let named: u64 = refused.map(|reason| reason.count).sum();
-    let counted = evidence.stack.mem_errors.unwrap_or(0).max(named);
-    let is_full = pages(&evidence.settings).is_some_and(|(limit, used)| used as f64 >= limit[2] as f64 * FULL);
-    let dropped: u64 = evidence.ports.iter().map(Port::dropped).sum();
-    if !is_full && (counted == 0 || counted.saturating_mul(2) < dropped) {
-        // A few among many: the buffers of the sockets are the cause of the others, and these are in their number.
-        let few = Finding::new("udp_mem_reached", LossLayer::Udp, "all sockets", (0, "datagrams"));
-        return (counted > 0).then(|| told(evidence, few)).into_iter().collect();
-    }
+    evidence.stack.mem_errors.unwrap_or(0).max(named)
+}
+
+pub(super) fn udp_mem_reached(evidence: &Evidence) -> Vec<Finding> {
     let case = |_: &Port, finding: Finding| Some(told(evidence, finding));
-    let found = of_ports(evidence, case, "udp_mem_reached");
-    if found.is_empty() && counted > 0 {
-        return vec![told(
-            evidence,
-            Finding::new("udp_mem_reached", LossLayer::Udp, "all sockets", (counted, "datagrams")),
-        )];
+    let found = of_ports(evidence, Part::Memory, case, "udp_mem_reached");
+    let counted = counted(evidence);
+    if !found.is_empty() || counted == 0 {
+        return found;
     }
-    found
+    let of_ours = evidence.ports.iter().any(|port| port.dropped() > 0);
+    let lost = if of_ours { 0 } else { counted };
+    vec![told(evidence, Finding::new("udp_mem_reached", LossLayer::Udp, "all sockets", (lost, "datagrams")))]
 }
 
 fn told(evidence: &Evidence, finding: Finding) -> Finding {
@@ -195,7 +216,7 @@ pub(super) fn of_other_sockets(evidence: &Evidence) -> Vec<Finding> {
              were full",
             grouped(lost)
         );
-        let cure = Cure::command("ss -uamn", "shows them (d in skmem is what they dropped); udpd explain --port N");
+        let cure = Cure::look("ss -uamn", "shows them (d in skmem is what they dropped); udpd explain --port N");
         let finding = Finding::new("other_sockets", LossLayer::Udp, "sockets on other ports", (0, "datagrams"));
         return vec![finding.because(cause).cured_by([cure])];
     }

@@ -44,7 +44,7 @@ pub(super) fn ring_too_small(evidence: &Evidence) -> Vec<Finding> {
             }
             None => {
                 let note = "the driver does not tell how long its ring is, so whether it can be longer is not known";
-                finding.because(cause).cured_by([Cure::command(format!("ethtool -g {word}"), note)])
+                finding.because(cause).cured_by([Cure::look(format!("ethtool -g {word}"), note)])
             }
         }
     });

@@ -2,7 +2,7 @@
 //! kernel's stack and a sink dropped.
 
 use super::of_ports;
-use super::reader::BUSY;
+use super::shares::{BUSY, Part, blocking_sink};
 use crate::explain::evidence::{Evidence, ListenerEvidence, Port, SinkEvidence};
 use crate::explain::finding::{Cure, Finding, LossLayer};
 use crate::explain::sysctl_dropin::{STALL_SECONDS, megabytes, percent, time};
@@ -11,6 +11,9 @@ use udpd_base::text::units::print_size;
 
 /// A sink that took a smaller share is too slow for the rate; a longer queue only delays the loss.
 const KEEPS_UP: f64 = 0.7;
+
+/// One that took a smaller share takes nothing.
+const STANDS: f64 = 0.01;
 
 pub(super) fn lost_upstream(evidence: &Evidence) -> Vec<Finding> {
     let missing = |listener: &ListenerEvidence| {
@@ -67,19 +70,23 @@ pub(super) fn sink_too_slow(evidence: &Evidence) -> Vec<Finding> {
             megabytes(sink.queue_bytes),
             grouped(sink.queue_bytes / bytes)
         );
-        // What came and was not taken, twice, beside what there is.
-        let behind = sink.offered.saturating_sub(sink.delivered).max(sink.queue_full);
-        let queue = (sink.queue_bytes + 2 * behind * bytes).next_multiple_of(1 << 20);
-        let longer = Cure::key(
-            "sink",
-            &sink.name,
-            "queue_bytes",
-            format!("\"{}\"", print_size(queue)),
-            "for bursts; restart udpd",
-        );
-        let note = "one for each lane; restart udpd; or make the destination faster";
+        if taken < STANDS && sink.is_full {
+            let note = "its destination stands still: no queue and no thread more cures that; the log says since when";
+            let look = Cure::look("journalctl -u udpd -n 50", note);
+            return finding.because(cause).with(arithmetic).cured_by([look]);
+        }
+        if taken >= KEEPS_UP || !sink.is_full {
+            // What came and was not taken, twice, beside what there is.
+            let behind = sink.offered.saturating_sub(sink.delivered).max(sink.queue_full);
+            let queue =
+                format!("\"{}\"", print_size((sink.queue_bytes + 2 * behind * bytes).next_multiple_of(1 << 20)));
+            let longer = Cure::key("sink", &sink.name, "queue_bytes", queue, "for bursts; restart udpd");
+            return finding.because(cause).with(arithmetic).cured_by([longer]);
+        }
+        let faster = Cure::elsewhere("make the destination faster: a longer queue only delays the loss");
+        let note = "one for each lane, if the destination takes more from several; restart udpd";
         let more = Cure::key("sink", &sink.name, "consumers", "\"per_lane\"", note);
-        let cures = if taken >= KEEPS_UP || listener.lanes.len() < 2 { [longer, more] } else { [more, longer] };
+        let cures = if listener.lanes.len() < 2 { vec![faster] } else { vec![more, faster] };
         finding.because(cause).with(arithmetic).cured_by(cures)
     });
     told.collect()
@@ -90,7 +97,7 @@ pub(super) fn sink_refuses(evidence: &Evidence) -> Vec<Finding> {
         let subject = format!("{} (errors)", subject(listener, sink));
         let finding = Finding::new("sink_refuses", LossLayer::Sink, subject, (sink.sink_error, "datagrams"));
         let cause = format!("the destination of sink {} refused them", sink.name);
-        let cure = Cure::command("journalctl -u udpd -n 50", "the log has the error");
+        let cure = Cure::look("journalctl -u udpd -n 50", "the log has the error");
         finding.because(cause).cured_by([cure])
     });
     told.collect()
@@ -100,10 +107,11 @@ pub(super) fn sink_refuses(evidence: &Evidence) -> Vec<Finding> {
 pub(super) fn sink_blocks(evidence: &Evidence) -> Vec<Finding> {
     let case = |port: &Port, finding: Finding| {
         let listener = evidence.listener_on(port.port)?;
-        let sink = listener.sinks.iter().find(|sink| sink.blocks == Some(true))?;
-        let worst = port.worst().filter(|worst| worst.full >= 0.3)?;
+        let sink = blocking_sink(listener)?;
+        let worst = port.worst()?;
+        let stands = if sink.delivered == 0 { "took nothing" } else { "did not keep up" };
         let cause = format!(
-            "sink {} did not keep up, and its when_full = \"block\" lets the receivers wait for it: the receive buffer \
+            "sink {} {stands}, and its when_full = \"block\" lets the receivers wait for it: the receive buffer \
              was full at {} of the looks",
             sink.name,
             percent(worst.full)
@@ -115,7 +123,7 @@ pub(super) fn sink_blocks(evidence: &Evidence) -> Vec<Finding> {
         let cure = Cure::key("sink", &sink.name, "when_full", "\"drop_newest\"", note);
         Some(finding.because(cause).with(arithmetic).cured_by([cure]))
     };
-    of_ports(evidence, case, "sink_blocks")
+    of_ports(evidence, Part::SinkBlocks, case, "sink_blocks")
 }
 
 /// What `absorb` asks for at most: longer stalls are no bursts.
@@ -208,8 +216,13 @@ mod tests {
         assert_told(&evidence, "sink_too_slow", 1000, "sink.archive.queue_bytes = \"2MiB\"");
         let listener = &mut evidence.listeners[0];
         (listener.sinks[0].delivered, listener.sinks[0].queue_full) = (2000, 8000);
+        listener.sinks[0].is_full = true;
+        assert!(told(&evidence).2.starts_with("make the destination faster"), "one lane: {:?}", told(&evidence));
+        let listener = &mut evidence.listeners[0];
         listener.lanes.push(listener.lanes[0].clone());
         assert_told(&evidence, "sink_too_slow", 8000, "sink.archive.consumers = \"per_lane\"");
+        evidence.listeners[0].sinks[0].delivered = 0;
+        assert!(first(&evidence).cause.contains("took 0 %") && told(&evidence).2.starts_with("journalctl"));
     }
 
     #[test]
@@ -227,6 +240,17 @@ mod tests {
         let mut evidence = losing_listener();
         evidence.ports[0].sockets[0].full = 0.8;
         evidence.listeners[0].sinks[0].blocks = Some(true);
+        assert_told(&evidence, "sink_blocks", 1000, "sink.archive.when_full = \"drop_newest\"");
+    }
+
+    #[test]
+    fn a_queue_that_is_full_and_drops_nothing_blocks_also_where_the_configuration_is_not_known() {
+        let mut evidence = losing_listener();
+        evidence.ports[0].sockets[0].full = 0.8;
+        reader(&mut evidence).waited = Some(0.41);
+        assert_eq!(told(&evidence).0, "reader_starved");
+        let sink = &mut evidence.listeners[0].sinks[0];
+        (sink.blocks, sink.is_full, sink.delivered) = (None, true, 0);
         assert_told(&evidence, "sink_blocks", 1000, "sink.archive.when_full = \"drop_newest\"");
     }
 

@@ -2,7 +2,9 @@
 //! connections, rules of a firewall, wrong checksums, and a port that no socket has: no program listens, or on another
 //! address only, or in another network namespace.
 
-use crate::explain::evidence::Evidence;
+use std::collections::BTreeMap;
+
+use crate::explain::evidence::{Destination, Evidence};
 use crate::explain::finding::{Cure, Finding, LossLayer, quote, sysctl_of_interface};
 use crate::explain::sysctl_dropin::{megabytes, percent};
 use udpd_base::text::tables::grouped;
@@ -15,6 +17,9 @@ const DATAGRAM_BYTES: u64 = 8192;
 
 /// From this share on the table of connections counts as full.
 const TABLE_FULL: f64 = 0.9;
+
+/// So many closed ports are named.
+const PORTS_NAMED: usize = 8;
 
 const LOOSE: &str = "loose: any route to the source will do";
 
@@ -80,7 +85,9 @@ pub(super) fn reverse_path_filter(evidence: &Evidence) -> Vec<Finding> {
         if strict.is_empty() { String::new() } else { format!(" ({} is strict)", strict.join(", ")) }
     );
     let mut cures = Vec::new();
+    // Without a default route no route may lead to the source, and then the loose filter refuses it as well.
     match strict.as_slice() {
+        _ if !settings.has_default_route => {}
         [] => {}
         [one] => cures.push(Cure::sysctl(&sysctl_of_interface(one, "rp_filter"), 2, LOOSE)),
         _ => cures.push(Cure::sysctl(&sysctl_of_interface("all", "rp_filter"), 2, LOOSE)),
@@ -134,8 +141,45 @@ pub(super) fn conntrack_full(evidence: &Evidence) -> Vec<Finding> {
     vec![finding.cured_by([cure])]
 }
 
-/// The kernel names no port and counts every protocol, so this is not called a loss of datagrams.
-pub(super) fn firewall(evidence: &Evidence) -> Vec<Finding> {
+pub(super) fn header_errors(evidence: &Evidence) -> Vec<Finding> {
+    let Some(lost) = some(evidence.stack.header_errors) else { return Vec::new() };
+    let datagrams = evidence.datagrams.iter().flatten().map(|it| (it.reason.as_str(), it.count));
+    let named = datagrams.chain(evidence.reasons.iter().map(|it| (it.name.as_str(), it.count)));
+    let what = match named
+        .filter(|(name, _)| name.starts_with("IP_CSUM") || name.starts_with("IP_INHDR"))
+        .max_by_key(|it| it.1)
+    {
+        Some(("IP_CSUM", _)) => ": the checksum of the header does not fit it",
+        Some(_) => ": its version, its length or an option cannot be",
+        None => ", or it came to be forwarded and had gone too far (TTL)",
+    };
+    let cause = format!("the header of IP was wrong{what}; they were damaged on the way, or a program wrote them so");
+    let note =
+        "at the sender, where a program writes packets itself; otherwise look for the faulty card, cable or switch";
+    let look = Cure::look("nstat -asz | grep -i Hdr", "whether more come");
+    let finding = Finding::new("header_errors", LossLayer::Ip, "headers", (lost, "packets of any protocol"));
+    vec![finding.because(cause).cured_by([Cure::elsewhere(note), look])]
+}
+
+/// What programs here could not send.
+pub(super) fn send_buffer(evidence: &Evidence) -> Vec<Finding> {
+    let Some(lost) = some(evidence.stack.send_buffer_errors) else { return Vec::new() };
+    let cause = "programs here wanted to send them, and were refused because their send buffer was full, or the queue \
+                 of the interface (UDP counts SndbufErrors): they are answers that nothing received";
+    let note = "a program that sends without waiting loses what does not fit: let it wait until the socket is \
+                writable, or ask for a larger SO_SNDBUF for bursts (up to net.core.wmem_max)";
+    let look =
+        Cure::look("ss -uamn; tc -s qdisc show", "shows full send buffers (t in skmem) and what a queue dropped");
+    let finding = Finding::new("send_buffer", LossLayer::Udp, "send buffers", (lost, "datagrams"));
+    vec![finding.because(cause).cured_by([Cure::elsewhere(note), look])]
+}
+
+/// Without the headers of what was dropped the kernel names no port and counts every protocol, so this is not called a
+/// loss of datagrams.
+pub(super) fn firewall_of_any_port(evidence: &Evidence) -> Vec<Finding> {
+    if evidence.datagrams.is_some() {
+        return Vec::new();
+    }
     let of_rules = evidence.reasons.iter().filter(|reason| reason.name == "NETFILTER_DROP");
     let dropped: u64 = of_rules.map(|reason| reason.count).sum();
     if dropped == 0 {
@@ -151,8 +195,8 @@ pub(super) fn firewall(evidence: &Evidence) -> Vec<Finding> {
     let note = format!("if they are meant to come in, accept UDP to {port} before the rule that drops");
     let finding = Finding::new("firewall", LossLayer::Ip, "firewall", (0, "packets"));
     vec![finding.because(cause).cured_by([
-        Cure::command("nft list ruleset", "the rules, and what their counters say"),
-        Cure::command("iptables -nvL", "the same where iptables-legacy has them"),
+        Cure::look("nft list ruleset", "the rules, and what their counters say"),
+        Cure::look("iptables -nvL", "the same where iptables-legacy has them"),
         Cure::elsewhere(note),
     ])]
 }
@@ -169,9 +213,29 @@ pub(super) fn bad_checksums(evidence: &Evidence) -> Vec<Finding> {
 pub(super) fn no_listener(evidence: &Evidence) -> Vec<Finding> {
     let Some(lost) = evidence.stack.no_ports.filter(|count| *count > 0) else { return Vec::new() };
     let asked = evidence.asked_port;
+    // Where the kernel's reasons have ports, only those of the ports that are meant count.
+    let has_socket = |port: u16| evidence.ports.iter().any(|it| it.port == port && !it.sockets.is_empty());
+    let datagrams = evidence.datagrams.as_ref().filter(|_| asked.is_some() || evidence.has_all_ports);
+    let unheard = datagrams.map(|datagrams| {
+        datagrams.iter().filter(|it| it.reason == "NO_SOCKET" && it.aimed_at == Destination::Local && !it.is_elsewhere)
+    });
+    let ports: Option<BTreeMap<u16, u64>> = unheard.map(|unheard| {
+        let mut ports = BTreeMap::new();
+        unheard.for_each(|it| *ports.entry(it.port).or_insert(0) += it.count);
+        ports
+    });
+    let told: u64 = ports.iter().flat_map(|ports| ports.values()).sum();
     let sockets = evidence.ports.iter().find(|port| Some(port.port) == asked).map(|port| port.sockets.as_slice());
     if sockets.is_some_and(|sockets| !sockets.is_empty()) || (asked.is_none() && !evidence.listeners.is_empty()) {
-        return vec![of_others(evidence, lost)];
+        let lost = lost.saturating_sub(told);
+        return (lost > 0).then(|| of_others(evidence, lost)).into_iter().collect();
+    }
+    let lost = match &ports {
+        Some(ports) => ports.iter().filter(|(port, _)| !has_socket(**port)).map(|(_, count)| *count).sum(),
+        None => lost,
+    };
+    if lost == 0 {
+        return Vec::new();
     }
     let name = asked.map_or("ports without a socket".to_owned(), |port| format!("port {port}"));
     let on = asked.map_or("a port".to_owned(), |port| format!("port {port}"));
@@ -183,15 +247,18 @@ pub(super) fn no_listener(evidence: &Evidence) -> Vec<Finding> {
         );
         let command = format!("nsenter --target {} --net udpd explain --port {port}", found.pid);
         let note = "shows that namespace; publish the container's port, run it in the host's network, or send there";
-        return vec![finding.because(cause).cured_by([Cure::command(command, note)])];
+        return vec![finding.because(cause).cured_by([Cure::look(command, note)])];
     }
+    let named = ports.iter().flatten().filter(|(port, _)| asked.is_none() && !has_socket(**port)).take(PORTS_NAMED);
+    let named: Vec<String> = named.map(|(port, count)| format!("port {port} ({})", grouped(*count))).collect();
+    let on = if named.is_empty() { on } else { named.join(", ") };
     let cause = format!("no program listens on {on}: the kernel answers with an ICMP error and drops");
     let cure = match asked {
         Some(port) => Cure::command(
             format!("udpd run --listen 0.0.0.0:{port} --to null:"),
             "or start the program that should listen there; ss -ulpn shows who listens where",
         ),
-        None => Cure::command(
+        None => Cure::look(
             "ss -ulpn",
             "shows who listens where; the kernel does not count the ports: tcpdump -n icmp shows its answers with them",
         ),
@@ -268,7 +335,7 @@ mod tests {
         assert_eq!(told(&evidence).2, "net.ipv4.conf.eth0/100.rp_filter=2");
         evidence.settings.has_default_route = false;
         let off = "sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0/100.rp_filter=0";
-        assert!(matches!(&first(&evidence).cures[1], Cure::Command { command, .. } if command == off), "{evidence:?}");
+        assert!(matches!(&first(&evidence).cures[0], Cure::Command { command, .. } if command == off), "{evidence:?}");
     }
 
     /// Recorded: only the first network namespace may set how large the table is.
@@ -324,7 +391,7 @@ mod tests {
     fn what_is_known_of_all_ports_alone_is_no_loss_of_one_that_is_read() {
         let mut evidence = unheard();
         let socket = SocketEvidence { address: "127.0.0.1:514".into(), ..SocketEvidence::default() };
-        evidence.ports.push(Port { port: 514, sockets: vec![socket], reader: None });
+        evidence.ports.push(Port { port: 514, sockets: vec![socket], ..Port::default() });
         assert_eq!((first(&evidence).case, first(&evidence).lost), ("other_ports", 0));
         assert!(first(&evidence).cause.contains("bound to 127.0.0.1:514"), "{:?}", first(&evidence));
     }

@@ -7,10 +7,13 @@ mod card;
 mod daemon;
 mod ip;
 mod reader;
+mod refused;
+mod shares;
 #[cfg(test)]
 pub(super) mod testing;
 mod unexplained;
 
+use self::shares::{Part, shares};
 use super::evidence::{Evidence, Port};
 use super::finding::{Finding, LossLayer, rank};
 
@@ -29,8 +32,20 @@ const CASES: &[Case] = &[
     ip::bad_fragments,
     ip::reverse_path_filter,
     ip::conntrack_full,
-    ip::firewall,
+    ip::header_errors,
+    refused::firewall,
+    ip::firewall_of_any_port,
+    refused::ingress_program,
+    refused::wrong_mac,
+    refused::martian_source,
+    refused::wrong_address,
+    refused::group_not_joined,
+    refused::longer_than_mtu,
+    refused::socket_takes_others,
+    refused::socket_filter,
+    refused::unknown_reason,
     ip::no_listener,
+    ip::send_buffer,
     ip::bad_checksums,
     buffer::udp_mem_reached,
     reader::stopped,
@@ -42,6 +57,7 @@ const CASES: &[Case] = &[
     reader::hot_sender,
     reader::at_its_limit,
     reader::silent,
+    reader::unknown_reader,
     buffer::clamped,
     buffer::too_small,
     buffer::of_other_sockets,
@@ -56,13 +72,21 @@ pub(super) fn diagnose(evidence: &Evidence) -> Vec<Finding> {
     rank(CASES.iter().flat_map(|case| case(evidence)).collect())
 }
 
-/// What is said of a port that dropped at its sockets, where the case applies.
-fn of_ports(evidence: &Evidence, case: impl Fn(&Port, Finding) -> Option<Finding>, name: &'static str) -> Vec<Finding> {
+/// What is said of a port that dropped at its sockets, for this part of it, where the case applies.
+fn of_ports(
+    evidence: &Evidence,
+    part: Part,
+    case: impl Fn(&Port, Finding) -> Option<Finding>,
+    name: &'static str,
+) -> Vec<Finding> {
     let losing = evidence.ports.iter().filter(|port| port.dropped() > 0);
     losing
         .filter_map(|port| {
+            let lost = *shares(evidence, port).get(&part)?;
             let unit = evidence.listener_on(port.port).map_or("datagrams", |it| it.kernel_dropped_unit.as_str());
-            case(port, Finding::new(name, LossLayer::Socket, subject(evidence, port), (port.dropped(), unit)))
+            let mut finding = Finding::new(name, LossLayer::Socket, subject(evidence, port), (lost, unit));
+            finding.part = part.name();
+            case(port, finding)
         })
         .collect()
 }

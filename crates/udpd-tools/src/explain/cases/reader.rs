@@ -1,48 +1,35 @@
 //! The reader does not read, gets no core, or reads as fast as one core can; or one socket of several gets what all
 //! should.
 
+use std::collections::BTreeMap;
+
 use super::of_ports;
-use crate::explain::evidence::{Evidence, ListenerEvidence, Port, ReaderEvidence};
+use super::shares::{Part, STOLEN, moments};
+use crate::explain::evidence::{Evidence, ListenerEvidence, Moment, Port, ReaderEvidence};
 use crate::explain::finding::{Cure, Finding};
 use crate::explain::sysctl_dropin::percent;
 use udpd_base::text::tables::grouped;
 
-/// A thread that runs more of the time has none left for a burst.
-pub(super) const BUSY: f64 = 0.85;
-
-/// A thread that runs less of the time did next to nothing.
-const IDLE: f64 = 0.02;
-
-/// A socket that is full at more of the looks is not read.
-const MOSTLY_FULL: f64 = 0.5;
-
-/// A socket that is full at so many of the looks would be full with any buffer.
-const ALWAYS_FULL: f64 = 0.9;
-
-/// A control group that throttles a process in more of the periods explains drops.
-const THROTTLED: f64 = 0.05;
-
 fn of_readers(
     evidence: &Evidence,
+    part: Part,
     name: &'static str,
     case: impl Fn(&Port, &ReaderEvidence, Finding) -> Option<Finding>,
 ) -> Vec<Finding> {
-    of_ports(evidence, |port, finding| case(port, port.reader.as_ref()?, finding), name)
+    of_ports(evidence, part, |port, finding| case(port, port.reader.as_ref()?, finding), name)
 }
 
 pub(super) fn stopped(evidence: &Evidence) -> Vec<Finding> {
-    of_readers(evidence, "reader_stopped", |_, reader, finding| {
-        reader.is_stopped.then(|| {
-            let cause = "the process that reads was stopped by a signal (SIGSTOP, a debugger) at more than half of \
-                         the looks, so nothing was read";
-            finding.because(cause).cured_by([Cure::command(format!("kill -CONT {}", reader.pid), "")])
-        })
+    of_readers(evidence, Part::Stopped, "reader_stopped", |_, reader, finding| {
+        let cause = "the process that reads was stopped by a signal (SIGSTOP, a debugger) when they came, so nothing \
+                     was read";
+        Some(finding.because(cause).cured_by([Cure::command(format!("kill -CONT {}", reader.pid), "")]))
     })
 }
 
 pub(super) fn throttled(evidence: &Evidence) -> Vec<Finding> {
-    of_readers(evidence, "container_throttled", |_, reader, finding| {
-        let throttled = reader.throttled.as_ref().filter(|it| it.share >= THROTTLED)?;
+    of_readers(evidence, Part::Throttled, "container_throttled", |_, reader, finding| {
+        let throttled = reader.throttled.as_ref()?;
         let limit = throttled.cores.map_or(String::new(), |cores| format!(" of {cores:.2} cores"));
         let cause = format!(
             "the control group of the process that reads (a container's or a unit's limit of CPU time) stopped it in \
@@ -60,31 +47,33 @@ pub(super) fn throttled(evidence: &Evidence) -> Vec<Finding> {
 
 /// One socket of several loses, and gets more than its part.
 pub(super) fn hot_sender(evidence: &Evidence) -> Vec<Finding> {
-    of_ports(
-        evidence,
-        |port, finding| {
-            let (sockets, worst) = (port.sharing(), port.worst()?);
-            let dropped: u64 = port.beside(worst).map(|socket| socket.dropped).sum();
-            if sockets < 2 || worst.dropped * 5 < dropped * 4 {
-                return None;
-            }
-            match evidence.listener_on(port.port) {
-                Some(listener) => hot_lane(evidence, listener, finding),
-                None => {
-                    let cause = format!(
-                        "of {sockets} sockets on {} one dropped {} of {}: the kernel chooses the socket by the \
-                         sender's address and port, and one sender or a few are louder than the others",
-                        worst.address,
-                        grouped(worst.dropped),
-                        grouped(dropped)
-                    );
-                    let note = "let the loud sender use several source ports, or give that socket a larger buffer";
-                    Some(finding.because(cause).cured_by([Cure::elsewhere(note)]))
-                }
-            }
-        },
-        "hot_sender",
-    )
+    let case = |port: &Port, finding: Finding| {
+        let (sockets, worst) = (port.sharing(), port.worst()?);
+        let same = evidence.ports.iter().filter(|it| it.port == port.port).flat_map(|it| it.beside(worst));
+        let dropped: u64 = same.map(|socket| socket.dropped).sum();
+        if sockets < 2 || worst.dropped * 5 < dropped * 4 {
+            return None;
+        }
+        if let Some(listener) = evidence.listener_on(port.port) {
+            return hot_lane(evidence, listener, finding);
+        }
+        let cause = format!(
+            "of {sockets} sockets on {} one dropped {} of {}, and its reader came to the end of its buffer: it got \
+             more than fits, because the kernel chooses the socket by the sender's address and port",
+            worst.address,
+            grouped(worst.dropped),
+            grouped(dropped)
+        );
+        let note = "give that socket a larger buffer, or let the senders use more source ports";
+        Some(finding.because(cause).cured_by([Cure::elsewhere(note)]))
+    };
+    let busy = |port: &Port, finding: Finding| match evidence.listener_on(port.port) {
+        Some(_) => case(port, finding),
+        None => None,
+    };
+    let mut found = of_ports(evidence, Part::Burst, case, "hot_sender");
+    found.extend(of_ports(evidence, Part::Busy, busy, "hot_sender"));
+    found
 }
 
 fn hot_lane(evidence: &Evidence, listener: &ListenerEvidence, finding: Finding) -> Option<Finding> {
@@ -129,10 +118,12 @@ fn hot_lane(evidence: &Evidence, listener: &ListenerEvidence, finding: Finding) 
 }
 
 pub(super) fn at_its_limit(evidence: &Evidence) -> Vec<Finding> {
-    of_readers(evidence, "reader_at_its_limit", |port, reader, finding| {
-        let ran = reader.ran.filter(|ran| *ran >= BUSY)?;
+    of_readers(evidence, Part::Busy, "reader_at_its_limit", |port, reader, finding| {
+        let in_loss = mean(moments(evidence, port, Part::Busy).filter_map(|moment| moment.ran));
+        let ran = in_loss.or(reader.ran)?.max(0.01);
         let cause = format!(
-            "the thread that reads used {} of a core: it takes what one core can take, and more arrived",
+            "the thread that reads used {} of a core while they were lost: it takes what one core can take, and more \
+             arrived",
             percent(ran)
         );
         let rate = evidence.rate(port);
@@ -163,30 +154,49 @@ pub(super) fn at_its_limit(evidence: &Evidence) -> Vec<Finding> {
 }
 
 pub(super) fn silent(evidence: &Evidence) -> Vec<Finding> {
-    of_readers(evidence, "reader_does_not_read", |port, reader, finding| {
-        let ran = reader.ran?;
+    of_readers(evidence, Part::Waits, "reader_does_not_read", |port, reader, finding| {
         let worst = port.worst()?;
-        let is_idle = worst.full >= MOSTLY_FULL && ran < IDLE;
-        if !is_idle && worst.full < ALWAYS_FULL {
-            return None;
-        }
+        let moments: Vec<&Moment> = moments(evidence, port, Part::Waits).collect();
+        let ran = mean(moments.iter().filter_map(|moment| moment.ran)).or(reader.ran);
+        let ran = ran.map_or("an unknown part".to_owned(), percent);
+        let mut calls: BTreeMap<&str, usize> = BTreeMap::new();
+        moments.iter().filter_map(|moment| moment.call).for_each(|call| *calls.entry(call).or_default() += 1);
+        let call = calls.into_iter().max_by_key(|(_, count)| *count).map_or(String::new(), |(call, count)| {
+            format!("; at {count} of {} looks it was in the call {call}", moments.len())
+        });
+        let others = port.sharing();
+        let group = if others > 1 {
+            format!(" (one of {others} sockets on {}, among which the kernel deals out the senders)", worst.address)
+        } else {
+            String::new()
+        };
         let cause = format!(
-            "the process that reads did not read, or too seldom: the receive buffer was full at {} of the looks, and \
-             its busiest thread ran {} of the time, so it waits for something else",
-            percent(worst.full),
-            percent(ran)
+            "{} (pid {}) did not read its socket{group}, or too seldom: its buffer stayed full while they were lost, \
+             and its thread ran {ran} of that time, so it waits for something else{call}",
+            reader.command, reader.pid
         );
-        let command = format!("cat /proc/{}/stack /proc/{}/wchan", reader.pid, reader.pid);
-        let note = "says what it waits for: a disk, a full pipe, its own output; no buffer is large enough for it";
-        Some(finding.because(cause).cured_by([Cure::command(command, note)]))
+        let command = format!("cat /proc/{0}/task/*/wchan /proc/{0}/task/*/stack", reader.pid);
+        let note = "says what it waits for: a disk, a full pipe, its own pauses; no buffer is large enough for it";
+        Some(finding.because(cause).cured_by([Cure::look(command, note)]))
     })
 }
 
-/// A thread that waits so much of the time for a core explains drops.
-const WAITED: f64 = 0.25;
+/// The buffer stayed full, and what the reader did is not known.
+pub(super) fn unknown_reader(evidence: &Evidence) -> Vec<Finding> {
+    let case = |port: &Port, finding: Finding| {
+        let cause = "their receive buffer stayed full while they were lost, so a larger one does not help: its reader \
+                     is too slow, has no core, or waits for something else; only root may see which";
+        let command = format!("sudo udpd explain --port {}", port.port);
+        Some(finding.because(cause).cured_by([Cure::look(command, "sees what the reader's threads do")]))
+    };
+    let found = [Part::Starved, Part::Busy, Part::Waits].map(|part| of_ports(evidence, part, case, "reader_unknown"));
+    found.into_iter().flatten().collect()
+}
 
-/// A hypervisor that takes so much of a core explains drops.
-const STOLEN: f64 = 0.2;
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
 
 /// From this share on the softirq competes with the reader.
 const SOFTIRQ: f64 = 0.3;
@@ -198,7 +208,9 @@ pub(super) fn starved(evidence: &Evidence) -> Vec<Finding> {
     let case = |port: &Port, finding: Finding| {
         let reader = port.reader.as_ref()?;
         let stolen = stolen(evidence, reader).filter(|stolen| *stolen >= STOLEN);
-        let waited = reader.waited.filter(|waited| *waited >= WAITED && Some(*waited) > reader.ran);
+        let in_loss = || moments(evidence, port, Part::Starved);
+        let waited = mean(in_loss().filter_map(|moment| moment.waited)).or(reader.waited);
+        let ran = mean(in_loss().filter_map(|moment| moment.ran)).or(reader.ran);
         if let Some(stolen) = stolen {
             let cause = format!(
                 "the hypervisor took {} of the time of the cores that the reader runs on (steal)",
@@ -209,35 +221,45 @@ pub(super) fn starved(evidence: &Evidence) -> Vec<Finding> {
         }
         let waited = waited?;
         let cause = format!(
-            "the thread that reads was ready to run and had no core for {} of the time: other programs run on core {}",
+            "the thread that reads was ready to run and had no core for {} of that time: other programs run on core {}",
             percent(waited),
             steer::format_core_list(&reader.cores)
         );
-        let arithmetic = reader.ran.map_or(String::new(), |ran| {
-            format!("it ran {} of the time and would have run {}", percent(ran), percent(ran + waited))
+        let arithmetic = ran.map_or(String::new(), |ran| {
+            format!(
+                "it ran {} of the time in which they were lost and would have run {}",
+                percent(ran),
+                percent(ran + waited)
+            )
         });
         let note = "puts it before all others; for good write CPUSchedulingPolicy=rr in its unit, or keep other \
                     programs off its core (CPUAffinity=, isolcpus=)";
         let command = format!("chrt --all-tasks --rr --pid 10 {}", reader.pid);
         Some(finding.because(cause).with(arithmetic).cured_by([Cure::command(command, note)]))
     };
-    of_ports(evidence, case, "reader_starved")
+    of_ports(evidence, Part::Starved, case, "reader_starved")
 }
 
-fn stolen(evidence: &Evidence, reader: &ReaderEvidence) -> Option<f64> {
+pub(super) fn stolen(evidence: &Evidence, reader: &ReaderEvidence) -> Option<f64> {
     let steals: Option<Vec<f64>> = reader.cores.iter().map(|core| evidence.cores.get(core)?.steal).collect();
     let steals = steals.filter(|steals| !steals.is_empty())?;
     Some(steals.iter().sum::<f64>() / steals.len() as f64)
 }
 
+/// The core that a port's reader shares with the softirq, and what both took of it, where nothing is left.
+pub(super) fn is_shared(evidence: &Evidence, port: &Port) -> Option<(usize, f64, f64)> {
+    let reader = port.reader.as_ref()?;
+    let [core] = reader.cores.as_slice() else { return None };
+    let softirq = evidence.cores.get(core)?.softirq.filter(|softirq| *softirq >= SOFTIRQ)?;
+    Some((*core, softirq, reader.ran.filter(|ran| ran + softirq >= FULL)?))
+}
+
 pub(super) fn shared_with_the_softirq(evidence: &Evidence) -> Vec<Finding> {
     let case = |port: &Port, finding: Finding| {
         let reader = port.reader.as_ref()?;
-        let [core] = reader.cores.as_slice() else { return None };
-        let softirq = evidence.cores.get(core)?.softirq.filter(|softirq| *softirq >= SOFTIRQ)?;
-        let ran = reader.ran.filter(|ran| ran + softirq >= FULL)?;
+        let (core, softirq, ran) = is_shared(evidence, port)?;
         let quiet = |(other, softirq): (&usize, Option<f64>)| {
-            softirq.filter(|softirq| other != core && *softirq < SOFTIRQ).map(|_| *other)
+            softirq.filter(|softirq| *other != core && *softirq < SOFTIRQ).map(|_| *other)
         };
         let other = evidence.cores.iter().find_map(|(other, seen)| quiet((other, seen.softirq)));
         let cause = format!(
@@ -263,13 +285,14 @@ pub(super) fn shared_with_the_softirq(evidence: &Evidence) -> Vec<Finding> {
         }
         Some(finding.because(cause).with(arithmetic).cured_by(cures))
     };
-    of_ports(evidence, case, "core_shared_with_softirq")
+    of_ports(evidence, Part::Busy, case, "core_shared_with_softirq")
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::explain::cases::diagnose;
     use crate::explain::cases::testing::{assert_told, first, losing, losing_listener, reader, told};
-    use crate::explain::evidence::{CoreEvidence, LaneEvidence, SocketEvidence, Throttled};
+    use crate::explain::evidence::{CoreEvidence, LaneEvidence, Moment, SocketEvidence, Throttled};
 
     #[test]
     fn a_stopped_reader_is_continued() {
@@ -328,11 +351,33 @@ mod tests {
         let mut evidence = losing();
         reader(&mut evidence).ran = Some(0.0);
         evidence.ports[0].sockets[0].full = 0.9;
-        assert_told(&evidence, "reader_does_not_read", 1000, "cat /proc/812/stack /proc/812/wchan");
+        assert_told(&evidence, "reader_does_not_read", 1000, "cat /proc/812/task/*/wchan /proc/812/task/*/stack");
         reader(&mut evidence).ran = Some(0.4);
         assert_eq!(told(&evidence).0, "reader_does_not_read", "no buffer would do");
         evidence.ports[0].sockets[0].full = 0.6;
         assert_eq!(told(&evidence).0, "buffer_too_small");
+    }
+
+    #[test]
+    fn a_reader_that_is_slow_for_a_part_of_the_watch_has_its_part_of_the_loss() {
+        let mut evidence = losing();
+        let slow = Moment { lost: 70, is_behind: true, ran: Some(0.01), call: Some("nanosleep"), ..Moment::default() };
+        let burst = Moment { lost: 30, look: 20, receives: true, ran: Some(0.2), ..Moment::default() };
+        evidence.ports[0].sockets[0].moments = vec![slow, burst];
+        let told: Vec<_> = diagnose(&evidence).iter().map(|finding| (finding.case, finding.lost)).collect();
+        assert_eq!(told, [("reader_does_not_read", 700), ("buffer_too_small", 300)]);
+        assert!(first(&evidence).cause.contains("at 1 of 1 looks it was in the call nanosleep"));
+        let noise = Moment { lost: 3, ..burst };
+        evidence.ports[0].sockets[0].moments = vec![slow, noise];
+        assert_eq!(diagnose(&evidence).len(), 1, "a small part is noise");
+    }
+
+    #[test]
+    fn a_reader_that_only_root_may_see_is_no_reason_for_a_larger_buffer() {
+        let mut evidence = losing();
+        evidence.ports[0].reader = None;
+        evidence.ports[0].sockets[0].full = 1.0;
+        assert_told(&evidence, "reader_unknown", 1000, "sudo udpd explain --port 514");
     }
 
     #[test]
@@ -341,7 +386,11 @@ mod tests {
         let reader = reader(&mut evidence);
         (reader.ran, reader.waited) = (Some(0.2), Some(0.6));
         assert_told(&evidence, "reader_starved", 1000, "chrt --all-tasks --rr --pid 10 812");
-        assert!(first(&evidence).arithmetic.contains("ran 20 % of the time and would have run 80 %"));
+        assert!(
+            first(&evidence)
+                .arithmetic
+                .contains("ran 20 % of the time in which they were lost and would have run 80 %")
+        );
     }
 
     #[test]

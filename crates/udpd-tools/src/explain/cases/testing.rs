@@ -16,6 +16,7 @@ pub(crate) fn losing() -> Evidence {
         dropped_at_once: 100,
         buffer_bytes: Some(300_000),
         full: 0.1,
+        ..SocketEvidence::default()
     };
     let reader = ReaderEvidence {
         pid: 812,
@@ -37,7 +38,7 @@ pub(crate) fn losing() -> Evidence {
             has_default_route: true,
             ..KernelSettings::default()
         },
-        ports: vec![Port { port: 514, sockets: vec![socket], reader: Some(reader) }],
+        ports: vec![Port { port: 514, sockets: vec![socket], reader: Some(reader), of_others: vec![] }],
         ..Evidence::default()
     }
 }
@@ -108,7 +109,7 @@ pub(crate) fn assert_told(evidence: &Evidence, case: &str, lost: u64, cure: &str
 pub(crate) fn told(evidence: &Evidence) -> (&'static str, u64, String) {
     let finding = first(evidence);
     let cure = match finding.cures.first() {
-        Some(Cure::Command { command, .. }) => command.clone(),
+        Some(Cure::Command { command, .. } | Cure::Look { command, .. }) => command.clone(),
         Some(Cure::Sysctl { name, value, .. }) => format!("{name}={value}"),
         Some(Cure::Key { table, name, key, value, .. }) => format!("{table}.{name}.{key} = {value}"),
         Some(Cure::Elsewhere { note }) => note.clone(),

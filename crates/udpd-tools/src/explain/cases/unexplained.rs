@@ -3,12 +3,14 @@
 
 use hostloss::Loss;
 
+use super::refused::Refusal;
 use crate::explain::evidence::Evidence;
 use crate::explain::finding::{Cure, Finding, LossLayer, quote};
 use crate::stats::counter_of;
 
 /// Counters whose losses other cases report in full.
-const TOLD: &[&str] = &["rx_missed_errors", "drop", "reverse_path_filter", "reasm_fails", "no_ports", "drops"];
+const TOLD: &[&str] =
+    &["rx_missed_errors", "drop", "reverse_path_filter", "reasm_fails", "in_hdr_errors", "no_ports", "drops"];
 
 pub(super) fn losses(evidence: &Evidence) -> Vec<Finding> {
     let mut in_backlog = super::backlog::lost(evidence).map_or(0, |(_, lost, _)| lost);
@@ -17,14 +19,22 @@ pub(super) fn losses(evidence: &Evidence) -> Vec<Finding> {
     // What a filter has denied is no loss: the configuration asks for it.
     let denied: u64 = evidence.listeners.iter().map(|listener| listener.denied_in_kernel).sum();
     let mut at_sockets = parts.iter().flatten().sum::<u64>() + denied;
+    let filtered: u64 = super::refused::count(evidence, Refusal::Filter);
+    at_sockets += filtered.saturating_sub(denied);
+    let at_addresses = [Refusal::Address, Refusal::Source, Refusal::Group, Refusal::Unknown];
+    let mut at_addresses: u64 = at_addresses.iter().map(|refusal| super::refused::count(evidence, *refusal)).sum();
+    let mut too_long = super::refused::count(evidence, Refusal::TooLong);
     let left = |loss: &Loss| {
         // What another case has told of it is told once.
         let told = match loss.counter.as_str() {
             counter if TOLD.contains(&counter) => loss.count,
             "rx_dropped" => {
                 let in_queues = super::daemon::lost_at(evidence, &loss.place).min(loss.count);
-                in_queues + take(&mut in_backlog, loss.count - in_queues)
+                let rest = loss.count - in_queues;
+                let long = take(&mut too_long, rest);
+                in_queues + long + take(&mut in_backlog, rest - long)
             }
+            "in_addr_errors" | "in_no_routes" | "in_discards" => take(&mut at_addresses, loss.count),
             "in_errors" => take(&mut at_sockets, loss.count),
             _ => 0,
         };
@@ -53,8 +63,8 @@ fn finding(loss: &Loss, lost: u64) -> Finding {
         format!("the kernel counts them as {name} ({}), and udpd explain knows no case of it. {help}", loss.place);
     let cause = cause.trim_end().trim_end_matches('.').replace('`', "");
     let command = match loss.layer {
-        hostloss::KernelLayer::Nic => Cure::command(format!("ip -s -s link show dev {}", quote(&loss.place)), NIC),
-        _ => Cure::command("nstat -asz", "shows all counters of IP and UDP"),
+        hostloss::KernelLayer::Nic => Cure::look(format!("ip -s -s link show dev {}", quote(&loss.place)), NIC),
+        _ => Cure::look("nstat -asz", "shows all counters of IP and UDP"),
     };
     let subject = format!("{name} of {}", loss.place);
     Finding::new("unexplained", layer, subject, (lost, unit)).because(cause).cured_by([command])

@@ -103,6 +103,7 @@ fn of_sink(now: &SinkSnapshot, before: &[SinkSnapshot], config: Option<&Config>)
         queue_full: since(|sink| sink.counts.dropped.queue_full),
         sink_error: since(|sink| sink.counts.dropped.by_destination()),
         queue_bytes: now.queue_capacity,
+        is_full: now.queue_capacity > 0 && now.queue_depth >= now.queue_capacity / 4 * 3,
         blocks: written.map(|sink| sink.when_full == FullPolicy::Block),
     }
 }

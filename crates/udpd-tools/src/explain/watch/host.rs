@@ -12,6 +12,8 @@ use ::steer::model::{self, Kind};
 use ::steer::{Setting, format_core_list};
 use hostloss::HostReading;
 
+use super::moments::Moments;
+use super::sockets::Owners;
 use crate::explain::evidence::{CoreEvidence, InterfaceEvidence, KernelSettings, PlanDrift, Stack};
 use crate::steer;
 use udpd_engine::config::Config;
@@ -22,7 +24,7 @@ fn sum(parts: [Option<u64>; 2]) -> Option<u64> {
     parts.iter().any(Option::is_some).then(|| parts.iter().flatten().sum())
 }
 
-pub(super) fn stack(counted: &HostReading) -> Stack {
+pub(super) fn stack(counted: &HostReading, looks: &Looks) -> Stack {
     let (ip, ip6, udp, udp6) = (&counted.ip, &counted.ip6, &counted.udp, &counted.udp6);
     Stack {
         received: sum([udp.in_datagrams, udp6.in_datagrams]),
@@ -33,6 +35,8 @@ pub(super) fn stack(counted: &HostReading) -> Stack {
         reassembly_failed: ip.reasm_fails,
         reassembly6_failed: ip6.reasm_fails,
         reverse_path: ip.reverse_path_filter,
+        header_errors: sum([ip.in_hdr_errors, ip6.in_hdr_errors]),
+        send_buffer_errors: looks.unsent.map(|(first, last)| last.wrapping_sub(first)),
         conntrack_dropped: sum([counted.conntrack.drop, counted.conntrack.chain_too_long]),
     }
 }
@@ -54,6 +58,7 @@ pub(super) fn interfaces(
             dropped: link.rx_dropped,
             busiest_queue: busiest_queue(interface.queues.values().map(|queue| queue.packets)),
             rp_filter: number(&proc_root.join(format!("sys/net/ipv4/conf/{name}/rp_filter"))),
+            mtu: number(&proc_root.join(format!("../sys/class/net/{name}/mtu"))),
             ..set.remove(name).unwrap_or_default()
         }
     })
@@ -221,6 +226,8 @@ fn card_settings(interface: &model::Interface) -> Option<(String, InterfaceEvide
         name: interface.name.clone(),
         driver: interface.driver.get().cloned().unwrap_or_default(),
         ring: interface.rings.get().map(|rings| (rings.rx, rings.rx_max)),
+        queues_max: interface.channels.get().map(|channels| channels.combined_max.max(channels.rx_max)),
+        coalescing: interface.coalescing.get().map(|now| (now.rx_usecs, now.adaptive_rx)),
         queue_cores: interface.queues.iter().map(core).collect(),
         hashes_addresses_only: interface.flow_hash_v4.get().map(|hash| *hash == FlowHash::ADDRESSES),
         ..InterfaceEvidence::default()
@@ -231,7 +238,7 @@ fn card_settings(interface: &model::Interface) -> Option<(String, InterfaceEvide
 /// A buffer that is this full counts as full: the kernel keeps a part of it for itself while a reader works.
 const FULL: f64 = 0.7;
 
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub(super) struct Looks {
     pub count: u32,
     /// By inode.
@@ -239,6 +246,10 @@ pub(super) struct Looks {
     pub udp_pages_max: Option<u64>,
     pub fragments_max_bytes: Option<u64>,
     pub fragments6_max_bytes: Option<u64>,
+    pub moments: Moments,
+    /// What UDP counts as refused for want of room at the last look, and as not sent at the first and the last.
+    refused: Option<u64>,
+    unsent: Option<(u64, u64)>,
     /// By process: at how many looks it was stopped.
     pub stopped: BTreeMap<u32, u32>,
 }
@@ -254,8 +265,14 @@ pub(super) struct SocketLook {
 
 impl Looks {
     /// Looks once more. `buffers` are the sizes of receive buffers by inode, `readers` the processes that are watched.
-    pub(super) fn look(&mut self, proc_root: &Path, buffers: &BTreeMap<u64, u64>, readers: &[u32]) {
+    pub(super) fn look(&mut self, proc_root: &Path, buffers: &BTreeMap<u64, u64>, owners: &Owners, seconds: f64) {
         self.count += 1;
+        let (refused, unsent) = udp_errors(proc_root);
+        // What a filter refuses or is damaged a socket counts as well; it says nothing of the reader.
+        let room = refused.zip(self.refused).map_or(u64::MAX, |(now, before)| now.wrapping_sub(before));
+        self.refused = refused;
+        self.unsent = unsent.map(|now| (self.unsent.map_or(now, |(first, _)| first), now));
+        let mut states = Vec::new();
         for table in ["net/udp", "net/udp6"] {
             let text = fs::read_to_string(proc_root.join(table)).unwrap_or_default();
             for (inode, queued, drops) in text.lines().skip(1).filter_map(parse_socket) {
@@ -265,17 +282,20 @@ impl Looks {
                 let dropped = if is_first { 0 } else { u64::from(drops.wrapping_sub(seen.drops)) };
                 seen.drops = drops;
                 seen.dropped_at_once = seen.dropped_at_once.max(dropped);
-                seen.full += u32::from(queued as f64 >= *buffer as f64 * FULL);
+                let is_full = queued as f64 >= *buffer as f64 * FULL;
+                seen.full += u32::from(is_full);
+                states.push((inode, dropped.min(room), is_full));
             }
         }
+        self.moments.look(&states, owners, seconds, proc_root);
         let sockstat = fs::read_to_string(proc_root.join("net/sockstat")).unwrap_or_default();
         self.udp_pages_max = self.udp_pages_max.max(word(&sockstat, "UDP:", "mem"));
         self.fragments_max_bytes = self.fragments_max_bytes.max(word(&sockstat, "FRAG:", "memory"));
         let sockstat6 = fs::read_to_string(proc_root.join("net/sockstat6")).unwrap_or_default();
         self.fragments6_max_bytes = self.fragments6_max_bytes.max(word(&sockstat6, "FRAG6:", "memory"));
-        for &reader in readers {
-            let stat = fs::read_to_string(proc_root.join(format!("{reader}/stat"))).unwrap_or_default();
-            *self.stopped.entry(reader).or_default() += u32::from(is_stopped(&stat));
+        for process in owners.processes() {
+            let stat = fs::read_to_string(proc_root.join(format!("{}/stat", process.pid))).unwrap_or_default();
+            *self.stopped.entry(process.pid).or_default() += u32::from(is_stopped(&stat));
         }
     }
 
@@ -284,6 +304,23 @@ impl Looks {
         let full = self.sockets.get(&inode).map_or(0, |seen| seen.full);
         f64::from(full) / f64::from(self.count.max(1))
     }
+}
+
+/// What UDP of both families refused because a buffer or its memory was full, and could not send.
+fn udp_errors(proc_root: &Path) -> (Option<u64>, Option<u64>) {
+    let snmp = fs::read_to_string(proc_root.join("net/snmp")).unwrap_or_default();
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Udp:"));
+    let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    let four: BTreeMap<&str, u64> = names
+        .split_ascii_whitespace()
+        .zip(values.split_ascii_whitespace())
+        .filter_map(|(name, value)| Some((name, value.parse().ok()?)))
+        .collect();
+    let snmp6 = fs::read_to_string(proc_root.join("net/snmp6")).unwrap_or_default();
+    let six =
+        |name: &str| snmp6.lines().find_map(|line| line.strip_prefix("Udp6")?.strip_prefix(name)?.trim().parse().ok());
+    let both = |name: &str| sum([four.get(name).copied(), six(name)]);
+    (sum([both("RcvbufErrors"), both("MemErrors")]), both("SndbufErrors"))
 }
 
 /// Inode, bytes in the queue and drops of a line of the table of sockets.
@@ -319,7 +356,7 @@ mod tests {
         counted.udp.no_ports = Some(3);
         counted.udp6.no_ports = Some(4);
         counted.udp6.rcvbuf_errors = Some(5);
-        let stack = stack(&counted);
+        let stack = stack(&counted, &Looks::default());
         assert_eq!((stack.no_ports, stack.rcvbuf_errors, stack.mem_errors), (Some(7), Some(5), None));
     }
 
@@ -371,6 +408,7 @@ mod tests {
     fn the_most_that_was_dropped_between_two_looks_and_how_often_it_was_full_is_kept() {
         let buffers = BTreeMap::from([(4711, 1000)]);
         let mut looks = Looks::default();
+        let owners = Owners::with(12);
         for (queued, drops) in [("00000000", 5), ("000003E8", 105), ("000003E8", 110), ("00000000", 110)] {
             let sockstat = "UDP: inuse 3 mem 17\nFRAG: inuse 1 memory 4096\n";
             let sockstat6 = "FRAG6: inuse 0 memory 512\n";
@@ -379,7 +417,7 @@ mod tests {
             let files =
                 [("net/udp", &*table), ("net/sockstat", sockstat), ("net/sockstat6", sockstat6), ("12/stat", stat)];
             let found = root(&files);
-            looks.look(found.path(), &buffers, &[12]);
+            looks.look(found.path(), &buffers, &owners, 0.1);
         }
         let seen = looks.sockets[&4711];
         assert_eq!((seen.dropped_at_once, looks.full(4711)), (100, 0.5));
@@ -391,7 +429,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_not_known() {
         let mut looks = Looks::default();
-        looks.look(root(&[]).path(), &BTreeMap::new(), &[]);
+        looks.look(root(&[]).path(), &BTreeMap::new(), &Owners::default(), 0.1);
         assert_eq!((looks.udp_pages_max, looks.fragments_max_bytes, looks.full(1)), (None, None, 0.0));
     }
 }

@@ -2,8 +2,11 @@
 //! what cannot be read is reported and never guessed.
 
 mod daemon;
+mod datagrams;
 mod drop_names;
+mod firewall;
 mod host;
+mod moments;
 mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +21,7 @@ use self::host::Looks;
 use self::sockets::Owners;
 use super::evidence::Evidence;
 use hostloss as host_ledger;
+use hostloss::drops::DropProgram;
 use hostloss::{HostReader, HostReading, Losses};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
@@ -67,9 +71,11 @@ pub(super) fn watch(target: &WatchTarget<'_>) -> Result<WatchResult, Failure> {
     let has_all_ports = target.port.is_none() && ledger.is_none();
     let ports = ports(target, ledger.as_ref(), proc_root);
     let mut reader = HostReader::new(ports.iter().copied());
+    let program = DropProgram::attach().map_err(|error| error.to_string());
+    let rules = firewall::list();
     let before = HostSample::take(&mut reader, &ports, proc_root);
     let mut names = DropNames::open();
-    let looks = look(target, &before, &mut names, proc_root);
+    let mut looks = look(target, &before, &mut names, proc_root);
     let after = HostSample::take(&mut reader, &ports, proc_root);
     let seconds = (after.at - before.at).as_secs_f64();
     let counted = after.reading.since(&before.reading);
@@ -104,9 +110,20 @@ pub(super) fn watch(target: &WatchTarget<'_>) -> Result<WatchResult, Failure> {
     unseen.extend(host::unseen(&evidence.cores));
     evidence.losses = Losses::of(&counted).lost;
     evidence.losses.retain(|loss| loss.layer != host_ledger::KernelLayer::Nic || is_meant(target, &loss.place));
-    evidence.stack = host::stack(&counted);
+    evidence.stack = host::stack(&counted, &looks);
     evidence.settings = host::settings(&counted, &looks, proc_root);
-    evidence.ports = sockets::ports(&counted, &looks, (&before.owners, &after.owners), seconds);
+    // Where no port was named and nothing listens, every port that has no socket is meant as well.
+    let is_watched = |port| port == 0 || has_all_ports || ports.contains(&port);
+    match datagrams::read(&program, &counted, is_watched, proc_root) {
+        Ok(datagrams) => evidence.datagrams = Some(datagrams),
+        Err(refusal) => unseen.push(format!(
+            "which datagrams the kernel threw away and why, such as those that a firewall dropped: {refusal}; it needs \
+             CAP_BPF and CAP_PERFMON"
+        )),
+    }
+    evidence.rules = firewall::counted(&rules, firewall::list());
+    let drops = evidence.datagrams.as_deref();
+    evidence.ports = sockets::ports(&counted, &mut looks, (&before.owners, &after.owners), seconds, drops);
     sockets::take_off_denied(&mut evidence.ports, &evidence.listeners);
     unseen.extend(sockets::unnamed(&evidence.ports));
     let (reasons, nameless) = names.close();
@@ -179,14 +196,15 @@ fn look(target: &WatchTarget<'_>, before: &HostSample, names: &mut DropNames, pr
     let sockets = before.reading.sockets.iter().flatten();
     let buffers: BTreeMap<u64, u64> =
         sockets.map(|socket| (socket.inode, socket.counts.buffer_bytes.unwrap_or(u64::MAX))).collect();
-    let readers = before.owners.pids();
     let mut looks = Looks::default();
     let started = Instant::now();
     let is_shown = io::stderr().is_terminal();
     let mut shown = 0;
+    let mut looked = started;
     while started.elapsed() < target.duration {
         if started.elapsed() >= LOOK * looks.count {
-            looks.look(proc_root, &buffers, &readers);
+            looks.look(proc_root, &buffers, &before.owners, looked.elapsed().as_secs_f64());
+            looked = Instant::now();
         }
         names.take();
         let left = target.duration.saturating_sub(started.elapsed());

@@ -7,91 +7,162 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hostloss::HostReading;
 use hostloss::tables::Udp;
+use hostloss::{HostReading, SocketReading};
 
 use super::host::Looks;
-use crate::explain::evidence::{Elsewhere, ListenerEvidence, Port, ReaderEvidence, SocketEvidence, Throttled};
+use crate::explain::evidence::{
+    DatagramDrops, Elsewhere, ListenerEvidence, Port, ReaderEvidence, SocketEvidence, Throttled,
+};
 use crate::explain::finding::quote;
 use udpd_base::os::holder;
 
 /// Prefix of udpd's receiver threads; any thread of another program may receive.
 const RECEIVER: &str = "rx";
 
-/// Which process has which socket, and the times of its threads at this moment.
+/// Which processes have which socket, and the times of their threads at this moment.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    by_inode: BTreeMap<u64, u32>,
+    /// A socket may have several: workers inherit it.
+    by_inode: BTreeMap<u64, Vec<u32>>,
+    by_descriptor: BTreeMap<(u32, u64), u64>,
     processes: BTreeMap<u32, Process>,
 }
 
 impl Owners {
     pub(super) fn find(ports: &BTreeSet<u16>, proc_root: &Path) -> Self {
-        let mut sockets = holder::sockets(proc_root, |port| ports.contains(&port)).unwrap_or_default();
-        holder::name_processes(&mut sockets, proc_root);
+        let sockets = holder::sockets(proc_root, |port| ports.contains(&port)).unwrap_or_default();
+        let wanted: BTreeSet<u64> = sockets.iter().map(|socket| socket.inode).collect();
         let mut owners = Self::default();
         let root = proc_root.parent().unwrap_or(proc_root);
-        for socket in sockets {
-            let Some(pid) = socket.pid else { continue };
-            owners.by_inode.insert(socket.inode, pid);
-            let command = socket.command.unwrap_or_default();
-            owners.processes.entry(pid).or_insert_with(|| Process::read(root, pid, &command));
+        let entries = fs::read_dir(proc_root).into_iter().flatten().flatten();
+        let own = std::process::id();
+        for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|pid| *pid != own) {
+            let descriptors = fs::read_dir(proc_root.join(format!("{pid}/fd"))).into_iter().flatten().flatten();
+            for descriptor in descriptors {
+                let Ok(link) = fs::read_link(descriptor.path()) else { continue };
+                let inode = holder::socket_inode(&link).filter(|inode| wanted.contains(inode));
+                let number = descriptor.file_name().to_str().and_then(|name| name.parse().ok());
+                let Some((inode, number)) = inode.zip(number) else { continue };
+                owners.by_descriptor.insert((pid, number), inode);
+                let pids = owners.by_inode.entry(inode).or_default();
+                if !pids.contains(&pid) {
+                    pids.push(pid);
+                }
+                owners.processes.entry(pid).or_insert_with(|| Process::read(root, pid));
+            }
         }
+        owners.by_inode.values_mut().for_each(|pids| pids.sort_unstable());
         owners
     }
 
-    pub(super) fn pids(&self) -> Vec<u32> {
-        self.processes.keys().copied().collect()
+    #[cfg(test)]
+    pub(super) fn with(pid: u32) -> Self {
+        Self { processes: BTreeMap::from([(pid, Process { pid, ..Process::default() })]), ..Self::default() }
     }
 
-    /// Who reads these sockets: the process that has the one that lost the most.
-    fn reader(
-        &self,
-        sockets: &[(u64, SocketEvidence)],
-        earlier: &Self,
-        looks: &Looks,
-        seconds: f64,
-    ) -> Option<ReaderEvidence> {
-        let (inode, _) = sockets.iter().max_by_key(|(_, socket)| socket.dropped)?;
-        let process = self.processes.get(self.by_inode.get(inode)?)?;
-        let receives = |name: &str| process.command != "udpd" || name.starts_with(RECEIVER);
-        let before = earlier.processes.get(&process.pid).unwrap_or(process);
-        let mut reader = process.since(before, seconds, receives);
-        let stopped = looks.stopped.get(&process.pid).copied().unwrap_or(0);
-        reader.is_stopped = looks.count > 0 && stopped * 2 > looks.count;
-        Some(reader)
+    pub(super) fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.processes.values()
+    }
+
+    pub(super) fn of_socket(&self, inode: u64) -> &[u32] {
+        self.by_inode.get(&inode).map_or(&[], Vec::as_slice)
+    }
+
+    /// The socket behind a descriptor of a process.
+    pub(super) fn socket(&self, pid: u32, descriptor: u64) -> Option<u64> {
+        self.by_descriptor.get(&(pid, descriptor)).copied()
+    }
+
+    /// Who reads a socket: of the processes that have it the one whose thread did the most.
+    fn reader(&self, inode: u64, earlier: &Self, looks: &Looks, seconds: f64) -> Option<ReaderEvidence> {
+        let readers = self.of_socket(inode).iter().filter_map(|pid| {
+            let process = self.processes.get(pid)?;
+            let before = earlier.processes.get(pid).unwrap_or(process);
+            let mut reader = process.since(before, seconds, |name| process.may_receive(name));
+            let stopped = looks.stopped.get(pid).copied().unwrap_or(0);
+            reader.is_stopped = looks.count > 0 && stopped * 2 > looks.count;
+            Some(reader)
+        });
+        let work = |reader: &ReaderEvidence| reader.ran.unwrap_or(0.0) + reader.waited.unwrap_or(0.0);
+        readers.reduce(|most, reader| if work(&reader) > work(&most) { reader } else { most })
     }
 }
 
-/// By port, those that have dropped the most first.
+/// By port and reader, those that have dropped the most first. What the kernel's own reasons say of a port's full
+/// buffers is exact; elsewhere it is what the sockets dropped, less what had a wrong checksum.
 pub(super) fn ports(
     counted: &HostReading,
-    looks: &Looks,
+    looks: &mut Looks,
     (before, after): (&Owners, &Owners),
     seconds: f64,
+    datagrams: Option<&[DatagramDrops]>,
 ) -> Vec<Port> {
-    let mut by_port: BTreeMap<u16, Vec<(u64, SocketEvidence)>> = BTreeMap::new();
+    let mut by_reader: BTreeMap<(u16, Option<u32>), Port> = BTreeMap::new();
     let mut damaged = damaged(counted);
-    for socket in counted.sockets.iter().flatten().filter(|socket| !socket.own) {
+    let sockets = || counted.sockets.iter().flatten().filter(|socket| !socket.own);
+    let mut left = datagrams.map(|datagrams| refused_by_filter(sockets(), datagrams));
+    for socket in sockets() {
+        let port = socket.address.port();
         let drops = socket.counts.drops.unwrap_or(0);
-        let not_queued = drops.saturating_sub(damaged);
-        damaged -= drops - not_queued;
+        let other = match left.as_mut() {
+            Some(left) => left.get_mut(&port),
+            None => Some(&mut damaged),
+        };
+        let taken = other.map_or(0, |other| {
+            let taken = drops.min(*other);
+            *other -= taken;
+            taken
+        });
+        let not_queued = drops - taken;
         let seen = SocketEvidence {
             address: socket.address.to_string(),
             dropped: not_queued,
-            dropped_at_once: looks.sockets.get(&socket.inode).map_or(0, |seen| seen.dropped_at_once),
+            dropped_at_once: looks.sockets.get(&socket.inode).map_or(0, |seen| seen.dropped_at_once).min(not_queued),
             buffer_bytes: socket.counts.buffer_bytes,
             full: looks.full(socket.inode),
+            peer: socket.peer,
+            interface: interface_name(counted, socket.interface),
+            v6_only: socket.v6_only,
+            moments: looks.moments.of(socket.inode),
         };
-        by_port.entry(socket.address.port()).or_default().push((socket.inode, seen));
+        let reader = after.reader(socket.inode, before, looks, seconds);
+        let pid = reader.as_ref().map(|reader| reader.pid);
+        let of_reader = by_reader.entry((port, pid)).or_insert_with(|| Port { port, reader, ..Port::default() });
+        of_reader.sockets.push(seen);
     }
-    let port = |(port, sockets): (u16, Vec<(u64, SocketEvidence)>)| {
-        let reader = after.reader(&sockets, before, looks, seconds);
-        Port { port, reader, sockets: sockets.into_iter().map(|(_, socket)| socket).collect() }
-    };
-    let mut ports: Vec<Port> = by_port.into_iter().map(port).collect();
+    let mut ports: Vec<Port> = by_reader.into_values().collect();
+    for place in 0..ports.len() {
+        let others = ports.iter().enumerate().filter(|(other, it)| *other != place && it.port == ports[place].port);
+        let others = others.flat_map(|(_, it)| &it.sockets).map(|socket| socket.address.clone()).collect();
+        ports[place].of_others = others;
+    }
     ports.sort_by_key(|port| std::cmp::Reverse(port.dropped()));
     ports
+}
+
+/// By port: of what its sockets dropped, what was no full buffer, as the kernel's reasons have it. A socket charges
+/// itself for what its filter refuses and for wrong checksums as well.
+fn refused_by_filter<'a>(
+    sockets: impl Iterator<Item = &'a SocketReading>,
+    datagrams: &[DatagramDrops],
+) -> BTreeMap<u16, u64> {
+    let mut left = BTreeMap::new();
+    for socket in sockets {
+        *left.entry(socket.address.port()).or_insert(0) += socket.counts.drops.unwrap_or(0);
+    }
+    for (port, drops) in &mut left {
+        let full =
+            |it: &&DatagramDrops| it.port == *port && matches!(it.reason.as_str(), "SOCKET_RCVBUFF" | "PROTO_MEM");
+        *drops = drops.saturating_sub(datagrams.iter().filter(full).map(|it| it.count).sum());
+    }
+    left
+}
+
+/// The name of an interface by its index; its number where it is not known.
+pub(super) fn interface_name(counted: &HostReading, index: u32) -> Option<String> {
+    let named = || counted.nic.iter().find(|(_, interface)| interface.index == index).map(|(name, _)| name.clone());
+    (index > 0).then(|| named().unwrap_or_else(|| if index == 1 { "lo".into() } else { format!("interface {index}") }))
 }
 
 /// Of what the sockets dropped, what had a wrong checksum: the kernel charges a socket for that as well. What it has
@@ -160,14 +231,22 @@ struct ControlGroup {
 }
 
 impl Process {
-    pub(super) fn read(root: &Path, pid: u32, command: &str) -> Self {
+    pub(super) fn read(root: &Path, pid: u32) -> Self {
         let folder = root.join(format!("proc/{pid}"));
+        // A process chooses its own name, and may choose one that commands a terminal.
+        let command = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+        let command = command.trim_end().escape_debug().to_string();
         let mut threads = BTreeMap::new();
         for entry in fs::read_dir(folder.join("task")).into_iter().flatten().flatten() {
             let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             threads.insert(id, Thread::read(&entry.path()));
         }
-        Self { pid, command: command.to_owned(), threads, groups: groups(root, &folder) }
+        Self { pid, command, threads, groups: groups(root, &folder) }
+    }
+
+    /// Whether a thread of this name may be one that receives.
+    pub(super) fn may_receive(&self, thread: &str) -> bool {
+        self.command != "udpd" || thread.starts_with(RECEIVER)
     }
 
     /// What became of it since `earlier`. Of its threads the one that counts is the busiest of those that `receives`
@@ -222,6 +301,12 @@ impl Thread {
             times,
         }
     }
+}
+
+/// In how many periods the control groups of a process have used up their time.
+pub(super) fn throttled_periods(proc_root: &Path, pid: u32) -> u64 {
+    let root = proc_root.parent().unwrap_or(proc_root);
+    groups(root, &proc_root.join(pid.to_string())).iter().map(|group| group.throttled).sum()
 }
 
 /// The control groups of a process that count throttling, from its own up to the root.
@@ -310,7 +395,6 @@ pub(super) fn listeners(port: u16, proc_root: &Path) -> Vec<Elsewhere> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use hostloss::SocketReading;
     use hostloss::tables::SocketCounts;
     use hostloss::testing::root;
 
@@ -322,6 +406,8 @@ mod tests {
             inode: 4711,
             uid: 0,
             interface: 0,
+            peer: None,
+            v6_only: false,
             own: false,
             counts: SocketCounts { drops: Some(drops), used_bytes: Some(0), buffer_bytes: Some(212_992) },
         };
@@ -331,13 +417,13 @@ mod tests {
 
     fn dropped(counted: &HostReading) -> u64 {
         let none = Owners::default();
-        ports(counted, &Looks::default(), (&none, &none), 1.0)[0].dropped()
+        ports(counted, &mut Looks::default(), (&none, &none), 1.0, None)[0].dropped()
     }
 
     #[test]
     fn what_was_denied_for_a_listener_is_no_loss_of_its_port() {
         let none = Owners::default();
-        let mut ports = ports(&counted(130, 130, 0), &Looks::default(), (&none, &none), 1.0);
+        let mut ports = ports(&counted(130, 130, 0), &mut Looks::default(), (&none, &none), 1.0, None);
         let mut listener = ListenerEvidence { ports: vec![514], denied_in_kernel: 100, ..ListenerEvidence::default() };
         take_off_denied(&mut ports, std::slice::from_ref(&listener));
         assert_eq!(ports[0].dropped(), 30);
@@ -374,9 +460,9 @@ mod tests {
 
     #[test]
     fn the_busiest_thread_that_may_receive_counts_with_the_group_above_it() {
-        let before = Process::read(host(0, 0, (5, 2)).path(), 9, "udpd");
+        let before = Process::read(host(0, 0, (5, 2)).path(), 9);
         let late = host(500_000_000, 1_000_000_000, (25, 10));
-        let mut reader = Process::read(late.path(), 9, "udpd");
+        let mut reader = Process::read(late.path(), 9);
         // Both stood below the same root on a live machine.
         let folder = late.path().join("sys/fs/cgroup/box");
         let mut before = before;
@@ -392,7 +478,7 @@ mod tests {
     #[test]
     fn a_kernel_that_does_not_count_is_not_known_to_be_idle() {
         let bare = root(&[("proc/9/task/9/comm", "x\n")]);
-        let process = Process::read(bare.path(), 9, "x");
+        let process = Process::read(bare.path(), 9);
         let reader = process.since(&process, 1.0, |_| true);
         assert_eq!((reader.ran, reader.waited, reader.throttled), (None, None, None));
     }
