@@ -85,8 +85,9 @@ pub fn render(snapshot: &Snapshot) -> String {
         let _ = writeln!(text, "\nlistener {} on {}", listener.name, listener.address);
         push_sharers(&mut text, listener.shared_with.as_deref());
         push_sums(&mut text, listener);
-        let has_spill = listener.sinks.iter().flat_map(of_spill).any(|(_, count)| count > 0);
-        push_table(&mut text, listener.sinks.iter().map(|own| sink(own, has_spill)).collect());
+        let counted = |group: &&str| listener.sinks.iter().flat_map(|own| of_group(own, group)).any(|(_, n)| n > 0);
+        let hidden: Vec<&str> = RARE.into_iter().filter(|group| !counted(group)).collect();
+        push_table(&mut text, listener.sinks.iter().map(|own| sink(own, &hidden)).collect());
         push_table(&mut text, listener.sinks.iter().filter_map(residence).collect());
         push_table(&mut text, files(&listener.sinks));
         push_table(&mut text, listener.sinks.iter().flat_map(destinations).collect());
@@ -201,16 +202,20 @@ fn cell(heading: &str, cell: impl ToString) -> (String, String) {
     (heading.to_owned(), cell.to_string())
 }
 
-/// What only a sink with a spill counts.
-fn of_spill(sink: &SinkSnapshot) -> impl Iterator<Item = (&'static LedgerCounter, u64)> {
+/// What only a sink with a spill counts, and what only one that writes streams: columns where one has counted some.
+const RARE: [&str; 2] = ["spill", "stream"];
+
+/// The counts of a sink whose names begin so.
+fn of_group(sink: &SinkSnapshot, group: &str) -> impl Iterator<Item = (&'static LedgerCounter, u64)> {
     let counts = sink.counts.values().chain(sink.counts.dropped.values());
-    counts.filter(|(counter, _)| counter.name.starts_with("spill"))
+    counts.filter(move |(counter, _)| counter.name.starts_with(group))
 }
 
-fn sink(sink: &SinkSnapshot, has_spill: bool) -> Row {
+fn sink(sink: &SinkSnapshot, hidden: &[&str]) -> Row {
     let mut row = vec![cell("sink", &sink.name), cell("offered", grouped(sink.offered))];
     let counts = sink.counts.values().chain(sink.counts.dropped.values());
-    row.extend(named(counts.filter(|(counter, _)| has_spill || !counter.name.starts_with("spill"))));
+    let is_shown = |counter: &LedgerCounter| !hidden.iter().any(|group| counter.name.starts_with(group));
+    row.extend(named(counts.filter(|(counter, _)| is_shown(counter))));
     let bytes = |count: u64| Bytes(usize::try_from(count).unwrap_or(usize::MAX));
     let queued = match sink.inline {
         true => "inline".to_owned(),
