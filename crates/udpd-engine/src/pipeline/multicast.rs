@@ -210,7 +210,6 @@ mod tests {
         let table = vec![(group("239.1.1.1"), 0), (group("239.1.1.2"), 0), (group("ff02::1:5"), 1)];
         assert_eq!(spread_of(&keys("lanes = 2")), GroupSpread::Destination(table));
         assert_eq!(spread_of(&keys("lanes = 1")), GroupSpread::Flow);
-        assert_eq!(spread_of(&keys("lanes = 2\nspread = \"random\"")), GroupSpread::Random);
         assert_eq!(spread_of("address = \"[::]:5001\"\nlanes = 2"), GroupSpread::Flow);
     }
 
