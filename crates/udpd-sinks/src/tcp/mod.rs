@@ -225,6 +225,7 @@ impl SinkSettings for TcpSettings {
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
-        before.of_type() == Some(self) && !(self.spill.is_on() && (differs.lanes || differs.listeners))
+        // What is not acknowledged yet belongs to a listener by its number.
+        before.of_type() == Some(self) && !differs.listeners && !(self.spill.is_on() && differs.lanes)
     }
 }

@@ -26,14 +26,13 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Encoder;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
-use udpd_base::logging::LogLimiter;
 use udpd_base::os::threads;
 use udpd_base::seams::clock;
 use udpd_base::sink::{ConsumerFeeders, Sink, deliver, fail};
 use udpd_base::text::address::PeerAddress;
 use udpd_spill::spilling::SpillableSink;
 
-/// So many bytes are written before the batch is over.
+/// After so many more bytes a stream is moved on before the batch is over.
 const WRITE_AT_BYTES: usize = 256 << 10;
 
 /// How long a peer that takes nothing is waited for at once.
@@ -87,6 +86,8 @@ impl Outcomes {
 struct TcpStreamTo {
     connection: TcpConnection,
     window: SendWindow,
+    /// From so many bytes on that are to be written it is moved on within a batch.
+    advance_at: usize,
 }
 
 impl TcpStreamTo {
@@ -110,6 +111,15 @@ impl TcpStreamTo {
         if let Some(unacknowledged) = self.connection.unacknowledged_bytes().filter(|_| !self.window.is_acknowledged())
         {
             self.window.acknowledge(unacknowledged, |listener| add_one(&mut outcomes.acknowledged, listener));
+        }
+        // A peer that takes nothing is not tried again for each datagram.
+        self.advance_at = self.window.unwritten_bytes() + WRITE_AT_BYTES;
+    }
+
+    /// Moves it on where enough has come since the last time.
+    fn advance_if_due(&mut self, outcomes: &mut Outcomes) {
+        if self.window.unwritten_bytes() >= self.advance_at {
+            self.advance(clock::now(), outcomes);
         }
     }
 
@@ -151,7 +161,7 @@ pub(super) struct TcpSink {
     framing: TcpFraming,
     outcomes: Outcomes,
     due: Instant,
-    truncated: LogLimiter,
+    is_truncation_logged: bool,
     /// The places of the datagrams that an attempt has put into the window.
     gathered: Vec<usize>,
 }
@@ -187,6 +197,7 @@ impl TcpSink {
             TcpStreamTo {
                 connection: TcpConnection::new(lookup.sink, group, names, times, spills, now),
                 window: SendWindow::new(settings.stream_format()),
+                advance_at: WRITE_AT_BYTES,
             }
         };
         Ok(Self {
@@ -196,7 +207,7 @@ impl TcpSink {
             framing: settings.framing,
             outcomes: Outcomes::default(),
             due: now,
-            truncated: LogLimiter::default(),
+            is_truncation_logged: false,
             gathered: Vec::new(),
         })
     }
@@ -223,9 +234,9 @@ impl TcpSink {
     }
 
     /// Whether the format can tell a datagram that was received in part from a whole one.
-    fn is_told(&self, datagram: &Datagram<'_>) -> bool {
+    fn is_told(&mut self, datagram: &Datagram<'_>) -> bool {
         let is_told = self.framing == TcpFraming::Newline || !datagram.is_truncated();
-        if !is_told && self.truncated.pass(clock::now()).is_some() {
+        if !is_told && !std::mem::replace(&mut self.is_truncation_logged, true) {
             log::warn!(
                 "sink {}: udpd does not hand on a truncated datagram, because it would look like a whole one; such \
                  datagrams count as sink_error; raise max_length",
@@ -281,18 +292,21 @@ impl Sink for TcpSink {
 
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         self.encoder.begin();
+        // The streams that had no room, a bit each: they are not asked again for each datagram.
+        let mut full = 0_u32;
         for datagram in batch.datagrams.datagrams() {
             let place = self.choose(&datagram);
-            let is_taken =
-                self.is_told(&datagram) && (self.streams[place].window.has_room() || self.make_room(place, tallies));
-            if !is_taken {
+            let bit = 1 << place;
+            let has_room = full & bit == 0 && (self.streams[place].window.has_room() || self.make_room(place, tallies));
+            if !has_room {
+                full |= bit;
+            }
+            if !(has_room && self.is_told(&datagram)) {
                 fail(&mut tallies[batch.listener], 1);
                 continue;
             }
             self.push(place, batch, &datagram);
-            if self.streams[place].window.unwritten_bytes() >= WRITE_AT_BYTES {
-                self.streams[place].advance(clock::now(), &mut self.outcomes);
-            }
+            self.streams[place].advance_if_due(&mut self.outcomes);
         }
         self.outcomes.settle(tallies);
     }
@@ -380,9 +394,7 @@ impl SpillableSink for TcpSink {
             }
             self.push(0, batch, &datagram);
             self.gathered.push(place);
-            if self.streams[0].window.unwritten_bytes() >= WRITE_AT_BYTES {
-                self.advance_all(clock::now());
-            }
+            self.streams[0].advance_if_due(&mut self.outcomes);
         }
         self.wait_until(limit, |window| window.unwritten_bytes() == 0);
         // What the own kernel does not have goes to the spill.

@@ -244,6 +244,13 @@ fn with_a_spill_nothing_is_lost_while_the_peer_is_gone_or_is_started_anew() {
 }
 
 #[test]
+fn a_stream_is_opened_anew_where_the_listeners_differ_that_own_what_is_not_acknowledged() {
+    let own = to(&[listener().1]);
+    let goes_on = |lanes, listeners| own.goes_on(&own.clone(), Differs { lanes, listeners });
+    assert_eq!([goes_on(false, false), goes_on(true, false), goes_on(true, true)], [true, true, false]);
+}
+
+#[test]
 fn a_window_names_each_record_once_whatever_was_written_and_acknowledged() {
     let mut window = SendWindow::new(Format::Lines);
     for listener in 0..4 {
