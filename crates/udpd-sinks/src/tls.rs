@@ -239,7 +239,11 @@ fn missing_instructions() -> Vec<&'static str> {
 fn contents(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     let cannot = |error: io::Error| {
         let what = format!("cannot read {}: {error}", path.display());
-        TlsError { key, advice: ValueAdvice::new(what, "let the user of udpd read it") }
+        let cure = match error.kind() {
+            io::ErrorKind::PermissionDenied => "let the user of udpd read it",
+            _ => "name a file that is there",
+        };
+        TlsError { key, advice: ValueAdvice::new(what, cure) }
     };
     let place = named_files::located(path).ok_or_else(|| io::Error::other("the service manager has passed none"));
     named_files::contents(&place.map_err(cannot)?, named_files::BYTES_MAX).map_err(cannot)

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -43,6 +44,9 @@ fn check_absorb(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'
     findings.say(&place, what, format!("write max_length = {size}, or a size of {longest} at most"));
 }
 
+/// Every pause of an exporter would be one.
+const SILENCES_TOO_SHORT: std::ops::Range<Duration> = Duration::from_nanos(1)..Duration::from_secs(1);
+
 /// A sequence number behind `max_length` would be cut off.
 fn check_sequence(section: &Section<'_, ListenerConfig>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
@@ -52,6 +56,9 @@ fn check_sequence(section: &Section<'_, ListenerConfig>, findings: &mut Findings
     {
         let right = "write sequence = \"netflow\", or the protocol that its exporters speak";
         findings.say(&place, "without sequence no exporter is followed".to_owned(), right.to_owned());
+    } else if let Some(place) = written.place("silence").filter(|_| SILENCES_TOO_SHORT.contains(&listener.silence)) {
+        let what = format!("{:?} of silence are between any two datagrams", listener.silence);
+        findings.say(&place, what, "write at least \"1s\", and several times the longest pause of an exporter");
     }
     let (Some(sequence), longest) = (listener.sequence, listener.max_length_bytes) else { return };
     let needed = sequence.header_bytes() + listener.proxy_header_bytes();
