@@ -9,7 +9,7 @@ import socket as socket_module
 import time
 
 from lib import net
-from lib.check import Failed, check
+from lib.check import Failed, check, until
 from lib.net import OTHER, ip
 from scene import HERE, apply, sender
 
@@ -128,7 +128,7 @@ def go_through(scene, situation):
             situation.keys(one)
         elif case == "no_listener":
             scene.start(shlex.split(one["command"]), stderr=-3)
-            time.sleep(0.4)
+            until("it listens", lambda: any(port == situation.port for port, _ in net.bound_sockets()))
         else:
             apply(one)
         applied.add(case)

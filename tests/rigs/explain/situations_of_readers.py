@@ -218,5 +218,3 @@ SITUATIONS = [as_case(make) for make in (
     workers_inherit_the_socket, waits_for_a_full_pipe, works_too_long, stopped, filter_refuses_what_is_long,
     pauses_and_then_bursts, takes_ipv6_alone, bound_to_another_interface, bound_to_another_address,
     unread_when_it_closes, answers_that_are_not_sent)]
-# The first so many are in the short form.
-SHORT = 7

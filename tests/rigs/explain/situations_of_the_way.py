@@ -1,7 +1,9 @@
 """What the kernel throws away before a socket: firewalls, addresses, frames and headers."""
+import shutil
 import socket
 
 from lib import net, packets
+from lib.check import Skipped
 from lib.host import execute
 from lib.net import OTHER, ip, run
 from scene import HERE
@@ -14,6 +16,8 @@ sent = lambda case: lambda situation: {case: situation.sent["flow"]}
 
 def rules(scene, text):
     """Rules of nftables in this namespace, and none of them at the end."""
+    if not shutil.which("nft"):
+        raise Skipped("nft")
     run("nft", text)
     scene.undo.append(lambda: execute("nft", "flush ruleset"))
 
@@ -185,4 +189,3 @@ SITUATIONS = [as_case(make) for make in (
     *FIREWALLS[1:3], *FIREWALLS[4:], one_of_two_rules, *FRAMES[1:], longer_than_the_mtu, closed_port, reverse_path,
 )]
 BY_CHANCE = list(chances(by_chance, 20))
-SHORT = 5

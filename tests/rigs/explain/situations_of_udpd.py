@@ -18,21 +18,16 @@ def of_daemon(scene, keys, *flows, truth, **options):
     return Situation(PORT, *flows, truth=truth, keys=with_key, asked=False, **options)
 
 
-def unread(scene, keys):
-    """udpd that writes into a pipe, which is never read."""
-    process = scene.daemon(keys, stdout=-1)
-    return process
-
-
 def stuck_sink_that_blocks(scene):
-    """The key that is printed lets the sink lose instead of the socket, so nothing is lost at the socket then."""
+    """udpd writes into a pipe, which is never read. The key that is printed lets the sink lose instead of the socket,
+    so nothing is lost at the socket then."""
     keys = listening(PORT, 'type = "stdout"', receive_buffer='"256KiB"')
     keys["[sink.out]"].update(queue_bytes='"64KiB"', when_full='"block"')
-    unread(scene, keys)
+    scene.daemon(keys, stdout=-1)
 
     def with_key(found):
         scene.stop_all()
-        unread(scene, change(keys, found))
+        scene.daemon(change(keys, found), stdout=-1)
 
     return Situation(PORT, Flow(PORT, 3500, size=400), truth=lambda it: {"sink_blocks": it.at_socket}, asked=False,
                      keys=with_key)
@@ -40,15 +35,7 @@ def stuck_sink_that_blocks(scene):
 
 def stuck_sink_that_blocks_without_its_file(scene):
     """The same where explain is not told the configuration."""
-    keys = listening(PORT, 'type = "stdout"', receive_buffer='"256KiB"')
-    keys["[sink.out]"].update(queue_bytes='"64KiB"', when_full='"block"')
-    unread(scene, keys)
-
-    def with_key(found):
-        scene.stop_all()
-        unread(scene, change(keys, found))
-
-    made = Situation(PORT, Flow(PORT, 3500, size=400), truth=lambda it: {"sink_blocks": it.at_socket}, keys=with_key)
+    made = stuck_sink_that_blocks(scene)
     made.arguments = lambda: ["--port", str(PORT), "--socket", scene.config.socket]
     return made
 
@@ -56,7 +43,7 @@ def stuck_sink_that_blocks_without_its_file(scene):
 def stuck_sink_that_drops(scene):
     keys = listening(PORT, 'type = "stdout"')
     keys["[sink.out]"]["queue_bytes"] = '"64KiB"'
-    unread(scene, keys)
+    scene.daemon(keys, stdout=-1)
 
     def truth(situation):
         said = json.loads(net.run(UDPD, "stats", "--json", "-c", scene.config.config))
@@ -86,4 +73,3 @@ def cut_at_max_length(scene):
 SITUATIONS = [as_case(make) for make in (
     stuck_sink_that_blocks, buffer_too_small, denied_by_its_own_list, stuck_sink_that_blocks_without_its_file,
     stuck_sink_that_drops, cut_at_max_length)]
-SHORT = 2
