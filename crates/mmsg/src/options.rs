@@ -219,7 +219,15 @@ impl Socket {
             self.set(IPPROTO_IPV6, libc::IPV6_TCLASS, class.into())?;
         }
         // An IPv6 socket sends to IPv4 addresses too, by the options of IPv4.
-        self.set(IPPROTO_IP, libc::IP_TOS, class.into())
+        self.v4_too(self.set(IPPROTO_IP, libc::IP_TOS, class.into()))
+    }
+
+    /// A raw socket of IPv6 sends to no IPv4 address, and does not know the options of IPv4.
+    fn v4_too(&self, outcome: io::Result<()>) -> io::Result<()> {
+        match outcome {
+            Err(error) if self.family() == Family::V6 && error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+            outcome => outcome,
+        }
     }
 
     /// Sets how many routers a sent datagram may pass (`IP_TTL`, `IPV6_UNICAST_HOPS`); at least 1.
@@ -227,7 +235,7 @@ impl Socket {
         if self.family() == Family::V6 {
             self.set(IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, hops.into())?;
         }
-        self.set(IPPROTO_IP, libc::IP_TTL, hops.into())
+        self.v4_too(self.set(IPPROTO_IP, libc::IP_TTL, hops.into()))
     }
 
     /// Permits sending to broadcast addresses (`SO_BROADCAST`), which the kernel refuses otherwise.
@@ -241,7 +249,7 @@ impl Socket {
         if self.family() == Family::V6 {
             self.set(IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, hops.into())?;
         }
-        self.set(IPPROTO_IP, libc::IP_MULTICAST_TTL, hops.into())
+        self.v4_too(self.set(IPPROTO_IP, libc::IP_MULTICAST_TTL, hops.into()))
     }
 
     /// Sends what goes to multicast groups by this interface, whatever the routes say (`IP_MULTICAST_IF`,
@@ -253,7 +261,7 @@ impl Socket {
         // A `struct ip_mreqn`, of which only the index counts.
         let mut request = [0; size_of::<libc::ip_mreqn>()];
         request[std::mem::offset_of!(libc::ip_mreqn, imr_ifindex)..].copy_from_slice(&interface_index.to_ne_bytes());
-        sys::set_option(self.as_fd(), IPPROTO_IP, libc::IP_MULTICAST_IF, &request)
+        self.v4_too(sys::set_option(self.as_fd(), IPPROTO_IP, libc::IP_MULTICAST_IF, &request))
     }
 
     /// Whether sockets of this host that have joined the group get what is sent to it (`IP_MULTICAST_LOOP`,
@@ -262,7 +270,7 @@ impl Socket {
         if self.family() == Family::V6 {
             self.set(IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, on.into())?;
         }
-        self.set(IPPROTO_IP, libc::IP_MULTICAST_LOOP, on.into())
+        self.v4_too(self.set(IPPROTO_IP, libc::IP_MULTICAST_LOOP, on.into()))
     }
 
     /// The longest packet that the route of a connected socket takes whole, headers included, as far as the kernel

@@ -132,6 +132,22 @@ fn what_is_sent_to_a_group_leaves_by_the_chosen_interface_and_comes_back_only_wh
 }
 
 #[test]
+#[allow(clippy::print_stderr)]
+fn a_raw_socket_of_either_family_takes_what_is_set_for_sending() {
+    for family in [Family::V4, Family::V6] {
+        let socket = match Socket::raw(family) {
+            Ok(socket) => socket,
+            Err(error) => return eprintln!("NOT CHECKED: raw sockets: {error}"),
+        };
+        socket.set_hop_limit(3).expect("hops");
+        socket.set_traffic_class(8).expect("a class");
+        socket.set_multicast_hops(3).expect("hops to a group");
+        socket.set_multicast_loop(false).expect("loop");
+        socket.set_multicast_interface(interface_index("lo")).expect("an interface");
+    }
+}
+
+#[test]
 fn a_broadcast_address_is_refused_until_it_is_permitted() {
     let socket = unbound(Family::V4);
     let mut out = SendBatch::new(1, 16).expect("memory");

@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use mmsg::{Family, SendBatch, Socket};
 use nix::libc;
-use rustix::net::sockopt;
 use serde::Serialize;
 
 use udpd_base::capture::{Capture, Captured, Skipped, headers};
@@ -210,25 +209,11 @@ impl Sender {
     fn open(family: Family, arguments: &ReplayArguments) -> io::Result<Self> {
         let socket = if arguments.keep_source { Socket::raw(family)? } else { Socket::new(family)? };
         let index = arguments.interface.as_deref().map(nix::net::if_::if_nametoindex).transpose()?;
-        match family {
-            Family::V4 => {
-                if let Some(ttl) = arguments.ttl {
-                    sockopt::set_ip_ttl(&socket, ttl.into())?;
-                    sockopt::set_ip_multicast_ttl(&socket, ttl.into())?;
-                }
-                if let Some(index) = index {
-                    let any = Ipv4Addr::UNSPECIFIED;
-                    sockopt::set_ip_multicast_if_with_ifindex(&socket, &any, &any, index)?;
-                }
-            }
-            Family::V6 => {
-                if let Some(ttl) = arguments.ttl {
-                    sockopt::set_ipv6_unicast_hops(&socket, Some(ttl))?;
-                    sockopt::set_ipv6_multicast_hops(&socket, ttl.into())?;
-                }
-                index.map_or(Ok(()), |index| sockopt::set_ipv6_multicast_if(&socket, index))?;
-            }
+        if let Some(ttl) = arguments.ttl {
+            socket.set_hop_limit(ttl)?;
+            socket.set_multicast_hops(ttl)?;
         }
+        index.map_or(Ok(()), |index| socket.set_multicast_interface(index))?;
         Ok(Self { socket, batch: SendBatch::new(SLOTS, PACKET_BYTES_MAX)? })
     }
 }
