@@ -39,7 +39,7 @@ pub struct DroppedDatagrams {
     pub is_elsewhere: bool,
     /// How many datagrams; each segment of a train counts.
     pub count: u64,
-    /// The longest packet, with the headers of IP and UDP.
+    /// The longest packet, with the headers of IP and UDP; of a train, which has no length of its own, 0.
     pub longest_bytes: u64,
 }
 
@@ -72,13 +72,7 @@ impl DropProgram {
         }
         let table = Map::hash("udpd_drops", KEY_BYTES, VALUE_BYTES, ENTRIES_MAX)?;
         // Before Linux 6.11 the tracepoint does not tell the socket, and a program that asks for it is not attached.
-        let attach = |has_socket| {
-            let instructions = &assemble(&places, table.as_fd(), has_socket);
-            let program = Program::new(ProgramKind::RawTracepoint, "udpd_drops", instructions);
-            let program = Program { license: LICENSE, ..program }.load()?;
-            bpf::attach_to_tracepoint(program.as_fd(), c"kfree_skb")
-        };
-        let attached = attach(true).or_else(|_| attach(false))?;
+        let attached = attach(&places, &table, true).or_else(|_| attach(&places, &table, false))?;
         // The kernel's number of a namespace has 32 bits.
         let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino() as u32;
         Ok(Self { table, names, namespace, _attached: attached })
@@ -123,6 +117,13 @@ impl DropProgram {
             longest_bytes: double(8),
         }
     }
+}
+
+fn attach(places: &Places, table: &Map, has_socket: bool) -> io::Result<OwnedFd> {
+    let instructions = &assemble(places, table.as_fd(), has_socket);
+    let program = Program::new(ProgramKind::RawTracepoint, "udpd_drops", instructions);
+    let program = Program { license: LICENSE, ..program }.load()?;
+    bpf::attach_to_tracepoint(program.as_fd(), c"kfree_skb")
 }
 
 fn bytes<const N: usize>(key: &[u8; KEY_BYTES], at: i16) -> [u8; N] {
@@ -254,9 +255,9 @@ fn assemble(places: &Places, table: BorrowedFd<'_>, has_socket: bool) -> Vec<Ins
     read(&mut program, (R6, places.end), (WORD, 4));
     program.load(Width::Double, R8, R10, POINTER).load(Width::Word, R1, R10, WORD).compute(Operation::Add, R8, R1);
     read(&mut program, (R8, places.segments), (WORD, 2));
-    let is_train = program.label();
-    program.load(Width::Half, R9, R10, WORD).jump_if(R9, When::NotEqual, 0, is_train).set(R9, 1).place(is_train);
-    program.load(Width::Double, R7, R10, LENGTH);
+    let counted = program.label();
+    program.set(R7, 0).load(Width::Half, R9, R10, WORD).jump_if(R9, When::NotEqual, 0, counted);
+    program.set(R9, 1).load(Width::Double, R7, R10, LENGTH).place(counted);
     // Where the table is full the addresses are left out, so that what has been seen since keeps its reason and port.
     let without = program.label();
     count(&mut program, table, without, end);
@@ -317,5 +318,10 @@ mod tests {
         );
         assert!(drop.count > 1000 && !drop.is_elsewhere && !drop.is_for_other_host, "{drop:?}");
         assert_eq!(drop.longest_bytes, 128);
+        let (described, table) = (Types::of_kernel(), Map::hash("udpd_test", KEY_BYTES, VALUE_BYTES, 1));
+        let (described, table) = (described.expect("as before"), table.expect("as before"));
+        let types = Types::parse(&described).expect("as before");
+        let places = Places::read(&types).expect("as before");
+        attach(&places, &table, false).expect("the program for kernels before 6.11");
     }
 }
