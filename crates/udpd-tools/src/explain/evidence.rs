@@ -52,9 +52,10 @@ pub(super) struct InterfaceEvidence {
     pub dropped: Option<u64>,
     /// The receive ring: how long it is, and how long it can be.
     pub ring: Option<(u32, u32)>,
-    /// How many receive queues it could have, and how long it waits before it interrupts: microseconds, and whether its
-    /// driver adapts that.
-    pub queues_max: Option<u32>,
+    /// How many receive queues it could have, with the word of ethtool for them: `combined`, or `rx` where its driver
+    /// counts them apart.
+    pub queues_max: Option<(u32, &'static str)>,
+    /// How long it waits before it interrupts: microseconds, and whether its driver adapts that.
     pub coalescing: Option<(u32, bool)>,
     /// The core where each receive queue is worked on, where that is one and known.
     pub queue_cores: Vec<Option<usize>>,
@@ -329,6 +330,8 @@ pub(super) enum Destination {
     /// A group, and whether a program here has joined it on that interface.
     Group(bool),
     Foreign,
+    /// Too many kinds of drops were seen, so the kernel's table left the addresses out.
+    Unknown,
 }
 
 /// A rule of nftables that may drop, or the policy of a chain.
@@ -354,6 +357,11 @@ pub(super) struct NamedDrops {
 impl Evidence {
     pub(super) fn listener_on(&self, port: u16) -> Option<&ListenerEvidence> {
         self.listeners.iter().find(|listener| listener.ports.contains(&port))
+    }
+
+    /// A program has the port, or it was asked for. What comes for others is what any network carries.
+    pub(super) fn is_meant(&self, port: u16) -> bool {
+        port == 0 || self.asked_port == Some(port) || self.ports.iter().any(|it| it.port == port)
     }
 
     /// The command that applies the steering plan, to all cards or one.

@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
+use super::cases::card::hash_ports;
 use super::evidence::{Evidence, InterfaceEvidence};
 use super::finding::{push_below, quote};
 use super::sysctl_dropin::{of_lanes, percent, time};
@@ -117,7 +118,7 @@ pub(super) fn render(evidence: &Evidence, goal: &Goal, cores: usize, plan: &Pipe
         push_below(&mut text, "# ", "# ", why);
         let _ = writeln!(text, "{line}");
     }
-    text += "\n# Keys, for udpd.toml.\n";
+    text += "\n# Keys, for udpd.toml; \"out\" stands for the name of your sink.\n";
     for why in of_keys(goal, cores, card, plan) {
         push_below(&mut text, "# ", "# ", &why);
     }
@@ -205,7 +206,7 @@ fn of_card(
         let is_held = f64::from(now.max(u32::try_from(needed).unwrap_or(now))) / rate > 10.0 * wait as f64 / 1e6;
         match card.coalescing {
             Some((now, false)) if u64::from(now) < wait && goal.rate >= GATHERS && is_held => advice.push(Advice {
-                line: format!("ethtool -C {name} adaptive-rx off rx-usecs {wait}"),
+                line: format!("ethtool -C {name} rx-usecs {wait}"),
                 why: format!(
                     "How long the card waits before it interrupts: {now} us now; with {wait} us there are at most {} \
                      interrupts a second on a queue.",
@@ -221,15 +222,15 @@ fn of_card(
     }
     let wanted = goal.lanes(evidence.cores.len());
     match card.queues_max {
-        Some(max) if queues < wanted.min(u64::from(max)) => advice.push(Advice {
-            line: format!("ethtool -L {name} combined {}", wanted.min(u64::from(max))),
+        Some((max, kind)) if queues < wanted.min(u64::from(max)) => advice.push(Advice {
+            line: format!("ethtool -L {name} {kind} {}", wanted.min(u64::from(max))),
             why: format!("Receive queues of {}: {queues} now, and one for each lane fits.", card.name),
         }),
         _ => right.push(format!("receive queues of {}: {queues}", card.name)),
     }
     if card.hashes_addresses_only == Some(true) && queues > 1 {
         advice.push(Advice {
-            line: format!("ethtool -N {name} rx-flow-hash udp4 sdfn"),
+            line: hash_ports(card),
             why: "The card spreads UDP by addresses alone: with the ports one host's flows use all queues.".to_owned(),
         });
     }
@@ -294,6 +295,20 @@ mod tests {
         let (mut advice, mut right) = (Vec::new(), Vec::new());
         of_card(&evidence, &evidence.interfaces[0], &goal(10_000), &mut advice, &mut right);
         assert!(advice.is_empty() && right[0].starts_with("the ring of eth0: 512 of 4096"), "{advice:?} {right:?}");
+    }
+
+    #[test]
+    fn the_commands_for_a_card_are_those_of_its_driver() {
+        let mut evidence = missing(0, Some((4096, 4096)));
+        let card = &mut evidence.interfaces[0];
+        (card.driver, card.queues_max, card.hashes_addresses_only) = ("virtio_net".into(), Some((8, "rx")), Some(true));
+        card.coalescing = Some((0, false));
+        evidence.cores.extend((0..4).map(|core| (core, Default::default())));
+        let (mut advice, mut right) = (Vec::new(), Vec::new());
+        of_card(&evidence, &evidence.interfaces[0], &goal(1_200_000), &mut advice, &mut right);
+        let lines: Vec<_> = advice.iter().map(|it| it.line.as_str()).collect();
+        let hash = "ethtool -K eth0 rxhash on; ethtool -N eth0 rx-flow-hash udp4 sdfn";
+        assert_eq!(lines, ["ethtool -C eth0 rx-usecs 50", "ethtool -L eth0 rx 4", hash]);
     }
 
     #[test]

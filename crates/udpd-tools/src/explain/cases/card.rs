@@ -105,6 +105,14 @@ pub(super) fn interrupts_on_one_core(evidence: &Evidence) -> Vec<Finding> {
     told.collect()
 }
 
+/// The command that lets the hash of a card take in the ports.
+pub(in crate::explain) fn hash_ports(interface: &InterfaceEvidence) -> String {
+    let name = quote(&interface.name);
+    // virtio_net passes a new hash on to the card only while `rxhash` is on.
+    let first = if interface.driver == "virtio_net" { format!("ethtool -K {name} rxhash on; ") } else { String::new() };
+    format!("{first}ethtool -N {name} rx-flow-hash udp4 sdfn")
+}
+
 pub(super) fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
     if evidence.cores.len() == 1 {
         return Vec::new();
@@ -121,13 +129,7 @@ pub(super) fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
         );
         let note = "adds the ports; fragments of one datagram may then come out of order; for good: flow_hash_udp = \
                     \"sdfn\" in [steer]";
-        let command = format!("ethtool -N {} rx-flow-hash udp4 sdfn", quote(name));
-        // virtio_net passes a new hash on to the card only while `rxhash` is on.
-        let command = match interface.driver == "virtio_net" {
-            true => format!("ethtool -K {} rxhash on; {command}", quote(name)),
-            false => command,
-        };
-        let cure = Cure::command(command, note);
+        let cure = Cure::command(hash_ports(interface), note);
         lost_at_if(is_uneven(evidence, interface), "hashed_by_addresses_only", interface)
             .because(cause)
             .cured_by([cure])

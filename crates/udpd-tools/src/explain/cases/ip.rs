@@ -217,7 +217,8 @@ pub(super) fn no_listener(evidence: &Evidence) -> Vec<Finding> {
     let has_socket = |port: u16| evidence.ports.iter().any(|it| it.port == port && !it.sockets.is_empty());
     let datagrams = evidence.datagrams.as_ref().filter(|_| asked.is_some() || evidence.has_all_ports);
     let unheard = datagrams.map(|datagrams| {
-        datagrams.iter().filter(|it| it.reason == "NO_SOCKET" && it.aimed_at == Destination::Local && !it.is_elsewhere)
+        let is_ours = |aimed_at| matches!(aimed_at, Destination::Local | Destination::Unknown);
+        datagrams.iter().filter(move |it| it.reason == "NO_SOCKET" && is_ours(it.aimed_at) && !it.is_elsewhere)
     });
     let ports: Option<BTreeMap<u16, u64>> = unheard.map(|unheard| {
         let mut ports = BTreeMap::new();
@@ -260,7 +261,7 @@ pub(super) fn no_listener(evidence: &Evidence) -> Vec<Finding> {
         ),
         None => Cure::look(
             "ss -ulpn",
-            "shows who listens where; the kernel does not count the ports: tcpdump -n icmp shows its answers with them",
+            "shows who listens where; where no ports are named, tcpdump -n icmp shows the kernel's answers with them",
         ),
     };
     vec![finding.because(cause).cured_by([cure])]

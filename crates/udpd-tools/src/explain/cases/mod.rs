@@ -3,7 +3,7 @@
 
 mod backlog;
 mod buffer;
-mod card;
+pub(super) mod card;
 mod daemon;
 mod ip;
 mod reader;

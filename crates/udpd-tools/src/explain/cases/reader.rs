@@ -138,10 +138,17 @@ pub(super) fn at_its_limit(evidence: &Evidence) -> Vec<Finding> {
             grouped(taken as u64),
             wanted
         );
+        // Lanes that share a core take no more than one.
+        let lanes = if evidence.cores.is_empty() { wanted } else { wanted.min(evidence.cores.len()) };
         let cures = match evidence.listener_on(port.port) {
-            Some(listener) => {
+            Some(listener) if lanes > sockets => {
                 let note = "with a core for each; restart udpd; a slow sink that is inline counts as reading";
-                vec![Cure::listener(&listener.name, "lanes", wanted.to_string(), note)]
+                vec![Cure::listener(&listener.name, "lanes", lanes.to_string(), note)]
+            }
+            Some(_) => {
+                let note = "every core has a lane already: let frames gather (gather = \"1ms\"), take a faster sink, \
+                            or divide the senders among more hosts";
+                vec![Cure::elsewhere(note)]
             }
             None => {
                 let note = "let it read with several threads or processes, each with a socket of its own on the port \
@@ -185,12 +192,20 @@ pub(super) fn silent(evidence: &Evidence) -> Vec<Finding> {
 pub(super) fn unknown_reader(evidence: &Evidence) -> Vec<Finding> {
     let case = |port: &Port, finding: Finding| {
         let cause = "their receive buffer stayed full while they were lost, so a larger one does not help: its reader \
-                     is too slow, has no core, or waits for something else; only root may see which";
-        let command = format!("sudo udpd explain --port {}", port.port);
-        Some(finding.because(cause).cured_by([Cure::look(command, "sees what the reader's threads do")]))
+                     is too slow, has no core, or waits for something else";
+        let (why, look) = match &port.reader {
+            Some(reader) => (
+                "the times of its threads could not be read, or there are too many of them",
+                Cure::look(format!("top -H -p {}", reader.pid), "shows what each of its threads does"),
+            ),
+            None => {
+                let command = format!("sudo udpd explain --port {}", port.port);
+                ("only root may see which", Cure::look(command, "sees what the reader's threads do"))
+            }
+        };
+        Some(finding.because(format!("{cause}; {why}")).cured_by([look]))
     };
-    let found = [Part::Starved, Part::Busy, Part::Waits].map(|part| of_ports(evidence, part, case, "reader_unknown"));
-    found.into_iter().flatten().collect()
+    of_ports(evidence, Part::Unknown, case, "reader_unknown")
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
@@ -343,7 +358,13 @@ mod tests {
     fn a_reader_with_a_whole_core_gets_more_lanes() {
         let mut evidence = losing_listener();
         reader(&mut evidence).ran = Some(0.99);
+        evidence.cores.insert(0, CoreEvidence::default());
+        assert!(told(&evidence).2.starts_with("every core has a lane"), "{:?}", told(&evidence));
+        evidence.cores.extend((0..4).map(|core| (core, CoreEvidence::default())));
         assert_told(&evidence, "reader_at_its_limit", 1000, "listener.syslog.lanes = 2");
+        evidence.listeners[0].arrived = Some(110_000);
+        evidence.ports[0].sockets[0].dropped = 100_000;
+        assert_told(&evidence, "reader_at_its_limit", 100_000, "listener.syslog.lanes = 4");
     }
 
     #[test]
@@ -378,6 +399,25 @@ mod tests {
         evidence.ports[0].reader = None;
         evidence.ports[0].sockets[0].full = 1.0;
         assert_told(&evidence, "reader_unknown", 1000, "sudo udpd explain --port 514");
+        let mut evidence = losing();
+        evidence.ports[0].sockets[0].full = 1.0;
+        (reader(&mut evidence).ran, reader(&mut evidence).waited) = (None, None);
+        assert_told(&evidence, "reader_unknown", 1000, "top -H -p 812");
+    }
+
+    #[test]
+    fn of_a_reader_that_is_known_it_is_not_said_that_only_root_may_see_it() {
+        let mut evidence = losing();
+        reader(&mut evidence).ran = Some(0.99);
+        assert!(first(&evidence).also.is_empty(), "{:?}", first(&evidence));
+    }
+
+    #[test]
+    fn a_limit_of_another_process_that_has_the_socket_takes_no_loss_away() {
+        let mut evidence = losing();
+        let moment = Moment { lost: 9, is_throttled: true, ran: Some(0.1), receives: true, ..Moment::default() };
+        evidence.ports[0].sockets[0].moments = vec![moment];
+        assert_eq!((told(&evidence).0, told(&evidence).1), ("buffer_too_small", 1000));
     }
 
     #[test]

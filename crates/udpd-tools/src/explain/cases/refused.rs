@@ -34,7 +34,9 @@ pub(super) fn refusal(evidence: &Evidence, drop: &DatagramDrops) -> Refusal {
     let mtu = |interface: &crate::explain::evidence::InterfaceEvidence| interface.mtu.unwrap_or(u64::MAX);
     match drop.reason.as_str() {
         _ if drop.is_elsewhere => {
-            let is_long = evidence.interfaces.iter().any(|it| it.dropped > Some(0) && mtu(it) < drop.longest_bytes);
+            // A cable between namespaces gives no reason.
+            let is_long = matches!(drop.reason.as_str(), "NOT_SPECIFIED" | "PKT_TOO_BIG")
+                && evidence.interfaces.iter().any(|it| it.dropped > Some(0) && mtu(it) < drop.longest_bytes);
             if is_long { Refusal::TooLong } else { Refusal::Counted }
         }
         "SOCKET_RCVBUFF" | "PROTO_MEM" | "UDP_CSUM" | "CPU_BACKLOG" | "IP_RPFILTER" | "IP_CSUM" | "IP_INHDR"
@@ -42,7 +44,9 @@ pub(super) fn refusal(evidence: &Evidence, drop: &DatagramDrops) -> Refusal {
         "SOCKET_FILTER" => Refusal::Filter,
         "NETFILTER_DROP" => Refusal::Rule,
         "TC_INGRESS" | "XDP" => Refusal::Program,
-        _ if drop.is_for_other_host && drop.aimed_at == Destination::Foreign => Refusal::Counted,
+        _ if drop.is_for_other_host && matches!(drop.aimed_at, Destination::Foreign | Destination::Unknown) => {
+            Refusal::Counted
+        }
         _ if drop.is_for_other_host => Refusal::OtherHost,
         "IP_INVALID_SOURCE" | "IP_LOCAL_SOURCE" => Refusal::Source,
         _ if drop.port == 0 => Refusal::Counted,
@@ -61,6 +65,12 @@ fn of(evidence: &Evidence, wanted: Refusal) -> BTreeMap<u16, Vec<&DatagramDrops>
         by_port.entry(drop.port).or_default().push(drop);
     }
     by_port
+}
+
+/// The same of the ports that are meant: what a firewall drops for a port that no program has is no loss, and neither
+/// are the groups and broadcasts of a network that no program here wants.
+fn of_meant(evidence: &Evidence, wanted: Refusal) -> impl Iterator<Item = (u16, Vec<&DatagramDrops>)> {
+    of(evidence, wanted).into_iter().filter(|(port, _)| evidence.is_meant(*port))
 }
 
 fn total(drops: &[&DatagramDrops]) -> u64 {
@@ -126,28 +136,28 @@ pub(super) fn socket_filter(evidence: &Evidence) -> Vec<Finding> {
 }
 
 pub(super) fn firewall(evidence: &Evidence) -> Vec<Finding> {
-    of(evidence, Refusal::Rule).into_iter().map(|(port, drops)| of_rules(evidence, port, &drops)).collect()
+    of_meant(evidence, Refusal::Rule).map(|(port, drops)| of_rules(evidence, port, &drops)).collect()
 }
 
 fn of_rules(evidence: &Evidence, port: u16, drops: &[&DatagramDrops]) -> Finding {
     let found = finding("firewall", LossLayer::Ip, port, drops);
     let cause = format!("rules of the firewall dropped them (NETFILTER_DROP){}, from {}", on(drops), sources(drops));
-    let candidates = candidates(&evidence.rules, port);
+    let candidates = candidates(&evidence.rules, port, drops);
     let place = |rule: &FirewallRule| {
         let hook = if rule.hook.is_empty() { String::new() } else { format!(", hook {}", rule.hook) };
         let counted = rule.counted.map_or(String::new(), |count| format!(" (counted {} meanwhile)", grouped(count)));
         format!("table {}, chain {}{hook}: {}{counted}", rule.table, rule.chain, rule.text)
     };
-    let accept = if port == 0 { "meta l4proto udp".to_owned() } else { format!("udp dport {port}") };
     let mut chains: Vec<(&str, &str)> = candidates.iter().map(|it| (it.table.as_str(), it.chain.as_str())).collect();
     chains.dedup();
     match chains.as_slice() {
-        [(table, chain)] => {
+        // Later fragments have no port, and nothing opens all of UDP.
+        [(table, chain)] if port > 0 => {
             let arithmetic = candidates.iter().map(|rule| place(rule)).collect::<Vec<_>>().join("; ");
             let chain = chain.split(' ').map(quote).collect::<Vec<_>>().join(" ");
             let note = "if they are meant to come in: a rule before the one that drops; write it into the file of your \
                         firewall as well";
-            let cure = Cure::command(format!("nft insert rule {table} {chain} {accept} accept"), note);
+            let cure = Cure::command(format!("nft insert rule {table} {chain} udp dport {port} accept"), note);
             found.because(cause).with(arithmetic).cured_by([cure])
         }
         [] => {
@@ -166,9 +176,14 @@ fn of_rules(evidence: &Evidence, port: u16, drops: &[&DatagramDrops]) -> Finding
 
 /// The rules that may have dropped what came to the port: those whose counter rose and that name the port, then those
 /// whose counter rose, then those that name the port, then those that name none.
-fn candidates(rules: &[FirewallRule], port: u16) -> Vec<&FirewallRule> {
-    let is_number = |word: &str| word.trim_matches(['{', '}', ',']).parse() == Ok(port);
-    let names_port = |rule: &FirewallRule| rule.text.contains("dport") && rule.text.split(' ').any(is_number);
+fn candidates<'a>(rules: &'a [FirewallRule], port: u16, drops: &[&DatagramDrops]) -> Vec<&'a FirewallRule> {
+    let rules: Vec<&FirewallRule> = rules.iter().filter(|rule| sees(rule, drops)).collect();
+    let has_port = |word: &str| {
+        let word = word.trim_matches(['{', '}', ',']);
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        first.parse().is_ok_and(|first: u16| first <= port) && last.parse().is_ok_and(|last: u16| port <= last)
+    };
+    let names_port = |rule: &FirewallRule| rule.text.contains("dport") && rule.text.split(' ').any(has_port);
     let has_counted = |rule: &FirewallRule| rule.counted > Some(0);
     let is_open = |rule: &FirewallRule| rule.counted.is_none() && !rule.text.contains("port ");
     let kinds: [&dyn Fn(&FirewallRule) -> bool; 4] = [
@@ -177,12 +192,31 @@ fn candidates(rules: &[FirewallRule], port: u16) -> Vec<&FirewallRule> {
         &|rule| rule.counted.is_none() && names_port(rule),
         &is_open,
     ];
-    let found = kinds.iter().map(|kind| rules.iter().filter(|rule| kind(rule)).collect::<Vec<_>>());
+    let found = kinds.iter().map(|kind| rules.iter().copied().filter(|rule| kind(rule)).collect::<Vec<_>>());
     found.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
 }
 
+/// Whether any of them comes by the hook of a rule, and is of the family of its table. What is for this host is not
+/// forwarded, and what came from outside was not sent here.
+fn sees(rule: &FirewallRule, drops: &[&DatagramDrops]) -> bool {
+    drops.iter().any(|drop| {
+        let by_hook = match rule.hook.as_str() {
+            "input" => drop.aimed_at != Destination::Foreign,
+            "forward" => drop.aimed_at == Destination::Foreign,
+            "output" | "postrouting" => drop.interface.is_empty() || drop.aimed_at == Destination::Foreign,
+            _ => true,
+        };
+        by_hook
+            && match rule.table.split(' ').next() {
+                Some("ip") => drop.source.is_ipv4(),
+                Some("ip6") => drop.source.is_ipv6(),
+                _ => true,
+            }
+    })
+}
+
 pub(super) fn ingress_program(evidence: &Evidence) -> Vec<Finding> {
-    let told = of(evidence, Refusal::Program).into_iter().map(|(port, drops)| {
+    let told = of_meant(evidence, Refusal::Program).map(|(port, drops)| {
         let interface = drops.first().map_or("", |drop| drop.interface.as_str());
         let reason = drops.first().map_or("", |drop| drop.reason.as_str());
         let cause = format!("a filter of traffic control or an XDP program dropped them{} ({reason})", on(&drops));
@@ -239,7 +273,7 @@ pub(super) fn wrong_address(evidence: &Evidence) -> Vec<Finding> {
 }
 
 pub(super) fn group_not_joined(evidence: &Evidence) -> Vec<Finding> {
-    let told = of(evidence, Refusal::Group).into_iter().map(|(port, drops)| {
+    let told = of_meant(evidence, Refusal::Group).map(|(port, drops)| {
         let is_joined = drops.iter().all(|drop| drop.aimed_at == Destination::Group(true));
         let cause = match is_joined {
             true => format!(
@@ -336,7 +370,7 @@ fn why_not(socket: &SocketEvidence, drop: &DatagramDrops) -> (String, &'static s
 
 /// Reasons that no case knows: told by their name, so that what is dropped is never passed over.
 pub(super) fn unknown_reason(evidence: &Evidence) -> Vec<Finding> {
-    let told = of(evidence, Refusal::Unknown).into_iter().map(|(port, drops)| {
+    let told = of_meant(evidence, Refusal::Unknown).map(|(port, drops)| {
         let reasons = most(&drops, |drop| drop.reason.clone());
         let cause = format!(
             "the kernel dropped them{}, from {}, and calls the reason {reasons}, of which udpd explain knows no case",
@@ -414,8 +448,38 @@ mod tests {
         assert_told(&evidence, "firewall", 40, "nft insert rule inet filter input udp dport 514 accept");
         evidence.rules = vec![rule("input", "drop", None), rule("prerouting", "policy drop", None)];
         assert_eq!(told(&evidence).2, "nft -a list ruleset", "where two may be it, none is changed");
-        evidence.rules.clear();
-        assert!(told(&evidence).2.starts_with("iptables -nvL"));
+        evidence.rules = vec![rule("input", "udp dport 500-600 drop", None), rule("other", "udp dport 53 drop", None)];
+        assert_told(&evidence, "firewall", 40, "nft insert rule inet filter input udp dport 514 accept");
+        evidence.rules = vec![rule("input", "drop", None)];
+        assert!(told(&evidence).2.starts_with("nft insert rule"));
+        evidence.datagrams.iter_mut().flatten().for_each(|drop| drop.port = 0);
+        assert_eq!(told(&evidence).2, "nft -a list ruleset", "fragments without a port open no other port");
+        evidence.datagrams.iter_mut().flatten().for_each(|drop| drop.port = 514);
+        evidence.rules = vec![rule("forward", "policy drop", None)];
+        assert!(told(&evidence).2.starts_with("iptables -nvL"), "what is for this host is not forwarded");
+        evidence.rules = vec![FirewallRule { table: "ip6 filter".into(), ..rule("input", "policy drop", None) }];
+        assert!(told(&evidence).2.starts_with("iptables -nvL"), "another family");
+    }
+
+    #[test]
+    fn without_a_port_that_was_asked_for_only_those_that_a_program_has_are_told() {
+        use Destination::{Group, Local};
+        let all =
+            vec![drops("NETFILTER_DROP", Local, 7), drops("NOT_SPECIFIED", Group(false), 7), drops("x", Local, 7)];
+        let mut evidence = Evidence { asked_port: None, ..evidence(all) };
+        assert_eq!(diagnose(&evidence), []);
+        evidence.ports.push(Port { port: 514, ..Port::default() });
+        assert_eq!(diagnose(&evidence).len(), 3);
+    }
+
+    #[test]
+    fn where_the_table_was_full_what_is_unknown_is_no_wrong_address() {
+        let unknown = |reason| drops(reason, Destination::Unknown, 9);
+        let mirrored = DatagramDrops { is_for_other_host: true, ..unknown("OTHERHOST") };
+        let mut evidence = evidence(vec![unknown("NO_SOCKET"), mirrored]);
+        evidence.stack.no_ports = Some(9);
+        let told: Vec<_> = diagnose(&evidence).iter().map(|finding| (finding.case, finding.lost)).collect();
+        assert_eq!(told, [("no_listener", 9)]);
     }
 
     #[test]
@@ -439,8 +503,9 @@ mod tests {
 
     #[test]
     fn what_is_longer_than_an_mtu_is_charged_to_the_interface_once() {
-        let long = DatagramDrops { is_elsewhere: true, longest_bytes: 2528, ..drops("x", Destination::Local, 5) };
-        let mut evidence = evidence(vec![long]);
+        let long =
+            DatagramDrops { is_elsewhere: true, longest_bytes: 2528, ..drops("NOT_SPECIFIED", Destination::Local, 5) };
+        let mut evidence = evidence(vec![long.clone()]);
         let interface = InterfaceEvidence {
             name: "eth0".into(),
             dropped: Some(5),
@@ -449,5 +514,7 @@ mod tests {
         };
         evidence.interfaces.push(interface);
         assert_told(&evidence, "longer_than_mtu", 5, "ip link set dev eth0 mtu 2528");
+        evidence.datagrams = Some(vec![DatagramDrops { reason: "NETFILTER_DROP".into(), ..long }]);
+        assert_eq!(diagnose(&evidence), [], "a firewall of another namespace");
     }
 }

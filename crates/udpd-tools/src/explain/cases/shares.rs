@@ -18,6 +18,8 @@ pub(super) enum Part {
     Starved,
     Busy,
     Waits,
+    /// The buffer stayed full, and what the reader did is not known.
+    Unknown,
     /// More came at once than fits, and the reader came to the end of it.
     Burst,
 }
@@ -32,6 +34,7 @@ impl Part {
             Self::Starved => "starved",
             Self::Busy => "busy",
             Self::Waits => "waits",
+            Self::Unknown => "unknown",
             Self::Burst => "burst",
         }
     }
@@ -101,7 +104,10 @@ fn part_beside(evidence: &Evidence, port: &Port, moment: &Moment, moments: &[Mom
     if own != Part::Burst || moment.receives || moment.is_stopped {
         return own;
     }
-    let near = moments.iter().filter(|other| other.look.abs_diff(moment.look) <= NEAR_LOOKS && other.is_behind);
+    // They are in the order of their looks, and a long watch has many.
+    let first = moments.partition_point(|other| other.look + NEAR_LOOKS < moment.look);
+    let near = moments[first..].iter().take_while(|other| other.look <= moment.look + NEAR_LOOKS);
+    let near = near.filter(|other| other.is_behind);
     near.min_by_key(|other| other.look.abs_diff(moment.look)).map_or(own, |other| part(evidence, port, other))
 }
 
@@ -113,11 +119,15 @@ fn part(evidence: &Evidence, port: &Port, moment: &Moment) -> Part {
         // A process that was stopped for a moment is a stall, which a buffer may cover.
         Moment { is_stopped: true, .. } if port.reader.as_ref().is_some_and(|it| it.is_stopped) => Part::Stopped,
         Moment { is_stopped: true, .. } => Part::Burst,
-        Moment { is_throttled: true, .. } => Part::Throttled,
+        Moment { is_throttled: true, .. } if port.reader.as_ref().is_some_and(|it| it.throttled.is_some()) => {
+            Part::Throttled
+        }
         Moment { is_behind: true, .. } if blocking.is_some() => Part::SinkBlocks,
         _ if is_stolen => Part::Starved,
-        _ if waited >= HARDLY_RAN && waited > ran => Part::Starved,
+        _ if waited >= HARDLY_RAN && waited > ran && port.reader.is_some() => Part::Starved,
         Moment { is_behind: false, .. } => Part::Burst,
+        Moment { ran: None, .. } => Part::Unknown,
+        _ if port.reader.is_none() => Part::Unknown,
         _ if is_shared(evidence, port).is_some() => Part::Busy,
         // A thread that sleeps by itself for longer does not lack a core.
         _ if ran + waited < MOSTLY_BUSY => Part::Waits,

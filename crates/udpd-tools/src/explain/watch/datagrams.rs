@@ -29,6 +29,7 @@ pub(super) fn read(
     let told = drops.into_iter().filter(|drop| is_watched(drop.port)).map(|drop| {
         let interface = interface_name(counted, drop.interface).unwrap_or_default();
         let aimed_at = match drop.destination {
+            unknown if unknown.is_unspecified() => Destination::Unknown,
             group if group.is_multicast() => Destination::Group(groups.is_joined(group, &interface)),
             IpAddr::V4(address) if address.is_loopback() || address.is_broadcast() => Destination::Local,
             address if own.contains(&address) || address.is_loopback() => Destination::Local,

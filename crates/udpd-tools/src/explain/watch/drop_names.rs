@@ -1,13 +1,14 @@
 //! The names that the kernel has for drops, where the tracepoints can be read (`CAP_PERFMON`, and root once for their
-//! numbers). The firewall is known by nothing else; for `udp_mem` some kernels count nothing but this. Every other case
-//! has a counter.
+//! numbers). Where datagrams cannot be counted by port, the firewall is known by nothing else; for `udp_mem` some
+//! kernels count nothing but this. Every other case has a counter.
 
 use hostloss::drops::{BlindSpot, DropTally, Tracepoints, Watch};
 
 use crate::explain::evidence::NamedDrops;
 
 /// What is not seen without the names.
-const FIREWALL: &str = "what rules of a firewall (netfilter) dropped: only the kernel's names for drops tell";
+pub(super) const FIREWALL: &str =
+    "what rules of a firewall (netfilter) dropped: only the kernel's names for drops tell";
 
 /// A watch over the tracepoints, or why there is none.
 #[derive(Debug)]

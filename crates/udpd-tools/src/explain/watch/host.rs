@@ -226,7 +226,10 @@ fn card_settings(interface: &model::Interface) -> Option<(String, InterfaceEvide
         name: interface.name.clone(),
         driver: interface.driver.get().cloned().unwrap_or_default(),
         ring: interface.rings.get().map(|rings| (rings.rx, rings.rx_max)),
-        queues_max: interface.channels.get().map(|channels| channels.combined_max.max(channels.rx_max)),
+        queues_max: interface.channels.get().map(|it| match it.combined_max {
+            0 => (it.rx_max, "rx"),
+            max => (max, "combined"),
+        }),
         coalescing: interface.coalescing.get().map(|now| (now.rx_usecs, now.adaptive_rx)),
         queue_cores: interface.queues.iter().map(core).collect(),
         hashes_addresses_only: interface.flow_hash_v4.get().map(|hash| *hash == FlowHash::ADDRESSES),

@@ -126,7 +126,8 @@ pub(super) fn watch(target: &WatchTarget<'_>) -> Result<WatchResult, Failure> {
     evidence.ports = sockets::ports(&counted, &mut looks, (&before.owners, &after.owners), seconds, drops);
     sockets::take_off_denied(&mut evidence.ports, &evidence.listeners);
     unseen.extend(sockets::unnamed(&evidence.ports));
-    let (reasons, nameless) = names.close();
+    let (reasons, mut nameless) = names.close();
+    nameless.retain(|line| line != drop_names::FIREWALL || evidence.datagrams.is_none());
     evidence.reasons = reasons;
     unseen.extend(nameless);
     evidence.unseen = unseen;

@@ -10,8 +10,8 @@ use std::path::Path;
 use super::sockets::{Owners, throttled_periods};
 use crate::explain::evidence::Moment;
 
-/// More threads of one process are not looked at: a look must stay cheap.
-const THREADS_MAX: usize = 32;
+/// Of a process with more threads none is looked at: a look must stay cheap, and a part of them would be taken for all.
+const THREADS_MAX: usize = 256;
 
 /// So many moments of a socket are kept; the longest watch with one at each look has as many.
 const MOMENTS_MAX: usize = 36_000;
@@ -143,10 +143,11 @@ impl ProcessLook {
             let mut numbers = schedstat.split_ascii_whitespace().map(str::parse::<u64>);
             let times = numbers.next().and_then(Result::ok).zip(numbers.next().and_then(Result::ok));
             let state = rest.trim_start().chars().next().unwrap_or(' ');
-            threads.insert(id, ThreadLook { times, state, call: parse_call(&read("syscall")) });
-            if threads.len() >= THREADS_MAX {
+            if threads.len() == THREADS_MAX {
+                threads.clear();
                 break;
             }
+            threads.insert(id, ThreadLook { times, state, call: parse_call(&read("syscall")) });
         }
         let throttled = throttled_periods(proc_root, pid);
         Self { threads, throttled }
@@ -221,6 +222,16 @@ mod tests {
         assert_eq!(parse_call("45 0x3 0x7ffe 0x10 0x0 0x0 0x0 0x7ffe 0x7f\n"), Some((45, 3)));
         assert_eq!(parse_call("running\n"), None);
         assert_eq!(parse_call("-1 0x7ffe 0x7f\n"), None);
+    }
+
+    #[test]
+    fn of_a_process_with_too_many_threads_none_is_taken_for_its_reader() {
+        let looked_at = |count: usize| {
+            let files: Vec<_> = (1..=count).map(|id| (format!("9/task/{id}/stat"), format!("{id} (x) S 1"))).collect();
+            let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+            ProcessLook::read(hostloss::testing::root(&files).path(), 9, |_| true).threads.len()
+        };
+        assert_eq!((looked_at(THREADS_MAX), looked_at(THREADS_MAX + 1)), (THREADS_MAX, 0));
     }
 
     #[test]
