@@ -63,6 +63,11 @@ struct Minute {
 pub(super) struct DayHistory {
     days: u32,
     minutes: BTreeMap<u64, Minute>,
+    /// When this process started, in seconds since 1970: as the clock said at first, so that a clock that is set later
+    /// makes no second start of it.
+    started: Option<u64>,
+    /// The minute that was added to last, and the ten seconds in which it was written last.
+    latest: Option<(u64, u64)>,
     /// Where minutes are written; `None` where there is no file.
     to_disk: Option<Sender<(u64, [u8; MINUTE_BYTES])>>,
 }
@@ -71,7 +76,7 @@ impl DayHistory {
     /// What `path` has of the last days, and from now on is to have. Where there can be no file, the days are those of
     /// this process.
     pub(super) fn open(path: &Path, days: u32, registry: &ThreadRegistry) -> Self {
-        let mut history = Self { days, minutes: BTreeMap::new(), to_disk: None };
+        let mut history = Self { days, minutes: BTreeMap::new(), started: None, latest: None, to_disk: None };
         let opened = open(path, days).and_then(|(file, minutes)| {
             history.minutes = minutes;
             let (to_disk, from_history) = bounded(QUEUE);
@@ -95,20 +100,38 @@ impl DayHistory {
 
     /// Adds what a point of the hour has seen, which ends now.
     pub(super) fn add(&mut self, point: &FoldedPoint, started: f64, reload: Option<(f64, bool)>) {
-        let (now, since) = (clock::seconds_since_1970(), self.days_in_minutes());
-        let number = now as u64 / 60;
+        self.add_at(clock::seconds_since_1970() as u64, point, started, reload);
+    }
+
+    fn add_at(&mut self, now: u64, point: &FoldedPoint, started: f64, reload: Option<(f64, bool)>) {
+        let (number, most) = (now / 60, self.days_in_minutes());
+        let started = *self.started.get_or_insert(started as u64);
         let begun = || Minute { point: FoldedPoint::default(), started: 0, reload: (0, false) };
         let minute = self.minutes.entry(number).or_insert_with(begun);
         minute.point.add(point);
-        minute.started = started as u64;
+        minute.started = started;
         if let Some((at, done)) = reload.filter(|(at, _)| *at as u64 / 60 == number) {
             minute.reload = (at as u64, !done);
         }
-        while self.minutes.len() as u64 > since {
-            self.minutes.pop_first();
+        while self.minutes.len() as u64 > most {
+            // After a clock that was ahead, what it made goes first: it would outlive all that is to come.
+            let is_ahead = self.minutes.last_key_value().is_some_and(|(last, _)| *last > number);
+            if is_ahead {
+                self.minutes.pop_last()
+            } else {
+                self.minutes.pop_first()
+            };
         }
-        if now as u64 % 10 == 9 {
-            self.save(number);
+        if let Some((latest, written)) =
+            self.latest.replace((number, now / 10)).filter(|last| *last != (number, now / 10))
+        {
+            // All of a minute is known only when the next one has begun.
+            if latest != number {
+                self.save(latest);
+            }
+            if written != now / 10 {
+                self.save(number);
+            }
         }
     }
 
@@ -164,7 +187,7 @@ impl DayHistory {
 
 impl Drop for DayHistory {
     fn drop(&mut self) {
-        self.minutes.keys().last().into_iter().for_each(|number| self.save(*number));
+        self.latest.iter().for_each(|(number, _)| self.save(*number));
     }
 }
 

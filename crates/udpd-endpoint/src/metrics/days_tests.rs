@@ -103,3 +103,49 @@ fn without_a_file_the_days_of_this_process_are_kept_in_bounded_memory() {
     history.add(&FoldedPoint::default(), 0.0, None);
     assert_eq!(history.minutes.len() as u64, MINUTES_OF_A_DAY);
 }
+
+/// What waits to be written: the number of each minute, and how much of it was seen.
+fn written(from_history: &Receiver<(u64, [u8; MINUTE_BYTES])>) -> Vec<(u64, u64)> {
+    let decoded = |(_, bytes): (u64, [u8; MINUTE_BYTES])| decode(&bytes).expect("a minute");
+    from_history.try_iter().map(decoded).map(|(number, minute)| (number, minute.point.seen_ms)).collect()
+}
+
+fn history_in_memory() -> (DayHistory, Receiver<(u64, [u8; MINUTE_BYTES])>) {
+    let (to_disk, from_history) = bounded(100);
+    let (days, minutes) = (1, BTreeMap::new());
+    (DayHistory { days, minutes, started: None, latest: None, to_disk: Some(to_disk) }, from_history)
+}
+
+#[test]
+fn all_of_a_minute_is_written_whatever_second_the_readings_miss() {
+    let (mut history, from_history) = history_in_memory();
+    let point = FoldedPoint { seen_ms: 1000, ..FoldedPoint::default() };
+    // No reading falls on the second 59.
+    (600..=660).filter(|second| *second != 659).for_each(|second| history.add_at(second, &point, 0.0, None));
+    let written = written(&from_history);
+    assert!(written.contains(&(10, 59_000)), "{written:?}");
+    assert!(written.len() <= 7, "once in ten seconds: {written:?}");
+}
+
+#[test]
+fn a_clock_that_was_ahead_for_days_leaves_room_for_what_comes_after_it_is_set_back() {
+    let (mut history, from_history) = history_in_memory();
+    let point = FoldedPoint { seen_ms: 1000, ..FoldedPoint::default() };
+    let year = 365 * MINUTES_OF_A_DAY;
+    (year..year + 2000).for_each(|minute| history.add_at(minute * 60, &point, 0.0, None));
+    from_history.try_iter().for_each(drop);
+    (600..=700).for_each(|second| history.add_at(second, &point, 0.0, None));
+    assert_eq!(history.minutes.keys().take(2).copied().collect::<Vec<_>>(), [10, 11]);
+    assert_eq!(history.minutes.len() as u64, MINUTES_OF_A_DAY);
+    assert!(written(&from_history).contains(&(10, 60_000)));
+}
+
+#[test]
+fn a_process_has_one_start_however_its_clock_is_set() {
+    let (mut history, _from_history) = history_in_memory();
+    let now = clock::seconds_since_1970();
+    for (second, started) in [(0.0, now - 300.0), (60.0, now - 299.5), (120.0, now + 4000.0)] {
+        history.add_at((now - 240.0 + second) as u64, &FoldedPoint::default(), started, None);
+    }
+    assert!(history.marks(60).iter().all(|mark| mark.at == (now - 300.0).floor()), "{:?}", history.marks(60));
+}
