@@ -117,7 +117,8 @@ pub(super) fn look_for_silence<'r>(
 ) {
     let mut quiet = Vec::new();
     let mut heard: HashMap<_, u32, Keyed> = HashMap::default();
-    for record in records.filter(|record| record.is_established) {
+    // One that was silent for so long that it is not established any more may be heard again.
+    for record in records.filter(|record| record.is_established || record.is_silent()) {
         if now_s - record.heard_s >= silence_s {
             quiet.push(record);
             continue;

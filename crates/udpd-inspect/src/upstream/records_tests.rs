@@ -72,3 +72,14 @@ fn an_exporter_falls_silent_and_is_back_and_one_that_took_another_port_never_was
     all.truncate(3);
     assert_eq!(silences(&mut all, 400), [], "a port that was left stays quiet");
 }
+
+#[test]
+fn a_silent_exporter_that_lost_its_place_is_heard_again_all_the_same() {
+    let mut all = [record(1, 10, (0, 100), 0)];
+    assert_eq!(silences(&mut all, 200), [(10, StreamChange::IsSilent)]);
+    all[0].is_established = false;
+    assert_eq!(silences(&mut all, 4000), [], "it is still silent");
+    all[0].heard_s = 4001;
+    assert_eq!(silences(&mut all, 4002), [(10, StreamChange::IsHeardAgain)]);
+    assert!(!all[0].is_silent());
+}

@@ -107,6 +107,7 @@ impl StreamTracker {
             last: 0,
             records: MessageRecords::default(),
         };
+        threads::lock(&shared.records).reserve_exact(limit);
         let mut streams = StreamTable::new(limit);
         streams.idle_s = streams.idle_s.max(shared.silence_s.saturating_mul(2));
         Self {
