@@ -24,6 +24,8 @@ pub(super) struct DescriptorStore {
     limit: Option<usize>,
     /// What is in it, by name: the inode of the socket.
     stored: BTreeMap<String, u64>,
+    /// What the process had that this one took over from: the manager may keep it.
+    earlier: BTreeMap<String, u64>,
     /// The inodes of sockets that a unit of their own keeps.
     of_units: Vec<u64>,
     /// Kept beside the sockets.
@@ -51,14 +53,17 @@ impl DescriptorStore {
             notifier: Arc::clone(notifier),
             limit,
             stored: own.iter().map(|kept| (kept.name.clone(), kept.inode)).collect(),
+            earlier: BTreeMap::new(),
             of_units: of_units.iter().map(|kept| kept.inode).collect(),
         }
     }
 
     /// For a process that takes over from another one, which has said this of itself. No manager has passed anything;
-    /// what a manager keeps of the other process is stored again under the same names.
-    pub(super) fn after(notifier: &Arc<Notifier>, said: Value) -> Self {
-        Self { record: CrashRecord::after(said), ..Self::new(notifier, &InheritedSockets::default(), None, None) }
+    /// what a manager keeps of the other process is stored again under the same names. `earlier` has its sockets:
+    /// one that no lane has any more would stay bound in the manager, and be in the way of a new one.
+    pub(super) fn after(notifier: &Arc<Notifier>, said: Value, earlier: BTreeMap<String, u64>) -> Self {
+        let record = CrashRecord::after(said);
+        Self { record, earlier, ..Self::new(notifier, &InheritedSockets::default(), None, None) }
     }
 
     /// Has the sockets of all lanes kept, as they are now, and no others.
@@ -75,9 +80,11 @@ impl DescriptorStore {
         // First remove what is not kept any more: the manager takes nothing when it is full, and drops a descriptor
         // that it has under another name.
         let stays = |name: &String, inode: &u64| has_room && wanted.get(name) == Some(inode);
-        let (stored, gone) = std::mem::take(&mut self.stored).into_iter().partition(|(name, inode)| stays(name, inode));
+        let (stored, gone): (_, BTreeMap<_, _>) =
+            std::mem::take(&mut self.stored).into_iter().partition(|(name, inode)| stays(name, inode));
         self.stored = stored;
-        gone.keys().for_each(|name| self.notifier.forget(name));
+        let earlier = std::mem::take(&mut self.earlier).into_iter().filter(|(name, inode)| !stays(name, inode));
+        gone.into_iter().chain(earlier).for_each(|(name, _)| self.notifier.forget(&name));
         // Without the sockets it would promise that what waits in them is not lost.
         if self.has_record && !self.has_room(wanted.len() + 1) {
             self.notifier.forget(RECORD_NAME);

@@ -54,3 +54,21 @@ fn what_is_no_lane_any_more_is_let_go_and_the_record_makes_room_for_a_socket() {
     assert!(!four.lanes().iter().any(Lane::socket_survives));
     [two, three, four].into_iter().for_each(|own| drop(own.stop(Duration::ZERO, |_| true)));
 }
+
+#[test]
+fn after_a_take_over_the_manager_gives_up_what_no_lane_has_any_more() {
+    for (lanes, kept) in [(2, 3), (4, 0)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let manager = Manager::new(directory.path(), 3, 3);
+        let mut old = DescriptorStore::new(&manager.notifier(), &InheritedSockets::default(), None, None);
+        let (three, other) = (pipeline(3), pipeline(lanes));
+        old.keep(&three);
+        let earlier = ["in.0", "in.1", "in.2"].map(str::to_owned).into_iter().zip(three.socket_inodes()).collect();
+        let mut new = DescriptorStore::after(&manager.notifier(), Value::Null, earlier);
+        new.keep(&other);
+        let inodes: Vec<u64> = manager.passed().sockets.sockets().iter().map(|own| own.inode).collect();
+        assert!(!inodes.iter().any(|inode| three.socket_inodes().contains(inode)), "{lanes} lanes");
+        assert_eq!(inodes.len(), kept.min(lanes), "{lanes} lanes");
+        [three, other].into_iter().for_each(|own| drop(own.stop(Duration::ZERO, |_| true)));
+    }
+}

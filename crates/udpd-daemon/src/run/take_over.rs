@@ -160,6 +160,7 @@ fn receive_in_its_place(
     let endpoints = BoundEndpoints::bind_beside(config, old.offer.metrics_address)?;
     let inherited = InheritedSockets::new(sockets)?;
     let all = inherited.duplicate();
+    let earlier = all.sockets().iter().map(|kept| (kept.name.clone(), kept.inode)).collect();
     let mut from = inherited.assign_for_take_over(config, plan)?;
     let (names, left) = (from.names.clone(), std::mem::take(&mut from.left));
     let mut prepared = PreparedPipeline::beside(from, config, plan, registry)?;
@@ -203,7 +204,7 @@ fn receive_in_its_place(
             last.map_or(record, |last| serde_json::to_value(last).unwrap_or_default())
         }
     };
-    let mut store = DescriptorStore::after(notifier, record);
+    let mut store = DescriptorStore::after(notifier, record, earlier);
     store.record.begin(config, plan, prepared.assignment());
     prepared.take_sockets()?;
     let pipeline = prepared.start(config, plan, at, registry, || old.take_its_place())?;
