@@ -167,7 +167,7 @@ impl Shape {
             );
         }
         let rotate = if self.rotates { "64KiB" } else { "1GiB" };
-        let below = if self.flaw == Some(Flaw::Directory) { "/control/x" } else { "" };
+        let below = if self.flaw == Some(Flaw::Directory) { "/udpd.toml/x" } else { "" };
         for name in names {
             let _ = match name {
                 "one" => writeln!(
@@ -472,12 +472,12 @@ impl World {
             assert_eq!(bound(), before, "the sockets of before");
             return old;
         }
-        assert!(!is_wrong, "it took over with what is wrong");
         let ended = old.thread.join().expect("it ends");
         run.trace(|| format!("the old one ends: {ended:?}"));
         self.collect(old.number);
         match self.await_ready(&new) {
             Some(_) => {
+                assert!(!is_wrong, "it took over with what is wrong");
                 self.tell("taken over");
                 new
             }
