@@ -8,6 +8,7 @@
 #[cfg(feature = "testing")]
 #[path = "testing/fuzz.rs"]
 pub mod fuzz;
+pub mod http;
 pub mod kafka;
 mod named_files;
 pub mod null;

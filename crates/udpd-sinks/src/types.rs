@@ -2,6 +2,7 @@
 //!
 //! The table has one line a type. All else about a type stands in its own folder.
 
+use crate::http::HttpSettings;
 use crate::kafka::KafkaSettings;
 use crate::null::NullSink;
 use crate::relay::RelaySettings;
@@ -20,6 +21,7 @@ pub const SINK_TYPES: &[SinkType] = &[
     SinkType::of::<FileSettings>(),
     SinkType::of::<RelaySettings>(),
     SinkType::of::<TcpSettings>(),
+    SinkType::of::<HttpSettings>(),
     SinkType::of::<UnixSettings>(),
     SinkType::of::<KafkaSettings>(),
 ];
