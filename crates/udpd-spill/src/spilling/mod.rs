@@ -23,6 +23,7 @@ mod simulation;
 mod sink;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 pub use settings::Spill;
 pub use sink::Spilling;

@@ -188,7 +188,7 @@ impl Sim {
         let location = SpillLocation { directory: root.join("0"), bytes_max, lanes, others };
         let inner = Destination::new(kind, Arc::clone(world));
         let mut sink = Spilling::new(inner, "s", Some(location), policy).expect("memory");
-        sink.is_unawaited = is_unawaited;
+        sink.disk.is_unawaited = is_unawaited;
         sink
     }
 
@@ -286,7 +286,7 @@ impl Sim {
             (self.sum(|tally| tally.spilled), self.sum(|tally| tally.delivered + tally.dropped.total()));
         let safe = self.safe.0.saturating_sub(decided - self.safe.1);
         // The lock is free again.
-        self.sink.store = None;
+        self.sink.disk.store = None;
         let mut is_cut = false;
         match end {
             End::Clean => {}
@@ -358,8 +358,8 @@ impl Sim {
         }
         self.tallies = Tallies::new(0..self.listeners());
         self.sink.count_opened(&mut self.tallies);
-        assert!(self.sink.store.is_some(), "it opens on a disk that works");
-        self.bytes_begun = self.sink.store.as_ref().map_or(0, SpillStore::bytes);
+        assert!(self.sink.disk.store.is_some(), "it opens on a disk that works");
+        self.bytes_begun = self.sink.disk.store.as_ref().map_or(0, SpillStore::bytes);
     }
 
     /// Changes a byte of a file, or cuts the file there. Returns whether datagrams may be missing for it.
@@ -392,7 +392,7 @@ impl Sim {
 
     fn check(&mut self) {
         self.check_ledger();
-        let Some(store) = &self.sink.store else { return };
+        let Some(store) = &self.sink.disk.store else { return };
         let spilled = self.sum(|tally| tally.spilled);
         assert_eq!(spilled, store.left(), "the ledger has what the spill has");
         let detached = self.sink.work.as_ref().is_some_and(|work| work.held == FrameLocation::Nowhere);
@@ -418,7 +418,7 @@ impl Sim {
     /// What was on the disk when all was synced is there after a power loss, unless it was decided since.
     fn note_synced(&mut self) {
         let decided = self.sum(|tally| tally.delivered + tally.dropped.total());
-        if !self.disk.records() || self.happened.fault || self.sink.next_sync.is_some() {
+        if !self.disk.records() || self.happened.fault || self.sink.disk.next_sync.is_some() {
             return;
         }
         self.safe = (self.sum(|tally| tally.spilled), decided);

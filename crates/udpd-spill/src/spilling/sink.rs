@@ -6,25 +6,22 @@
 //! gets a single datagram first, which stays in the spill until its answer time has passed without a refusal. So a
 //! retry of a destination that is gone costs nothing.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
-use std::sync::Mutex;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mmsg::PackedBatch;
 
 use super::SpillableSink;
-use super::log_lines::SpillLog;
-use super::settings::{Spill, SpillLocation, refusal};
-use crate::{FRAME_BYTES_MAX, Frame, Recovered, SpillReadError, SpillStore};
+use super::settings::{Spill, refusal};
+use super::writer::{SpillWriter, WriteOutcome};
+use crate::{FRAME_BYTES_MAX, Frame, SpillReadError, SpillStore};
 use udpd_base::exit::Failure;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::handover::route::FullPolicy;
 use udpd_base::ledger::{CounterSet as _, CounterTable as _, SinkTally, Tallies};
 use udpd_base::os::threads;
-use udpd_base::os::threads::lock;
 use udpd_base::seams::clock;
 use udpd_base::sink::settings::Opening;
 use udpd_base::sink::{ConsumerFeeders, Sink, fail};
@@ -38,17 +35,8 @@ const TURN_BYTES_MIN: u64 = 1 << 20;
 /// The longest turn: meanwhile new datagrams for the sink wait in its queue.
 const TURN: Duration = Duration::from_millis(50);
 
-/// How often what was written to the spill is synced.
-const SYNC_EVERY: Duration = Duration::from_secs(1);
-
-/// How often a full spill is checked while the sink waits for space.
-const FULL_WAIT: Duration = Duration::from_millis(20);
-
-/// How long a small amount that a disk does not take waits for another attempt.
-const WRITE_PATIENCE: Duration = Duration::from_secs(1);
-
-/// The spills that this process has had. What is found in them is in its ledger already.
-static OWN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+/// How often a full spill is checked while a sink waits for space.
+pub(super) const FULL_WAIT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkState {
@@ -94,27 +82,10 @@ impl FrameInDelivery {
     }
 }
 
-/// What was found in a spill and is not in the ledger yet.
-#[derive(Debug)]
-struct RecoveredSpill {
-    found: Recovered,
-    /// By a sink of this process.
-    is_own: bool,
-}
-
 /// A sink in front of another, with a spill.
 pub struct Spilling<S> {
     pub(super) inner: S,
-    /// `None` where no lane feeds the consumer.
-    location: Option<SpillLocation>,
-    /// `None` before it is open, or where it cannot be.
-    pub(super) store: Option<SpillStore>,
-    opened: Option<RecoveredSpill>,
-    when_full: FullPolicy,
-    /// Whether the daemon has stopped waiting for this consumer.
-    pub(super) is_unawaited: fn() -> bool,
-    /// The daemon has stopped waiting and the spill was full: further datagrams are lost.
-    is_given_up: bool,
+    pub(super) disk: SpillWriter,
     /// The pause before a destination is retried.
     pub(super) retry: Duration,
     pub(super) link: LinkState,
@@ -125,12 +96,6 @@ pub struct Spilling<S> {
     pub(super) left: Vec<usize>,
     /// What the sink below counts of datagrams from the spill.
     pub(super) scratch: Tallies,
-    pub(super) log_lines: SpillLog,
-    pub(super) next_sync: Option<Instant>,
-    /// No more datagrams come.
-    is_last: bool,
-    /// Since when the disk has taken nothing of what waits to be written.
-    pub(super) refused_since: Option<Instant>,
     /// Bytes that came into the spill since something was last sent from it.
     pub(super) added_bytes: u64,
 }
@@ -144,44 +109,35 @@ impl<S: fmt::Debug> fmt::Debug for Spilling<S> {
 impl<S: SpillableSink> Spilling<S> {
     /// Opens the spill, unless another sink has it and ends before this one begins.
     pub fn open(inner: S, spill: &Spill, opening: &Opening<'_>) -> Result<Self, Failure> {
-        let location = SpillLocation::of(spill, opening)?;
-        let directory = location.as_ref().map(|location| location.directory.clone()).unwrap_or_default();
-        let refused = |error: io::Error| refusal(opening.sink, &directory, &error);
-        let mut sink = Self::new(inner, opening.sink, location, opening.when_full).map_err(refused)?;
-        if !opening.context.has_predecessor {
-            sink.open_store().map_err(refused)?;
-        }
-        Ok(sink)
+        Self::around(inner, SpillWriter::open(spill, opening)?)
+            .map_err(|error| refusal(opening.sink, spill.place().map_or(Path::new(""), |place| place.path), &error))
     }
 
-    pub(super) fn new(
-        inner: S,
-        name: &str,
-        location: Option<SpillLocation>,
-        when_full: FullPolicy,
-    ) -> io::Result<Self> {
+    fn around(inner: S, disk: SpillWriter) -> io::Result<Self> {
         let batch = PackedBatch::pool(1, FRAME_BYTES_MAX, false)?.0.remove(0);
-        let listeners = location.as_ref().map_or(0, |location| location.lanes.listeners());
-        Ok(Self {
+        let mut sink = Self {
             inner,
-            location,
-            store: None,
-            opened: None,
-            when_full,
-            is_unawaited: threads::is_given_up,
-            is_given_up: false,
-            retry: RETRY,
             link: LinkState::Up,
+            retry: RETRY,
             work: None,
             batch: LaneBatch::unpacked(batch),
             left: Vec::new(),
-            scratch: Tallies::new(0..listeners),
-            log_lines: SpillLog::new(name),
-            next_sync: None,
-            is_last: false,
-            refused_since: None,
+            scratch: Tallies::new(0..disk.listeners()),
             added_bytes: 0,
-        })
+            disk,
+        };
+        sink.note_found();
+        Ok(sink)
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn new(
+        inner: S,
+        name: &str,
+        location: Option<super::settings::SpillLocation>,
+        when_full: FullPolicy,
+    ) -> io::Result<Self> {
+        Self::around(inner, SpillWriter::new(name, location, when_full))
     }
 
     /// A sink that a single listener feeds, for tests.
@@ -191,41 +147,29 @@ impl<S: SpillableSink> Spilling<S> {
         let lane = crate::SpillLane { lane: 0, listener, name: name.to_owned(), bound };
         let lanes = crate::SpillLanes::of(vec![lane]).expect("a lane");
         let bytes_max = crate::BYTES_MIN;
-        let location = SpillLocation { directory: directory.to_owned(), bytes_max, lanes, others: Vec::new() };
+        let location =
+            super::settings::SpillLocation { directory: directory.to_owned(), bytes_max, lanes, others: Vec::new() };
         let mut sink = Self::new(inner, "stream", Some(location), FullPolicy::DropNewest).expect("memory");
         sink.open_store().expect("it opens");
         sink
     }
 
+    #[cfg(any(test, feature = "testing"))]
     pub fn open_store(&mut self) -> io::Result<()> {
-        let Some(location) = self.location.clone() else { return Ok(()) };
-        let (store, found) =
-            SpillStore::open(&location.directory, location.bytes_max, location.lanes, &location.others)?;
-        let is_own = !lock(&OWN).insert(location.directory);
-        self.log_lines.log_recovered(&store, &found);
-        if !store.is_empty() {
-            self.link = LinkState::Down { retry: clock::now() };
-            self.next_sync = Some(clock::now() + SYNC_EVERY);
-        }
-        (self.store, self.opened) = (Some(store), Some(RecoveredSpill { found, is_own }));
+        self.disk.open_store()?;
+        self.note_found();
         Ok(())
     }
 
-    /// Adds what was found in the spill to the ledger.
+    #[cfg(any(test, feature = "testing"))]
     pub fn count_opened(&mut self, tallies: &mut Tallies) {
-        let Some(RecoveredSpill { found, is_own }) = self.opened.take() else { return };
-        for (listener, datagrams) in found.left {
-            let tally = &mut tallies[listener];
-            tally.spilled += datagrams;
-            *(if is_own { &mut tally.spilled_again } else { &mut tally.spilled_before }) += datagrams;
-        }
-        for (listener, datagrams) in found.torn {
-            let tally = &mut tallies[listener];
-            tally.dropped.spill_torn += datagrams;
-            tally.spilled_before += datagrams;
-        }
-        for (listener, datagrams) in found.twice_at_most {
-            tallies[listener].spill_repeats_at_most += datagrams;
+        self.disk.count_opened(tallies);
+    }
+
+    /// What was found in the spill is sent first.
+    fn note_found(&mut self) {
+        if self.disk.store.as_ref().is_some_and(|store| !store.is_empty()) {
+            self.link = LinkState::Down { retry: clock::now() };
         }
     }
 
@@ -243,12 +187,12 @@ impl<S: SpillableSink> Spilling<S> {
                 if only_left && wanted.next_if_eq(&&place).is_none() {
                     continue;
                 }
-                match &mut self.store {
+                match &mut self.disk.store {
                     None => {
                         self.inner.forget_left();
                         fail(&mut tallies[batch.listener], 1);
                     }
-                    Some(store) if self.is_given_up => {
+                    Some(store) if self.disk.is_given_up => {
                         if store.is_empty() {
                             self.inner.forget_left();
                         }
@@ -273,39 +217,20 @@ impl<S: SpillableSink> Spilling<S> {
     /// Writes the buffer to the spill, or acts by `when_full`.
     fn write_out(&mut self, tallies: &mut Tallies) {
         loop {
-            let Some(store) = self.store.as_mut().filter(|store| store.unwritten_bytes() > 0) else { return };
-            let bytes = store.unwritten_bytes();
-            let mut spilled = |listener: usize, datagrams| {
-                tallies[listener].pending -= datagrams;
-                tallies[listener].spilled += datagrams;
-            };
-            let error = match threads::blocking(|| store.write_out(&mut spilled)) {
-                Err(error) => error,
-                Ok(lent) => {
+            let bytes = self.disk.store.as_ref().map_or(0, SpillStore::unwritten_bytes);
+            match self.disk.write_out(tallies) {
+                WriteOutcome::Nothing => return,
+                WriteOutcome::Written(lent) => {
                     self.added_bytes += bytes;
-                    self.refused_since = None;
-                    self.next_sync.get_or_insert_with(|| clock::now() + SYNC_EVERY);
-                    if let Some(error) = store.take_sync_error() {
-                        self.log_lines.log_sync_error(store.directory(), &error);
-                    }
                     return self.note_written(lent);
                 }
-            };
-            self.log_lines.log_full(store, &error, self.when_full);
-            let is_patient = !(self.is_last && self.when_full == FullPolicy::Block);
-            if error.kind() != io::ErrorKind::QuotaExceeded && !store.is_write_due() && is_patient {
-                // The disk may have failed for a moment only.
-                let since = *self.refused_since.get_or_insert_with(clock::now);
-                if clock::since(since) < WRITE_PATIENCE {
-                    return;
-                }
+                WriteOutcome::NoRoom => {}
             }
-            let goes_on = match self.when_full {
+            let goes_on = match self.disk.when_full {
                 FullPolicy::DropNewest => false,
                 FullPolicy::DropOldest => self.give_up_oldest(tallies),
-                FullPolicy::Block if (self.is_unawaited)() => {
-                    self.is_given_up = true;
-                    self.log_lines.note_gave_up();
+                FullPolicy::Block if (self.disk.is_unawaited)() => {
+                    self.disk.give_up();
                     false
                 }
                 FullPolicy::Block => {
@@ -332,60 +257,39 @@ impl<S: SpillableSink> Spilling<S> {
 
     /// Gives up what could not be written.
     fn forget_unwritten(&mut self, tallies: &mut Tallies) {
-        self.refused_since = None;
-        if self.store.as_ref().is_none_or(|store| store.unwritten_bytes() == 0) {
+        if self.disk.store.as_ref().is_none_or(|store| store.unwritten_bytes() == 0) {
+            self.disk.refused_since = None;
             return;
         }
         if self.work.as_ref().is_some_and(|work| work.held == FrameLocation::InMemory) {
             self.detach_work(tallies);
         }
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = &mut self.disk.store else { return };
         if store.left() == 0 {
             self.inner.forget_left();
         }
-        let is_given_up = self.is_given_up;
-        store.forget_unwritten(|listener, datagrams| {
-            let tally = &mut tallies[listener];
-            if is_given_up {
-                fail(tally, datagrams);
-            } else {
-                tally.pending -= datagrams;
-                tally.dropped.spill_full += datagrams;
-            }
-        });
+        self.disk.forget_unwritten(tallies);
     }
 
     fn expect_handed(&mut self, datagrams: u64) {
-        if let Some(store) = &mut self.store {
+        if let Some(store) = &mut self.disk.store {
             store.expect_handed(datagrams);
         }
     }
 
     /// Frees space; returns false when there is nothing to give up.
     fn give_up_oldest(&mut self, tallies: &mut Tallies) -> bool {
-        let Some(oldest) = self.store.as_ref().and_then(SpillStore::oldest) else { return false };
+        let Some(oldest) = self.disk.store.as_ref().and_then(SpillStore::oldest) else { return false };
         let is_hit = |work: &FrameInDelivery| work.held == FrameLocation::OnDisk && work.frame.segment == oldest;
         if self.work.as_ref().is_some_and(is_hit) {
             self.detach_work(tallies);
         }
-        for (listener, datagrams) in self.store.as_mut().map(SpillStore::drop_oldest).unwrap_or_default() {
+        for (listener, datagrams) in self.disk.store.as_mut().map(SpillStore::drop_oldest).unwrap_or_default() {
             tallies[listener].spilled -= datagrams;
             tallies[listener].dropped.spill_full += datagrams;
         }
         self.inner.forget_left();
         true
-    }
-
-    /// Syncs the spill, when it is due.
-    fn sync_when_due(&mut self) {
-        let (Some(due), Some(store)) = (self.next_sync, &mut self.store) else { return };
-        if due > clock::now() {
-            return;
-        }
-        self.next_sync = None;
-        if let Err(error) = threads::blocking(|| store.sync()) {
-            self.log_lines.log_sync_error(store.directory(), &error);
-        }
     }
 }
 
@@ -407,7 +311,7 @@ impl<S: SpillableSink> Spilling<S> {
 
     /// One turn: sends from the spill while the destination takes it, for a limited time.
     fn drain(&mut self, tallies: &mut Tallies) {
-        if self.link == LinkState::Up || self.store.is_none() {
+        if self.link == LinkState::Up || self.disk.store.is_none() {
             return;
         }
         let begun = clock::now();
@@ -462,7 +366,7 @@ impl<S: SpillableSink> Spilling<S> {
 
     /// Reads the next frame. Returns false when there is none, or none can be read now.
     fn read(&mut self) -> bool {
-        let Some(store) = &mut self.store else { return false };
+        let Some(store) = &mut self.disk.store else { return false };
         match store.read() {
             Ok(Some(frame)) => {
                 let todo = frame.skipped..frame.skipped + usize::try_from(frame.datagrams).unwrap_or(0);
@@ -472,7 +376,7 @@ impl<S: SpillableSink> Spilling<S> {
             }
             Ok(None) if store.unwritten_bytes() == 0 => {
                 self.link = LinkState::Up;
-                self.log_lines.is_empty();
+                self.disk.log_lines.is_empty();
                 false
             }
             Ok(None) => {
@@ -485,7 +389,7 @@ impl<S: SpillableSink> Spilling<S> {
                     // What comes next may be behind what cannot be read.
                     self.inner.forget_left();
                 }
-                self.log_lines.log_read_error(store.directory(), &error);
+                self.disk.log_lines.log_read_error(store.directory(), &error);
                 self.note_down();
                 false
             }
@@ -494,7 +398,8 @@ impl<S: SpillableSink> Spilling<S> {
 
     /// Gives up the frame that is being sent, because it cannot be read.
     fn give_up_work(&mut self, tallies: &mut Tallies) {
-        let (Some(FrameInDelivery { frame, todo, held }), Some(store)) = (self.work.take(), &mut self.store) else {
+        let (Some(FrameInDelivery { frame, todo, held }), Some(store)) = (self.work.take(), &mut self.disk.store)
+        else {
             return;
         };
         // Else it takes what comes next for what it has in hand.
@@ -509,14 +414,14 @@ impl<S: SpillableSink> Spilling<S> {
             tallies[listener].dropped.spill_torn += datagrams;
         });
         store.acknowledge(frame.segment, frame.end);
-        self.log_lines.damaged(store.directory(), todo.len() as u64);
+        self.disk.log_lines.damaged(store.directory(), todo.len() as u64);
     }
 
     /// Hands the frame, or only its first datagram, to the sink below, and counts the outcome unless it is open.
     /// Returns the number of bytes.
     fn attempt(&mut self, only_first: bool, tallies: &mut Tallies) -> Option<u64> {
         self.left.clear();
-        let (Some(work), Some(store)) = (&self.work, &self.store) else { return None };
+        let (Some(work), Some(store)) = (&self.work, &self.disk.store) else { return None };
         let count = if only_first { 1 } else { work.todo.len() };
         let mut wanted = work.todo[..count.min(work.todo.len())].iter().peekable();
         let (listener, lane) = (work.frame.listener, work.frame.lane);
@@ -555,7 +460,7 @@ impl<S: SpillableSink> Spilling<S> {
     /// Adds what the sink below has counted to the ledger.
     fn settle(&mut self, tallies: &mut Tallies) {
         let counted = self.take_counted();
-        let (Some(work), Some(store)) = (&self.work, &mut self.store) else { return };
+        let (Some(work), Some(store)) = (&self.work, &mut self.disk.store) else { return };
         let Frame { segment, listener, .. } = work.frame;
         let decided = counted.delivered + counted.dropped.total();
         let tally = &mut tallies[listener];
@@ -567,7 +472,7 @@ impl<S: SpillableSink> Spilling<S> {
         tally.stream_repeats_at_most += counted.stream_repeats_at_most;
         tally.dropped.add(&counted.dropped);
         store.decide(segment, listener, decided);
-        self.log_lines.sent(counted.delivered);
+        self.disk.log_lines.sent(counted.delivered);
     }
 
     /// Marks the first datagrams of the frame as decided.
@@ -581,7 +486,7 @@ impl<S: SpillableSink> Spilling<S> {
     /// Acknowledges what is decided of the frame, so that it is not sent again.
     fn finish_work(&mut self) {
         let in_hand = self.inner.in_hand() as u64;
-        let (Some(work), Some(store)) = (&self.work, &mut self.store) else { return };
+        let (Some(work), Some(store)) = (&self.work, &mut self.disk.store) else { return };
         match work.held {
             FrameLocation::OnDisk => store.acknowledge(work.frame.segment, work.decided()),
             FrameLocation::InMemory => {
@@ -598,7 +503,7 @@ impl<S: SpillableSink> Spilling<S> {
     /// Gives up the frame that is being sent. If its first datagram is on trial, that one still waits for its answer.
     fn detach_work(&mut self, tallies: &mut Tallies) {
         let is_trial = matches!(self.link, LinkState::Trial { .. });
-        let (Some(work), Some(store), true) = (&mut self.work, &mut self.store, is_trial) else {
+        let (Some(work), Some(store), true) = (&mut self.work, &mut self.disk.store, is_trial) else {
             self.work = None;
             return;
         };
@@ -627,16 +532,12 @@ impl<S: SpillableSink> Spilling<S> {
 impl<S: SpillableSink> Sink for Spilling<S> {
     fn begin(&mut self) {
         self.inner.begin();
-        if self.store.is_none()
-            && let Err(error) = self.open_store()
-        {
-            let directory = self.location.as_ref().map(|location| location.directory.clone()).unwrap_or_default();
-            self.log_lines.log_open_error(&directory, &error);
-        }
+        self.disk.open_late();
+        self.note_found();
     }
 
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
-        self.count_opened(tallies);
+        self.disk.count_opened(tallies);
         if !self.goes_straight() {
             return self.put(batch, false, tallies);
         }
@@ -646,8 +547,8 @@ impl<S: SpillableSink> Sink for Spilling<S> {
         if self.left.is_empty() {
             return;
         }
-        if let Some(store) = &self.store {
-            self.log_lines.log_in_use(store);
+        if let Some(store) = &self.disk.store {
+            self.disk.log_lines.log_in_use(store);
             self.has_left();
         }
         let in_hand = self.inner.in_hand() as u64;
@@ -655,19 +556,19 @@ impl<S: SpillableSink> Sink for Spilling<S> {
         self.put(batch, true, tallies);
         if in_hand > 0 {
             self.write_out(tallies);
-            let Some(store) = self.store.as_mut().filter(|store| store.unwritten_bytes() == 0) else { return };
+            let Some(store) = self.disk.store.as_mut().filter(|store| store.unwritten_bytes() == 0) else { return };
             store.expect_handed(0);
             if let Err(error) = store.note_handed(in_hand) {
-                self.log_lines.log_sync_error(store.directory(), &error);
+                self.disk.log_lines.log_sync_error(store.directory(), &error);
             }
         }
     }
 
     fn flush(&mut self, tallies: &mut Tallies) {
-        self.count_opened(tallies);
+        self.disk.count_opened(tallies);
         self.write_out(tallies);
         self.drain(tallies);
-        self.sync_when_due();
+        self.disk.sync_when_due();
         if self.inner.due().is_some_and(|due| due <= clock::now()) {
             self.inner.when_due();
         }
@@ -675,13 +576,13 @@ impl<S: SpillableSink> Sink for Spilling<S> {
 
     fn due(&self) -> Option<Instant> {
         let link = match self.link {
-            _ if self.opened.is_some() => Some(clock::now()),
+            _ if self.disk.has_news() => Some(clock::now()),
             LinkState::Up => None,
             LinkState::Down { retry } => Some(retry),
             LinkState::Trial { until } => Some(until),
             LinkState::Draining => Some(clock::now()),
         };
-        link.into_iter().chain(self.next_sync).chain(self.inner.due()).min()
+        link.into_iter().chain(self.disk.next_sync).chain(self.inner.due()).min()
     }
 
     fn when_due(&mut self, tallies: &mut Tallies) {
@@ -693,9 +594,9 @@ impl<S: SpillableSink> Sink for Spilling<S> {
     }
 
     fn finish(&mut self, tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {
-        self.count_opened(tallies);
+        self.disk.count_opened(tallies);
         self.inner.finish();
-        self.is_last = true;
+        self.disk.is_last = true;
         self.write_out(tallies);
         self.forget_unwritten(tallies);
         if self.work.as_ref().is_some_and(|work| work.held == FrameLocation::Nowhere) && !self.inner.has_refused() {
@@ -706,10 +607,6 @@ impl<S: SpillableSink> Sink for Spilling<S> {
         self.give_up_detached(tallies);
         let is_a_rest = self.work.as_ref().is_none_or(FrameInDelivery::is_a_rest);
         let may_be_twice = matches!(self.link, LinkState::Trial { .. }) || self.inner.in_hand() > 0 || !is_a_rest;
-        let Some(mut store) = self.store.take() else { return };
-        if let Err(error) = store.close(may_be_twice) {
-            self.log_lines.log_sync_error(store.directory(), &error);
-        }
-        self.log_lines.log_left(&store);
+        self.disk.close(may_be_twice);
     }
 }

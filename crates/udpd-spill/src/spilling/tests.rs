@@ -219,12 +219,12 @@ fn fill_disk(batches: &[LaneBatch], room: u64, when_full: FullPolicy, answer_tim
     sink.inner.takes = vec![0; if comes_back { 1 + room as usize % 6 } else { 1_000 }].into();
     sink.retry = Duration::ZERO;
     if !comes_back {
-        sink.is_unawaited = || true;
+        sink.disk.is_unawaited = || true;
     }
     let small = simulated::enter(SmallDisk::of(room));
     for batch in batches {
         accept_batch(&mut sink, &mut tallies, batch);
-        sink.refused_since = sink.refused_since.map(|_| Instant::now() - Duration::from_secs(2));
+        sink.disk.refused_since = sink.disk.refused_since.map(|_| Instant::now() - Duration::from_secs(2));
         sink.flush(&mut tallies);
         assert_closed(tallies[0]);
     }
