@@ -1,7 +1,8 @@
 //! How a segment lies on the disk. Pure: bytes in, bytes out.
 //!
 //! ```text
-//! header (64):  magic 8, version 1, machine 1, 0 x 6, number 8, key 4, checksum 4, mark 16, mark 16
+//! header (208): magic 8, version 1, machine 1, 0 x 6, number 8, key 4, checksum 4, mark 88, mark 88
+//! mark    (88): decided 4, handed 4, turn 4, ends 16 x 4, 0 x 8, checksum 4
 //! frame  (32):  magic 4, records 4, body 4, listener 1, bound 1, 0 x 2, first 8, checksum of the body 4, of the head 4
 //! body:         name of the listener, address it is bound to, 0 to a multiple of 8, datagrams as `mmsg::pack` has them
 //! ```
@@ -13,12 +14,15 @@
 /// The version that this udpd writes, and the newest that it reads.
 pub(super) const VERSION: u8 = 1;
 
-pub(super) const HEADER_BYTES: usize = 64;
+pub(super) const HEADER_BYTES: usize = 208;
 pub(super) const HEAD_BYTES: usize = 32;
 
 /// The places of the two marks, which are written in turn.
-pub(super) const MARKS: [u64; 2] = [32, 48];
-pub(super) const MARK_BYTES: usize = 16;
+pub(super) const MARKS: [u64; 2] = [32, 120];
+pub(super) const MARK_BYTES: usize = 88;
+
+/// How many batches of a segment may be on their way at once.
+pub const BATCHES_MAX: usize = 16;
 
 /// Where frames and datagrams begin: at a multiple of this.
 pub(super) const ALIGNMENT: usize = 8;
@@ -66,6 +70,8 @@ pub(super) struct SegmentMark {
     pub(super) handed: u32,
     /// Grows with each mark.
     pub(super) turn: u32,
+    /// Where the batches end that were frozen behind those that are decided, the first one first; then zeros.
+    pub(super) ends: [u32; BATCHES_MAX],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,22 +187,56 @@ impl SegmentHeader {
 impl SegmentMark {
     pub(super) fn encode(self) -> [u8; MARK_BYTES] {
         let mut bytes = [0; MARK_BYTES];
-        bytes[..4].copy_from_slice(&self.decided.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.handed.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.turn.to_le_bytes());
-        let sum = crc32fast::hash(&bytes[..12]);
-        bytes[12..].copy_from_slice(&sum.to_le_bytes());
+        let numbers = [self.decided, self.handed, self.turn].into_iter().chain(self.ends);
+        for (place, number) in bytes.chunks_exact_mut(4).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        let sum = crc32fast::hash(&bytes[..MARK_BYTES - 4]);
+        bytes[MARK_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
         bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let ends = std::array::from_fn(|place| four(bytes, 12 + 4 * place));
+        let mark = Self { decided: four(bytes, 0), handed: four(bytes, 4), turn: four(bytes, 8), ends };
+        let is_sound = four(bytes, MARK_BYTES - 4) == crc32fast::hash(&bytes[..MARK_BYTES - 4]);
+        (is_sound && (1..=TURN_MAX).contains(&mark.turn)).then_some(mark)
     }
 
     /// The later of the two marks of a header. A torn one is ignored: then more is sent twice, and none is lost.
     pub(super) fn latest(header: &[u8; HEADER_BYTES]) -> Self {
-        let mark = |at: u64| {
-            let bytes = &header[at as usize..at as usize + MARK_BYTES];
-            let mark = Self { decided: four(bytes, 0), handed: four(bytes, 4), turn: four(bytes, 8) };
-            ((1..=TURN_MAX).contains(&mark.turn) && four(bytes, 12) == crc32fast::hash(&bytes[..12])).then_some(mark)
-        };
+        let mark = |at: u64| Self::decode(&header[at as usize..at as usize + MARK_BYTES]);
         MARKS.into_iter().filter_map(mark).max_by_key(|mark| mark.turn).unwrap_or_default()
+    }
+
+    /// A batch ends here that is about to be sent. Returns false when as many as may be are on their way.
+    pub(super) fn freeze(&mut self, end: u32) -> bool {
+        let is_known = self.ends.contains(&end);
+        if !is_known {
+            let Some(free) = self.ends.iter_mut().find(|place| **place == 0) else { return false };
+            *free = end;
+        }
+        self.handed = self.handed.max(end);
+        true
+    }
+
+    /// All before this place is decided.
+    pub(super) fn decide(&mut self, end: u32) {
+        self.decided = self.decided.max(end);
+        self.keep_ends(|end, decided| end > decided);
+    }
+
+    /// The destination has none of what is not decided, except of the first so many.
+    pub(super) fn take_back(&mut self, handed: u32) {
+        self.handed = self.decided.max(handed);
+        self.keep_ends(|end, _| end <= handed);
+    }
+
+    fn keep_ends(&mut self, is_kept: impl Fn(u32, u32) -> bool) {
+        let mut kept = [0; BATCHES_MAX];
+        let left = self.ends.into_iter().filter(|&end| end > 0 && is_kept(end, self.decided));
+        kept.iter_mut().zip(left).for_each(|(place, end)| *place = end);
+        self.ends = kept;
     }
 }
 
@@ -241,7 +281,7 @@ mod tests {
         }
         assert!(is_read(FrameHead { first: RECORDS_MAX - 2, ..head }));
         let mut header = HEADER.encode();
-        let own = SegmentMark { decided: 1, handed: 1, turn: 1 };
+        let own = SegmentMark { decided: 1, handed: 1, turn: 1, ..SegmentMark::default() };
         for (mark, at) in [own, SegmentMark { turn: u32::MAX, ..own }].into_iter().zip(MARKS) {
             header[at as usize..at as usize + MARK_BYTES].copy_from_slice(&mark.encode());
         }
@@ -270,7 +310,11 @@ mod tests {
     fn the_later_of_two_marks_counts_and_a_torn_one_does_not() {
         let mut header = HEADER.encode();
         assert_eq!(SegmentMark::latest(&header), SegmentMark::default());
-        let marks = [(10, 20, 1), (20, 30, 2)].map(|(decided, handed, turn)| SegmentMark { decided, handed, turn });
+        let marks = [(10, 20, 1), (20, 30, 2)].map(|(decided, handed, turn)| {
+            let mut mark = SegmentMark { decided, handed, turn, ..SegmentMark::default() };
+            assert!(mark.freeze(handed));
+            mark
+        });
         for (mark, at) in marks.into_iter().zip(MARKS) {
             header[at as usize..at as usize + MARK_BYTES].copy_from_slice(&mark.encode());
         }

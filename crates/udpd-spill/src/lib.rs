@@ -26,6 +26,6 @@ pub mod spilling;
 mod store;
 mod write_buffer;
 
-pub use layout::FRAME_BYTES_MAX;
+pub use layout::{BATCHES_MAX, FRAME_BYTES_MAX};
 pub use recover::Recovered;
 pub use store::{BYTES_MIN, FILES_MAX, Frame, MEMORY_BYTES, SpillLane, SpillLanes, SpillReadError, SpillStore};

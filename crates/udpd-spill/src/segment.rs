@@ -70,7 +70,7 @@ impl Segment {
         // The seed of a hash table is the only random number of the standard library.
         let key = (RandomState::new().hash_one(number) >> 32) as u32;
         let header = SegmentHeader { number, key };
-        let mark = SegmentMark { handed, turn: u32::from(handed > 0), decided: 0 };
+        let mark = SegmentMark { handed, turn: u32::from(handed > 0), ..SegmentMark::default() };
         let mut bytes = header.encode();
         if handed > 0 {
             let at = MARKS[mark.turn as usize % MARKS.len()] as usize;
@@ -148,7 +148,8 @@ impl Segment {
 
     /// Writes how far it is decided, if that is not in its header yet.
     pub(super) fn write_mark(&mut self) -> io::Result<()> {
-        if (self.mark.decided, self.mark.handed) == (self.written.decided, self.written.handed) {
+        self.mark.turn = self.written.turn;
+        if self.mark == self.written {
             return Ok(());
         }
         let mark = SegmentMark { turn: self.written.turn + 1, ..self.mark };
@@ -159,7 +160,7 @@ impl Segment {
 
     /// The destination holds no datagrams of it any more, except those that an earlier process has handed on.
     pub(super) fn take_back(&mut self) {
-        self.mark.handed = self.mark.decided.max(self.handed_before);
+        self.mark.take_back(self.handed_before);
     }
 
     pub(super) fn sync(&mut self) -> io::Result<()> {

@@ -139,6 +139,11 @@ impl SpillStore {
         self.out.len() as u64
     }
 
+    /// How many datagrams wait to be written.
+    pub fn unwritten_datagrams(&self) -> u64 {
+        self.out.by_listener().map(|(_, datagrams)| datagrams).sum()
+    }
+
     /// Writes what was added, and calls `written` with the number of datagrams by listener. An error of the kind
     /// `QuotaExceeded` means that the limit is reached. On an error everything waits as before. Returns the segment of
     /// the frame that was read from memory and is on the disk now, and its place after the last datagram there.
@@ -220,9 +225,36 @@ impl SpillStore {
     /// All datagrams before this place of a segment are decided. Segments that are decided are removed.
     pub fn acknowledge(&mut self, segment: u64, end: u64) {
         if let Some(segment) = self.segments.iter_mut().find(|own| own.number == segment) {
-            segment.mark.decided = segment.mark.decided.max(u32::try_from(end).unwrap_or(u32::MAX));
+            segment.mark.decide(u32::try_from(end).unwrap_or(u32::MAX));
         }
         self.remove_done();
+    }
+
+    /// The same for a destination that takes batches: also on the disk, so that a crash does not send them again.
+    pub fn acknowledge_batch(&mut self, segment: u64, end: u64) -> io::Result<()> {
+        self.acknowledge(segment, end);
+        let left = self.segments.iter_mut().find(|own| own.number == segment);
+        left.map_or(Ok(()), Segment::write_mark)
+    }
+
+    /// The batch that ends here is about to be sent: a later process finds it with the same limits. Returns false when
+    /// as many as may be are on their way.
+    pub fn freeze(&mut self, segment: u64, end: u64) -> io::Result<bool> {
+        let Some(segment) = self.segments.iter_mut().find(|own| own.number == segment) else { return Ok(true) };
+        let is_frozen = segment.mark.freeze(u32::try_from(end).unwrap_or(u32::MAX));
+        segment.write_mark().map(|()| is_frozen)
+    }
+
+    /// Where the batch ends that an earlier process has frozen from this place on, if it has.
+    pub fn frozen_end(&self, segment: u64, begin: u64) -> Option<u64> {
+        let segment = self.segments.iter().find(|own| own.number == segment)?;
+        segment.mark.ends.into_iter().map(u64::from).filter(|end| *end > begin).min()
+    }
+
+    /// A number that no other segment has, on this host or another.
+    pub fn origin(&self, segment: u64) -> u64 {
+        let key = self.segments.iter().find(|own| own.number == segment).map_or(0, |own| own.header.key);
+        u64::from(key) << 32 | (segment & u64::from(u32::MAX))
     }
 
     /// Removes each segment without waiting datagrams. The last one, which takes more, is removed only when none wait
@@ -307,13 +339,22 @@ fn all(mut results: impl Iterator<Item = io::Result<()>>) -> io::Result<()> {
 impl SpillStore {
     /// Reads the next frame with undecided datagrams, and marks it as handed on.
     pub fn read(&mut self) -> Result<Option<Frame>, SpillReadError> {
+        self.read_next(true)
+    }
+
+    /// The same for a destination that takes batches, which are marked by `freeze`.
+    pub fn read_for_batch(&mut self) -> Result<Option<Frame>, SpillReadError> {
+        self.read_next(false)
+    }
+
+    fn read_next(&mut self, is_marked: bool) -> Result<Option<Frame>, SpillReadError> {
         while let Some(index) = self.segments.iter().position(|segment| segment.number >= self.place.segment) {
             let number = self.segments[index].number;
             if number > self.place.segment || self.place.at == 0 {
                 self.place = ReadPosition { segment: number, at: HEADER_BYTES as u64 };
             }
             if let Some((begin, head)) = self.head_in(index)? {
-                if let Some(frame) = self.frame_at(index, begin, head)? {
+                if let Some(frame) = self.frame_at(index, begin, head, is_marked)? {
                     return Ok(Some(frame));
                 }
                 continue;
@@ -367,7 +408,13 @@ impl SpillStore {
     }
 
     /// The frame with this head; `None` if it is cut off, or all of it is decided.
-    fn frame_at(&mut self, index: usize, begin: u64, head: FrameHead) -> Result<Option<Frame>, SpillReadError> {
+    fn frame_at(
+        &mut self,
+        index: usize,
+        begin: u64,
+        head: FrameHead,
+        is_marked: bool,
+    ) -> Result<Option<Frame>, SpillReadError> {
         let segment = &mut self.segments[index];
         let decided = u64::from(segment.mark.decided);
         let is_whole = segment_reader::is_whole(segment, begin, head);
@@ -385,8 +432,10 @@ impl SpillStore {
             return read.map(|()| None).map_err(SpillReadError::Unread);
         }
         self.failures = 0;
-        segment.mark.handed = segment.mark.handed.max(u32::try_from(head.end()).unwrap_or(u32::MAX));
-        segment.write_mark().map_err(SpillReadError::Unmarked)?;
+        if is_marked {
+            segment.mark.handed = segment.mark.handed.max(u32::try_from(head.end()).unwrap_or(u32::MAX));
+            segment.write_mark().map_err(SpillReadError::Unmarked)?;
+        }
         let skipped = decided.saturating_sub(head.first);
         let datagrams = u64::from(head.records) - skipped;
         segment.seen += datagrams;

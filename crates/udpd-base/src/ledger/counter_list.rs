@@ -92,8 +92,8 @@ counters! {
             metric = "udpd_sink_spilled_before_datagrams_total";
         spill_repeats_at_most: "Of those so many at most had been sent before, by a process that was killed.",
             metric = "udpd_sink_spill_repeats_at_most_datagrams_total";
-        stream_repeats_at_most: "Datagrams that a TCP peer had not acknowledged when its connection broke. They are \
-            sent again, so the peer may have each of them twice.",
+        stream_repeats_at_most: "Datagrams that a TCP peer had not acknowledged, or an HTTP server not answered, when \
+            its connection broke. They are sent again, so each of them may be there twice.",
             metric = "udpd_sink_stream_repeats_at_most_datagrams_total";
     } beside {
         /// Datagrams offered and not handed on, by reason.
@@ -120,6 +120,8 @@ counters! {
             cure = "Raise the limit: for Kafka `max.message.bytes` of the topic, `message.max.bytes` in `properties`.";
         against_policy: "The destination refuses what it is, for good: its time, or that it has no key.",
             cure = "See what the topic wants: its times, its compaction, its validation.";
+        refused: "The server has said that it will never take it.",
+            cure = "The log has the words of the server; `refused` keeps such datagrams, and `udpd replay` sends them.";
         spill_full: "It found no room in the spill, or made room there, as `when_full` says.",
             cure = "Raise `bytes` of `spill`, see to its disk, or bring the destination back.";
         spill_torn: "It was in the spill and cannot be read: damaged, or not written to its end.",
@@ -130,7 +132,7 @@ counters! {
 impl SinkDropped {
     /// What its destination did not take, for whatever reason.
     pub fn by_destination(&self) -> u64 {
-        self.sink_error + self.too_large + self.against_policy
+        self.sink_error + self.too_large + self.against_policy + self.refused
     }
 }
 

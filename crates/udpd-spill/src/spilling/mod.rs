@@ -21,12 +21,14 @@ mod settings;
 #[path = "simulation_tests.rs"]
 mod simulation;
 mod sink;
+mod spill_first;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub use settings::Spill;
 pub use sink::Spilling;
+pub use spill_first::{BatchAnswer, BatchDestination, BatchTriggers, SpillFirst, add_count};
 
 use std::fmt;
 use std::time::{Duration, Instant};
