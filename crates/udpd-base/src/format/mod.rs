@@ -8,7 +8,6 @@ use mmsg::Datagram;
 
 use self::prefix::{LinePrefix, LineStyle, LineTime};
 use crate::capture::headers;
-use crate::handover::batch::LaneBatch;
 use crate::os::local_time::Zone;
 use crate::seams::clock;
 
@@ -156,12 +155,12 @@ impl Encoder {
         }
     }
 
-    /// Appends the record of one datagram.
-    pub fn append(&mut self, bytes: &mut Vec<u8>, batch: &LaneBatch, datagram: &Datagram<'_>) {
+    /// Appends the record of one datagram of a lane.
+    pub fn append(&mut self, bytes: &mut Vec<u8>, lane: usize, datagram: &Datagram<'_>) {
         let payload = datagram.payload();
         let prefix = self.style.prefix;
         if prefix != LinePrefix::None {
-            let is_of_batch = self.scenes[batch.lane].has_time_of_batch;
+            let is_of_batch = self.scenes[lane].has_time_of_batch;
             let time = || {
                 let arrival = datagram.arrival_since_epoch().unwrap_or(self.now);
                 LineTime { arrival, offset: self.offset(arrival.as_secs()), is_of_batch }
@@ -177,12 +176,11 @@ impl Encoder {
                 bytes.extend_from_slice(&length.to_be_bytes());
                 bytes.extend_from_slice(payload);
             }
-            Format::Jsonl => jsonl::append(bytes, &self.record(batch, datagram)),
+            Format::Jsonl => jsonl::append(bytes, &self.record(lane, datagram)),
             Format::Pcapng => {
-                let interface =
-                    self.interfaces[batch.lane].expect("a lane that is not written here sends nothing here");
-                let drops = self.drops(batch.lane, datagram);
-                pcapng::append_packet(bytes, interface, &self.record(batch, datagram), drops);
+                let interface = self.interfaces[lane].expect("a lane that is not written here sends nothing here");
+                let drops = self.drops(lane, datagram);
+                pcapng::append_packet(bytes, interface, &self.record(lane, datagram), drops);
             }
         }
     }
@@ -195,8 +193,9 @@ impl Encoder {
         (!self.zone.is_utc()).then_some(self.offset.1)
     }
 
-    fn record<'a>(&'a self, batch: &LaneBatch, datagram: &Datagram<'a>) -> DatagramRecord<'a> {
-        let scene = &self.scenes[batch.lane];
+    /// All that is known of a datagram of a lane.
+    pub fn record<'a>(&'a self, lane: usize, datagram: &Datagram<'a>) -> DatagramRecord<'a> {
+        let scene = &self.scenes[lane];
         DatagramRecord {
             listener: &scene.listener,
             lane: scene.lane,

@@ -99,7 +99,7 @@ fn record(encoder: &mut Encoder, sent: &Sent) -> Vec<u8> {
     let mut record = Vec::new();
     encoder.begin();
     for datagram in batch.datagrams.datagrams() {
-        encoder.append(&mut record, &batch, &datagram);
+        encoder.append(&mut record, batch.lane, &datagram);
     }
     record
 }

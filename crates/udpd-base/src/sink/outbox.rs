@@ -119,7 +119,7 @@ impl Outbox {
                 >= self.encoder.format().record_bytes_max(datagram.payload().len()),
             "a full box was not written"
         );
-        self.encoder.append(&mut self.bytes, batch, datagram);
+        self.encoder.append(&mut self.bytes, batch.lane, datagram);
         self.note(batch.listener);
     }
 

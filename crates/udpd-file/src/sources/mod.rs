@@ -272,7 +272,7 @@ impl Sink for SourcesSink {
                 self.waiting.push(place);
             }
             self.gathered.push(chain, batch.listener, &mut self.encoder, |encoder, bytes| {
-                encoder.append(bytes, batch, &datagram);
+                encoder.append(bytes, batch.lane, &datagram);
             });
             if self.gathered.is_full() {
                 self.write_out(tallies);

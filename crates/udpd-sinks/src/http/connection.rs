@@ -30,6 +30,14 @@ impl HttpConnections {
         None
     }
 
+    /// Whether the server takes nothing for now.
+    pub(super) fn is_failing(&self) -> bool {
+        false
+    }
+
+    /// Waits until a batch has ended, at most so long.
+    pub(super) fn wait(&mut self, _limit: std::time::Duration) {}
+
     /// What is on the way now is not sent again: each batch ends with the answer to its request, or undecided.
     pub(super) fn stop(&mut self) {}
 }

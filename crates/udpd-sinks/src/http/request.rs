@@ -91,6 +91,6 @@ pub(super) struct FinishedBatch {
     pub(super) ticket: u64,
     pub(super) batch: RequestBatch,
     pub(super) outcome: BatchOutcome,
-    /// How often records were sent again although the server may have had them: that many may be there twice.
-    pub(super) repeats: u64,
+    /// The places of records that were sent again although the server may have had them, as often as that was.
+    pub(super) repeated: Vec<usize>,
 }

@@ -225,7 +225,7 @@ impl TcpSink {
     fn push(&mut self, place: usize, batch: &LaneBatch, datagram: &Datagram<'_>) {
         let Self { streams, encoder, framing, .. } = self;
         streams[place].window.push(batch.listener, |bytes| match framing {
-            TcpFraming::Newline => encoder.append(bytes, batch, datagram),
+            TcpFraming::Newline => encoder.append(bytes, batch.lane, datagram),
             TcpFraming::OctetCounting => {
                 append_length(bytes, datagram.payload().len());
                 bytes.extend_from_slice(datagram.payload());

@@ -1,6 +1,6 @@
 //! How datagrams become the body of a request, for each kind of server.
 
-use super::request::{BatchId, RequestBatch};
+use super::request::RequestBatch;
 use super::{HttpProfile, HttpSettings};
 use udpd_base::format::DatagramRecord;
 
@@ -20,8 +20,8 @@ impl BodyWriter {
         Self { settings: settings.clone() }
     }
 
-    /// Begins a body.
-    pub(super) fn begin(&mut self, _batch: &mut RequestBatch, _id: BatchId) {}
+    /// Begins a body; the batch has its id.
+    pub(super) fn begin(&mut self, _batch: &mut RequestBatch) {}
 
     /// Appends a record, and notes where it ends.
     pub(super) fn append(&mut self, _batch: &mut RequestBatch, _record: &DatagramRecord<'_>) {}
