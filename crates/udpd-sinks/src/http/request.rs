@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Names a batch so that a server can tell whether it has it already. It is the same when the batch is sent again.
+/// Names a batch, together with its number of records, so that a server can tell whether it has it already. It is the
+/// same when the batch is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BatchId {
     /// Unique to the segment of a spill, or to an open sink.

@@ -37,7 +37,7 @@ pub(super) fn address(id: u32, sender: usize) -> SocketAddr {
     SocketAddr::from((id.to_be_bytes(), u16::try_from(sender).expect("few senders")))
 }
 
-fn numbers_of(address: SocketAddr) -> (u32, usize) {
+pub(super) fn numbers_of(address: SocketAddr) -> (u32, usize) {
     match address {
         SocketAddr::V4(address) => (u32::from_be_bytes(address.ip().octets()), address.port().into()),
         SocketAddr::V6(_) => panic!("no such sender: {address}"),

@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use mmsg::{Datagram, PackedDatagrams};
@@ -70,7 +71,7 @@ pub trait BatchDestination: Send + fmt::Debug {
     /// Whether it takes nothing for now, and batches on their way are tried again.
     fn is_failing(&self) -> bool;
 
-    /// Begins a batch. The two numbers name it, and are the same when it is sent again.
+    /// Begins a batch. The two numbers and how many datagrams it has name it, and are the same when it is sent again.
     fn begin_batch(&mut self, origin: u64, begin: u64);
 
     /// Adds a datagram of this listener and lane. Returns true when the batch takes no more.
@@ -148,6 +149,9 @@ pub struct SpillFirst<D> {
     on_their_way: VecDeque<BatchOnItsWay>,
     /// A batch that is filled and could not be marked yet.
     filled: Option<BatchOnItsWay>,
+    /// Name the batches that are sent from memory.
+    memory_origin: u64,
+    memory_batches: u64,
     /// Bytes of payloads that came since the last batch was filled.
     unsent_bytes: u64,
     /// Since when something waits that is not on its way.
@@ -169,6 +173,9 @@ impl<D: BatchDestination> SpillFirst<D> {
             cursor: None,
             on_their_way: VecDeque::with_capacity(BATCHES_MAX),
             filled: None,
+            // The seed of a hash table is the only random number of the standard library.
+            memory_origin: RandomState::new().hash_one(0),
+            memory_batches: 0,
             unsent_bytes: 0,
             unsent_since: None,
             retry: None,
@@ -263,8 +270,13 @@ impl<D: BatchDestination> SpillFirst<D> {
         let (Some(mut cursor), Some(store)) = (self.cursor.take(), &mut self.disk.store) else { return };
         let (segment, begin, held) = (cursor.frame.segment, cursor.place(), cursor.held());
         let frozen = store.frozen_end(segment, begin);
-        let origin = if held == FrameLocation::InMemory { 0 } else { store.origin(segment) };
-        self.destination.begin_batch(origin, begin);
+        match held {
+            FrameLocation::InMemory => {
+                self.memory_batches += 1;
+                self.destination.begin_batch(self.memory_origin, self.memory_batches);
+            }
+            _ => self.destination.begin_batch(store.origin(segment), begin),
+        }
         let mut batch = BatchOnItsWay { ticket: None, held, segment, end: begin, counts: Vec::new(), answer: None };
         loop {
             let filled = fill(&mut self.destination, store, &mut cursor, frozen, &mut batch.counts);
