@@ -1,6 +1,7 @@
 //! What a format writes is read back as the datagrams that came: by a reader of this file, which shares no code with
 //! the writer, for any bytes, lengths and addresses, and for every place at which a file may be cut.
 
+use crate::handover::batch::LaneBatch;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use seeds::{Chance, Simulation};

@@ -1,7 +1,6 @@
 //! The capture of datagrams that a server has refused for good, which `udpd replay` can send again.
 
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -59,7 +59,12 @@ fn sealed(kind: u8, mut rest: &[u8]) -> Vec<u8> {
     let mut bytes = header.encode().to_vec();
     if kind & 1 == 1 {
         let turn = if kind & 2 == 0 { 1 } else { u32::MAX };
-        let mark = SegmentMark { decided: u32::from(kind >> 4), handed: u32::from(kind >> 2 & 7), turn };
+        let mark = SegmentMark {
+            decided: u32::from(kind >> 4),
+            handed: u32::from(kind >> 2 & 7),
+            turn,
+            ..SegmentMark::default()
+        };
         bytes[MARKS[0] as usize..][..MARK_BYTES].copy_from_slice(&mark.encode());
     }
     while let Some((own, more)) = rest.split_first_chunk::<8>() {
