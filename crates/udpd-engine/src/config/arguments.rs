@@ -289,7 +289,9 @@ mod tests {
             ("127.0.0.1:1", "file:/dev/stdout", "--to stdout:"),
             ("127.0.0.1:1", "udp:127.0.0.1:1", "would come back forever"),
             ("127.0.0.1:1", "unix:", "unix: names no file"),
-            ("127.0.0.1:1", "http://x", "unknown scheme"),
+            ("127.0.0.1:1", "nosuch://x", "unknown scheme"),
+            ("127.0.0.1:1", "loki:x", "begins with neither http:// nor https://"),
+            ("127.0.0.1:1", "http://user:password@x", "is not shown here"),
         ] {
             let failure = configure_in_tmp(listen, to).expect_err(to);
             assert_eq!(failure.code, ExitCode::Usage);
