@@ -11,11 +11,12 @@
 use std::fmt::{self, Write};
 use std::str;
 
-use super::DatagramRecord;
 use super::prefix;
+use super::{DatagramRecord, json};
+use crate::text::base64;
 
 /// The most bytes that one byte of the payload becomes.
-pub const EXPANSION_MAX: usize = 6;
+pub const EXPANSION_MAX: usize = json::EXPANSION_MAX;
 
 /// The most bytes of a line besides those of the payload: a listener's name of 64 bytes, two addresses, and the rest.
 pub const FIXED_BYTES_MAX: usize = 512;
@@ -41,11 +42,11 @@ pub fn append(line: &mut Vec<u8>, record: &DatagramRecord<'_>) {
     match str::from_utf8(record.payload) {
         Ok(text) => {
             line.extend_from_slice(b",\"payload\":\"");
-            append_escaped(line, text);
+            json::append_text(line, text);
         }
         Err(_) => {
             line.extend_from_slice(b",\"payload_base64\":\"");
-            append_base64(line, record.payload);
+            base64::append(line, record.payload);
         }
     }
     line.extend_from_slice(if record.is_time_of_batch { b"\",\"time_from\":\"batch\"}\n" } else { b"\"}\n" });
@@ -58,60 +59,6 @@ impl Write for JsonText<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.extend_from_slice(text.as_bytes());
         Ok(())
-    }
-}
-
-fn append_escaped(line: &mut Vec<u8>, text: &str) {
-    let mut rest = text;
-    while !rest.is_empty() {
-        let plain = plain_prefix(rest);
-        line.extend_from_slice(&rest.as_bytes()[..plain]);
-        rest = &rest[plain..];
-        let mut characters = rest.chars();
-        let Some(character) = characters.next() else { return };
-        rest = characters.as_str();
-        append_character(line, character);
-    }
-}
-
-/// How many bytes at the start are printable ASCII, and neither a quote nor a backslash.
-fn plain_prefix(text: &str) -> usize {
-    let is_plain = |byte: &u8| (b' '..0x7f).contains(byte) && *byte != b'"' && *byte != b'\\';
-    // Eight at a time: the compiler makes one comparison of several.
-    let chunks = text.as_bytes().chunks_exact(8).take_while(|chunk| chunk.iter().all(is_plain)).count() * 8;
-    chunks + text.as_bytes()[chunks..].iter().take_while(|byte| is_plain(byte)).count()
-}
-
-fn append_character(line: &mut Vec<u8>, character: char) {
-    match character {
-        '"' => line.extend_from_slice(b"\\\""),
-        '\\' => line.extend_from_slice(b"\\\\"),
-        '\n' => line.extend_from_slice(b"\\n"),
-        '\r' => line.extend_from_slice(b"\\r"),
-        '\t' => line.extend_from_slice(b"\\t"),
-        '\0'..='\x1f'
-        | '\x7f'..='\u{9f}'
-        | '\u{61c}'
-        | '\u{200e}'
-        | '\u{200f}'
-        | '\u{2028}'..='\u{202e}'
-        | '\u{2066}'..='\u{2069}' => {
-            let _ = write!(JsonText(line), "\\u{:04x}", u32::from(character));
-        }
-        _ => line.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
-    }
-}
-
-fn append_base64(line: &mut Vec<u8>, bytes: &[u8]) {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for group in bytes.chunks(3) {
-        let byte = |index: usize| group.get(index).copied().map_or(0, u32::from);
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        let digit = |place: u32| DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
-        let mut text = [digit(0), digit(1), digit(2), digit(3)];
-        // As many digits as the bytes need, and signs of equality for the others.
-        text[group.len() + 1..].fill(b'=');
-        line.extend_from_slice(&text);
     }
 }
 
@@ -206,30 +153,8 @@ mod tests {
             assert_eq!(value(&record(text.as_bytes()))["payload"], text.as_str());
             let bytes: Vec<u8> = (0..next() % 20).map(|_| next() as u8).chain([0xff]).collect();
             let value = value(&record(&bytes));
-            assert_eq!(decoded(value["payload_base64"].as_str().expect("base64")), bytes);
+            assert_eq!(base64::decode(value["payload_base64"].as_str().expect("base64")), Some(bytes));
             assert!(value.get("payload").is_none());
         }
-    }
-
-    /// Base64, read back a digit at a time.
-    fn decoded(text: &str) -> Vec<u8> {
-        let digit = |byte: u8| match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            _ => 63,
-        };
-        assert_eq!(text.len() % 4, 0);
-        let (mut bits, mut held, mut bytes) = (0_u32, 0, Vec::new());
-        for byte in text.trim_end_matches('=').bytes() {
-            bits = bits << 6 | u32::from(digit(byte));
-            held += 6;
-            if held >= 8 {
-                held -= 8;
-                bytes.push((bits >> held) as u8);
-            }
-        }
-        bytes
     }
 }

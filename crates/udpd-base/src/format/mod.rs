@@ -11,6 +11,7 @@ use crate::capture::headers;
 use crate::os::local_time::Zone;
 use crate::seams::clock;
 
+pub mod json;
 pub mod jsonl;
 pub mod lines;
 pub mod pcapng;

@@ -140,7 +140,7 @@ pub fn append_time(line: &mut Vec<u8>, since_epoch: Duration) {
 }
 
 /// Writes the last digits of a number, as many as there is room for.
-fn put_digits(place: &mut [u8], mut number: u64) {
+pub(super) fn put_digits(place: &mut [u8], mut number: u64) {
     for digit in place.iter_mut().rev() {
         *digit = b'0' + (number % 10) as u8;
         number /= 10;
