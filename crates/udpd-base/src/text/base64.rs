@@ -1,5 +1,19 @@
-//! Bytes from base64, of both alphabets: browsers send passwords in the usual one, and the claims of a token are in the
-//! one for addresses. Neither has a letter that means something else in the other.
+//! Bytes to and from base64. It is read in both alphabets: browsers send passwords in the usual one, and the claims of a
+//! token are in the one for addresses. Neither has a letter that means something else in the other.
+
+/// Appends the bytes in the usual alphabet, padded.
+pub fn append(text: &mut Vec<u8>, bytes: &[u8]) {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for group in bytes.chunks(3) {
+        let byte = |index: usize| group.get(index).copied().map_or(0, u32::from);
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        let digit = |place: u32| DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
+        let mut digits = [digit(0), digit(1), digit(2), digit(3)];
+        // As many digits as the bytes need, and signs of equality for the others.
+        digits[group.len() + 1..].fill(b'=');
+        text.extend_from_slice(&digits);
+    }
+}
 
 /// Decodes, padded or not.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
@@ -27,6 +41,16 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_padded_and_reads_back() {
+        for (bytes, expected) in [(&b""[..], ""), (b"any:0", "YW55OjA="), (b"\xfb\xff", "+/8="), (b"\0\0\0", "AAAA")] {
+            let mut text = Vec::new();
+            append(&mut text, bytes);
+            assert_eq!(text, expected.as_bytes());
+            assert_eq!(decode(expected).as_deref(), Some(bytes));
+        }
+    }
 
     #[test]
     fn both_alphabets_are_read_padded_or_not() {
