@@ -1,12 +1,21 @@
 //! How datagrams become the body of a request, for each kind of server.
 
-use super::request::RequestBatch;
+use super::request::{BatchId, RequestBatch};
 use super::{HttpProfile, HttpSettings};
 use udpd_base::format::DatagramRecord;
 
 /// The most bytes that a record with such a payload takes.
 pub(super) fn record_bytes_max(_profile: HttpProfile, payload: usize) -> usize {
     12 * payload + 2048
+}
+
+/// How a token is called in the header `Authorization`.
+pub(super) fn token_scheme(profile: HttpProfile) -> &'static str {
+    match profile {
+        HttpProfile::SplunkHec => "Splunk",
+        HttpProfile::Elasticsearch => "ApiKey",
+        _ => "Bearer",
+    }
 }
 
 /// Writes bodies.
@@ -18,6 +27,15 @@ pub(super) struct BodyWriter {
 impl BodyWriter {
     pub(super) fn new(settings: &HttpSettings) -> Self {
         Self { settings: settings.clone() }
+    }
+
+    /// Where a request goes.
+    pub(super) fn target(&self, _id: BatchId) -> String {
+        self.settings.url.text.clone()
+    }
+
+    pub(super) fn content_type(&self) -> &'static str {
+        "application/x-ndjson"
     }
 
     /// Begins a body; the batch has its id.
