@@ -11,7 +11,7 @@ mod sink;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod tls_tests;
+pub(crate) mod tls_tests;
 mod window;
 
 use std::sync::Arc;
