@@ -11,11 +11,11 @@ use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::producer::BaseProducer;
 
-use super::secrets;
 use super::security::Security;
 use super::settings::KafkaError;
 use super::settings::{KafkaSettings, QUEUE_KIBIBYTES, QUEUE_MESSAGES};
 use crate::named_files as files;
+use crate::secrets;
 
 /// How long the library's pause between two attempts to connect grows, in milliseconds, unless `properties` say
 /// otherwise. Its own ten seconds are longer than a broker takes to come back, and what waits meanwhile has to fit the

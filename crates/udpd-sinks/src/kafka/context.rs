@@ -22,10 +22,10 @@ use rdkafka::producer::ProducerContext;
 use super::certificate_diagnosis::{self, TrustQuestion};
 use super::log_lines::{KafkaLog, Lines};
 use super::message::{MessageOutcome, MessageRefusal, TICKET_SHIFT};
-use super::secrets;
-use super::secrets::HiddenSecrets;
 use super::security::{Sasl, Security};
 use super::settings::KafkaSettings;
+use super::tokens;
+use crate::secrets::HiddenSecrets;
 use udpd_base::os::threads::lock;
 use udpd_base::seams::clock;
 
@@ -257,7 +257,7 @@ impl ClientContext for Context {
     fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
         self.callbacks.add_one();
         let path = self.security.token_file.as_deref().ok_or("there is no token_file")?;
-        let token = secrets::read_token(path)?;
+        let token = tokens::read_token(path)?;
         self.hidden.add(&token.text);
         Ok(OAuthToken { token: token.text, principal_name: token.principal, lifetime_ms: token.expires_ms })
     }

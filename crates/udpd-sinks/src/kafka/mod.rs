@@ -45,12 +45,12 @@ mod log_lines;
 mod message;
 #[cfg(feature = "kafka")]
 mod rounds;
-#[cfg(feature = "kafka")]
-mod secrets;
 mod security;
 mod settings;
 #[cfg(feature = "kafka")]
 mod sink;
+#[cfg(feature = "kafka")]
+mod tokens;
 
 pub use security::{Sasl, Security};
 pub use settings::{KafkaError, KafkaSettings};

@@ -10,12 +10,10 @@ use std::mem;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use nix::libc;
-
 use super::peer_stream::PeerStream;
 use super::search::{FoundPeer, PeerSearch, SearchState, TlsPeers};
+use crate::peer_trouble::{cure, waiting_place};
 use crate::target::DestinationTarget;
-use crate::tls;
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::text::address::PeerAddress;
 
@@ -304,24 +302,12 @@ impl TcpConnection {
         }
         let Some(silent) = self.gone.pass(now) else { return };
         self.is_logged_gone = true;
-        let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref()).map(tls::cure);
-        let cure = match error.raw_os_error() {
-            _ if of_tls.is_some() => of_tls.unwrap_or_default(),
-            Some(libc::ECONNREFUSED) => "; start what listens there",
-            Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => "; see `ip route get` for that address",
-            Some(libc::ETIMEDOUT) => "; see whether a firewall on the way drops it",
-            None if error.kind() == io::ErrorKind::TimedOut => "; see whether a firewall on the way drops it",
-            _ => "",
-        };
         log::warn!(
-            "sink {}: {} {what}: {error}; datagrams wait {} until it is back{cure}{}",
+            "sink {}: {} {what}: {error}; datagrams wait {} until it is back{}{}",
             self.sink,
             self.name(place, None),
-            if self.spills {
-                "in the spill"
-            } else {
-                "in memory, as far as there is room, and then count as sink_error"
-            },
+            waiting_place(self.spills),
+            cure(error),
             repeats(silent)
         );
     }

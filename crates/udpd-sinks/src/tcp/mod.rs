@@ -5,13 +5,13 @@
 //! as such. What a program had not read yet when it ended is lost, and no sender can know it (RFC 6587, section 3).
 
 mod connection;
-mod peer_stream;
-mod search;
+pub(crate) mod peer_stream;
+pub(crate) mod search;
 mod sink;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod tls_tests;
+pub(crate) mod tls_tests;
 mod window;
 
 use std::sync::Arc;

@@ -14,17 +14,17 @@ use rustls::{ClientConnection, ProtocolVersion};
 const RECORD_BYTES: usize = 16 << 10;
 
 /// How long a peer is waited for that says nothing after the handshake.
-const VERDICT: Duration = Duration::from_millis(500);
+pub(crate) const VERDICT: Duration = Duration::from_millis(500);
 
 /// The memory of TLS for one connection, about: what it has read and is to write.
-pub(super) const TLS_MEMORY_BYTES: usize = 256 << 10;
+pub(crate) const TLS_MEMORY_BYTES: usize = 256 << 10;
 
 /// So much is enciphered before the kernel has taken it.
 const PENDING_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
-pub(super) struct PeerStream {
-    pub(super) stream: TcpStream,
+pub(crate) struct PeerStream {
+    pub(crate) stream: TcpStream,
     tls: Option<Box<TlsLayer>>,
 }
 

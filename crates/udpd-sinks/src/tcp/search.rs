@@ -16,14 +16,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt};
 
 /// What TLS is spoken with, and for which name the certificate of each destination has to be.
-pub(super) type TlsPeers = (Arc<ClientConfig>, Arc<[ServerName<'static>]>);
+pub(crate) type TlsPeers = (Arc<ClientConfig>, Arc<[ServerName<'static>]>);
 
 /// A destination that has accepted a connection: by its place among all, and at which of its addresses.
 #[derive(Debug)]
-pub(super) struct FoundPeer {
-    pub(super) place: usize,
-    pub(super) address: SocketAddr,
-    pub(super) stream: PeerStream,
+pub(crate) struct FoundPeer {
+    pub(crate) place: usize,
+    pub(crate) address: SocketAddr,
+    pub(crate) stream: PeerStream,
 }
 
 /// A connection that is being made.
@@ -35,7 +35,7 @@ struct Attempt {
 
 /// The addresses that are still to be tried, by the places of their destinations.
 #[derive(Debug)]
-pub(super) struct PeerSearch {
+pub(crate) struct PeerSearch {
     left: VecDeque<(usize, SocketAddr)>,
     tls: Option<TlsPeers>,
     attempt: Option<Attempt>,
@@ -45,7 +45,7 @@ pub(super) struct PeerSearch {
 }
 
 #[derive(Debug)]
-pub(super) enum SearchState {
+pub(crate) enum SearchState {
     GoesOn,
     Found(FoundPeer),
     /// None accepts; of which destination the error is.
@@ -53,7 +53,7 @@ pub(super) enum SearchState {
 }
 
 impl PeerSearch {
-    pub(super) fn new(addresses: VecDeque<(usize, SocketAddr)>, tls: Option<TlsPeers>, timeout: Duration) -> Self {
+    pub(crate) fn new(addresses: VecDeque<(usize, SocketAddr)>, tls: Option<TlsPeers>, timeout: Duration) -> Self {
         Self { left: addresses, tls, attempt: None, error: None, timeout }
     }
 
@@ -64,7 +64,7 @@ impl PeerSearch {
     }
 
     /// Takes a look, and begins the next attempt where one has failed.
-    pub(super) fn look(&mut self, now: Instant) -> SearchState {
+    pub(crate) fn look(&mut self, now: Instant) -> SearchState {
         loop {
             if let Some(mut attempt) = self.attempt.take() {
                 let place = attempt.peer.place;
@@ -89,6 +89,15 @@ impl PeerSearch {
                 }
                 Err(error) => self.note(place, error),
             }
+        }
+    }
+
+    /// Waits until a look may find something else, at most so long.
+    pub(crate) fn wait(&self, limit: Duration) {
+        if let Some(attempt) = &self.attempt {
+            let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::ZERO);
+            // An error is met by the next look.
+            let _ = is_writable(&attempt.peer.stream.stream, limit);
         }
     }
 

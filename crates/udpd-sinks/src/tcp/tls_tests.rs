@@ -18,7 +18,7 @@ use crate::tls::{self, TlsSettings};
 use udpd_base::ledger::{CounterTable as _, Tallies};
 use udpd_base::sink::Sink;
 
-fn file(name: &str) -> PathBuf {
+pub(crate) fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/tcp/testing").join(format!("{name}.pem"))
 }
 
@@ -27,7 +27,7 @@ fn certificates(name: &str) -> Vec<CertificateDer<'static>> {
 }
 
 /// A peer with this certificate, which may ask for one of the same authority.
-fn server(name: &str, asks: bool) -> Arc<ServerConfig> {
+pub(crate) fn server(name: &str, asks: bool) -> Arc<ServerConfig> {
     let provider = Arc::new(tls::provider().expect("cryptography"));
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(certificates("ca"));
@@ -56,7 +56,7 @@ fn peer(config: Arc<ServerConfig>, connections: usize) -> (SocketAddr, JoinHandl
     (address, std::thread::spawn(serve))
 }
 
-fn trusting(name: &str) -> TlsSettings {
+pub(crate) fn trusting(name: &str) -> TlsSettings {
     TlsSettings { on: true, ca_file: Some(file(name)), ..TlsSettings::default() }
 }
 

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-#[allow(unused_imports)]
-use crate::named_files as files;
+use crate::secrets::HiddenSecrets;
 
 // A build with Kafka sinks has it twice.
 #[allow(clippy::duplicate_mod, dead_code, unreachable_pub)]
-#[path = "../kafka/secrets.rs"]
-mod secrets;
+#[path = "../kafka/tokens.rs"]
+mod tokens;
 
 /// A target and its name.
 pub type NamedTarget = (&'static str, fn(&[u8]));
@@ -22,12 +21,12 @@ pub fn targets() -> Vec<NamedTarget> {
 fn token(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let now = UNIX_EPOCH + Duration::from_secs(1_795_243_341);
-    match secrets::parse_token(text, now) {
+    match tokens::parse_token(text, now) {
         Ok(token) => {
             assert!(token.text == text && !text.contains(char::is_whitespace));
             assert!(!token.principal.is_empty() && !token.principal.contains('\0'));
             assert!(token.expires_ms >= 1_795_243_341_000);
-            let hidden = secrets::HiddenSecrets::new(vec!["secret".to_owned()]);
+            let hidden = HiddenSecrets::new(vec!["secret".to_owned()]);
             hidden.add(&token.text);
             let line = format!("a line of {text} and of secret");
             assert!(
@@ -36,7 +35,7 @@ fn token(input: &[u8]) {
         }
         Err(why) => {
             // Its own words may be the text.
-            let shows_nothing = Err(&why) == secrets::parse_token("no token", now).as_ref().map(|_| ());
+            let shows_nothing = Err(&why) == tokens::parse_token("no token", now).as_ref().map(|_| ());
             let shows = text.len() >= 12 && why.contains(text) && !shows_nothing;
             assert!(!why.contains(char::is_control) && !shows, "{why}");
         }

@@ -1,0 +1,317 @@
+//! A thread that carries batches to the server, one at a time, until the server has decided about each record.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+
+use super::super::answer::ServerAnswer;
+use super::super::profile::BodyWriter;
+use super::super::request::{BatchOutcome, FinishedBatch, RefusedRecord, RequestBatch, Verdict};
+use super::super::{HttpProfile, HttpSettings};
+use super::Job;
+use super::credentials::Credentials;
+use super::exchange::{self, Exchange};
+use super::log_lines::ServerLog;
+use udpd_base::codec::{CompressingWriter, Method};
+use udpd_base::handover::Caller;
+use udpd_base::os::threads;
+use udpd_base::seams::{clock, waits};
+
+/// The first pause before a batch is sent again.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+
+/// The longest that udpd makes on its own.
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+
+/// The longest that a server may ask for.
+const ASKED_PAUSE_MAX: Duration = Duration::from_secs(300);
+
+/// An answer that was longer gives its memory back.
+const ANSWER_BYTES_KEPT: usize = 1 << 20;
+
+/// Says what an answer to a request with so many records means.
+pub(super) type Judge = fn(HttpProfile, &ServerAnswer<'_>, usize) -> Verdict;
+
+#[derive(Debug)]
+pub(super) struct Carrier {
+    exchange: Exchange,
+    writer: BodyWriter,
+    profile: HttpProfile,
+    judge: Judge,
+    compress: Option<Method>,
+    credentials: Arc<Credentials>,
+    log: Arc<ServerLog>,
+    /// Its end: nothing is to be tried again.
+    end: Receiver<Infallible>,
+    random: RandomState,
+    /// The body as it is sent, where that is compressed.
+    packed: Vec<u8>,
+    answer: Vec<u8>,
+    /// What is sent again of a batch.
+    rest: RequestBatch,
+}
+
+/// What is still to be decided about a batch.
+#[derive(Debug)]
+struct OpenRecords {
+    /// The place in the batch of each record of the request; `None` where that is the same.
+    places: Option<Vec<usize>>,
+    count: usize,
+    refused: Vec<RefusedRecord>,
+    /// The server may have them from a request that it has not answered.
+    is_doubtful: bool,
+    /// Their places, as often as they were sent again since then.
+    repeated: Vec<usize>,
+}
+
+impl OpenRecords {
+    fn place(&self, in_request: usize) -> usize {
+        self.places.as_ref().map_or(in_request, |places| places[in_request])
+    }
+
+    fn refuse(&mut self, refused: Vec<RefusedRecord>) {
+        for RefusedRecord { place, reason } in refused.into_iter().filter(|record| record.place < self.count) {
+            let place = self.place(place);
+            self.refused.push(RefusedRecord { place, reason });
+        }
+    }
+
+    fn refuse_all(&mut self, reason: &str) {
+        let all = (0..self.count).map(|place| RefusedRecord { place, reason: reason.to_owned() }).collect();
+        self.refuse(all);
+    }
+
+    /// All but these were sent once more, and the server has not said that it has thrown them away.
+    fn note_sent(&mut self, but_not: &[usize], nor: &[RefusedRecord]) {
+        if !self.is_doubtful {
+            return;
+        }
+        let left_out: HashSet<usize> = but_not.iter().copied().chain(nor.iter().map(|record| record.place)).collect();
+        let places = (0..self.count).filter(|place| !left_out.contains(place)).map(|place| self.place(place));
+        let places: Vec<usize> = places.collect();
+        self.repeated.extend(places);
+    }
+
+    /// Only these are still open.
+    fn keep(&mut self, again: &[usize]) {
+        let places: Vec<usize> = again.iter().map(|place| self.place(*place)).collect();
+        self.count = places.len();
+        self.places = Some(places);
+    }
+}
+
+impl Carrier {
+    pub(super) fn new(
+        settings: &HttpSettings,
+        exchange: Exchange,
+        credentials: Arc<Credentials>,
+        log: Arc<ServerLog>,
+        (judge, end): (Judge, Receiver<Infallible>),
+    ) -> Self {
+        Self {
+            exchange,
+            writer: BodyWriter::new(settings),
+            profile: settings.profile,
+            judge,
+            compress: settings.compress,
+            credentials,
+            log,
+            end,
+            random: RandomState::new(),
+            packed: Vec::new(),
+            answer: Vec::new(),
+            rest: RequestBatch::new(0),
+        }
+    }
+
+    /// Until there is no consumer any more.
+    pub(super) fn run(mut self, jobs: &Receiver<Job>, done: &Sender<FinishedBatch>, caller: &Caller) {
+        while let Ok(Job { ticket, batch }) = threads::blocking(|| waits::recv(jobs)) {
+            let (outcome, repeated) = self.carry(&batch);
+            threads::step();
+            if done.send(FinishedBatch { ticket, batch, outcome, repeated }).is_err() {
+                return;
+            }
+            caller.call();
+        }
+    }
+
+    fn carry(&mut self, batch: &RequestBatch) -> (BatchOutcome, Vec<usize>) {
+        let (places, count, refused) = (None, batch.records(), Vec::new());
+        let mut open = OpenRecords { places, count, refused, is_doubtful: false, repeated: Vec::new() };
+        let mut rest = mem::replace(&mut self.rest, RequestBatch::new(0));
+        let is_decided = self.decide(batch, &mut rest, &mut open);
+        self.rest = rest;
+        let outcome = match is_decided {
+            true => BatchOutcome::Decided { refused: open.refused },
+            false => BatchOutcome::Undecided,
+        };
+        (outcome, open.repeated)
+    }
+
+    /// Whether the server has decided about every record before the end.
+    fn decide(&mut self, batch: &RequestBatch, rest: &mut RequestBatch, open: &mut OpenRecords) -> bool {
+        let mut pause = PAUSE_MIN;
+        self.pack(&batch.body);
+        loop {
+            let body = if open.places.is_some() { &rest.body } else { &batch.body };
+            match self.attempt(batch, body, open) {
+                Attempt::Decided => return true,
+                Attempt::AtOnce => continue,
+                Attempt::Partly { again, after } => {
+                    let before = (open.places.is_some()).then(|| mem::replace(rest, RequestBatch::new(0)));
+                    self.rebuild(before.as_ref().unwrap_or(batch), &again, batch, rest);
+                    if again.len() < open.count {
+                        pause = PAUSE_MIN;
+                    }
+                    open.keep(&again);
+                    self.pack(&rest.body);
+                    if !self.rest_for(after.unwrap_or(pause)) {
+                        return false;
+                    }
+                }
+                Attempt::Later { after } => {
+                    if !self.rest_for(after.unwrap_or(pause)) {
+                        return false;
+                    }
+                }
+            }
+            pause = (2 * pause).min(PAUSE_MAX);
+        }
+    }
+
+    /// Sends a request, and looks what the answer means.
+    fn attempt(&mut self, batch: &RequestBatch, body: &[u8], open: &mut OpenRecords) -> Attempt {
+        let Self { exchange, writer, compress, credentials, packed, answer, .. } = self;
+        let body = if compress.is_some() { &packed[..] } else { body };
+        let (target, authorization) = (writer.target(batch.id), credentials.header());
+        let content_type = writer.content_type();
+        let sent = threads::blocking(|| exchange.send(&target, content_type, authorization.as_ref(), body, answer));
+        let head = match sent {
+            Ok(head) => head,
+            Err(trouble) => {
+                if trouble.is_doubtful {
+                    open.note_sent(&[], &[]);
+                    open.is_doubtful = true;
+                }
+                // A server closes connections that were idle for too long, and is there all the same.
+                if trouble.is_stale && (!trouble.is_doubtful || !self.is_ended()) {
+                    return Attempt::AtOnce;
+                }
+                if !self.exchange.is_interrupted() {
+                    self.log.note_trouble(&self.credentials.clean(&trouble.what), trouble.cure);
+                }
+                return Attempt::Later { after: None };
+            }
+        };
+        let mut why_not_renewed = String::new();
+        if matches!(head.status, 401 | 403) {
+            match self.credentials.renew(authorization.as_ref()) {
+                Ok(true) if !self.is_ended() => return Attempt::AtOnce,
+                Ok(_) => {}
+                Err(why) => why_not_renewed = format!("; {why}"),
+            }
+        }
+        let verdict = (self.judge)(self.profile, &head.with_body(&self.answer), open.count);
+        if self.answer.capacity() > ANSWER_BYTES_KEPT {
+            self.answer = Vec::new();
+        }
+        match verdict {
+            Verdict::Taken { refused } => {
+                open.note_sent(&[], &refused);
+                open.refuse(self.cleaned(refused));
+                self.log.note_taken();
+                Attempt::Decided
+            }
+            Verdict::Refused { reason } => {
+                open.refuse_all(&self.credentials.clean(&reason));
+                self.log.note_taken();
+                Attempt::Decided
+            }
+            Verdict::Partly { refused, mut again, reason, after } => {
+                again.retain(|place| *place < open.count);
+                open.note_sent(&again, &refused);
+                open.refuse(self.cleaned(refused));
+                if again.is_empty() {
+                    return Attempt::Decided;
+                }
+                let what = format!("takes only a part of a batch for now: {}", self.credentials.clean(&reason));
+                self.log.note_trouble(&what, "");
+                Attempt::Partly { again, after }
+            }
+            Verdict::Later { reason, after } => {
+                let what = format!("takes no batch for now: {}{why_not_renewed}", self.credentials.clean(&reason));
+                self.log.note_trouble(&what, "");
+                Attempt::Later { after }
+            }
+        }
+    }
+
+    fn cleaned(&self, mut refused: Vec<RefusedRecord>) -> Vec<RefusedRecord> {
+        refused.iter_mut().for_each(|record| record.reason = self.credentials.clean(&record.reason));
+        refused
+    }
+
+    /// Writes a body of these records of another one.
+    fn rebuild(&mut self, from: &RequestBatch, again: &[usize], batch: &RequestBatch, into: &mut RequestBatch) {
+        into.clear();
+        into.id = batch.id;
+        self.writer.begin(into);
+        for &place in again {
+            let begin = place.checked_sub(1).map_or(0, |before| from.ends[before]);
+            into.body.extend_from_slice(&from.body[begin..from.ends[place]]);
+            into.ends.push(into.body.len());
+        }
+        self.writer.end(into);
+    }
+
+    /// Compresses a body, if that is wanted.
+    fn pack(&mut self, body: &[u8]) {
+        let Some(method) = self.compress else { return };
+        let mut packed = mem::take(&mut self.packed);
+        packed.clear();
+        let compress = |into| -> io::Result<Vec<u8>> {
+            let length = body.len() as u64;
+            let mut writer = CompressingWriter::new(exchange::recipe(method), into, length, UNIX_EPOCH)?;
+            writer.write_all(body)?;
+            writer.finish()
+        };
+        // Memory takes everything.
+        self.packed = compress(packed).unwrap_or_default();
+    }
+
+    /// Whether nothing is to be tried again.
+    fn is_ended(&self) -> bool {
+        self.end.try_recv().is_err_and(|error| error.is_disconnected())
+    }
+
+    /// Pauses. Returns false when nothing is to be tried again.
+    fn rest_for(&self, pause: Duration) -> bool {
+        let pause = pause.clamp(PAUSE_MIN, ASKED_PAUSE_MAX);
+        // Many hosts do not come back at the same moment.
+        let chance = self.random.hash_one(clock::now()) % 1000;
+        let pause = pause + pause.mul_f64(chance as f64 / 20_000.0);
+        threads::blocking(|| waits::recv_timeout(&self.end, pause)) == Err(RecvTimeoutError::Timeout)
+    }
+}
+
+/// How an attempt has ended.
+#[derive(Debug)]
+enum Attempt {
+    Decided,
+    /// The same once more, without a pause.
+    AtOnce,
+    Later {
+        after: Option<Duration>,
+    },
+    Partly {
+        again: Vec<usize>,
+        after: Option<Duration>,
+    },
+}

@@ -1,0 +1,69 @@
+//! What the log says of a server: that it is gone or refuses for now, and that it takes batches again.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::super::HttpSettings;
+use crate::peer_trouble::waiting_place;
+use udpd_base::logging::{LogLimiter, repeats};
+use udpd_base::seams::clock;
+use udpd_base::seams::waits::lock;
+
+/// The lines about one server, for all connections of a consumer.
+#[derive(Debug)]
+pub(super) struct ServerLog {
+    sink: String,
+    /// Without a path, in which some servers want a secret.
+    server: String,
+    spills: bool,
+    /// Why it takes nothing, as far as the log has that.
+    trouble: Mutex<Option<String>>,
+    is_failing: AtomicBool,
+    /// A server that comes and goes gets one line a minute.
+    gone: LogLimiter,
+}
+
+impl ServerLog {
+    pub(super) fn new(sink: &str, settings: &HttpSettings) -> Self {
+        let scheme = if settings.url.is_tls { "https" } else { "http" };
+        let peer = settings.url.peer.as_ref().map(ToString::to_string).unwrap_or_default();
+        let through = settings.proxy.as_ref().and_then(|proxy| proxy.peer.as_ref());
+        let server = match through {
+            Some(proxy) => format!("{scheme}://{peer} through the proxy {proxy}"),
+            None => format!("{scheme}://{peer}"),
+        };
+        let (trouble, is_failing, gone) = (Mutex::default(), AtomicBool::new(false), LogLimiter::default());
+        Self { sink: sink.to_owned(), server, spills: settings.spill.is_on(), trouble, is_failing, gone }
+    }
+
+    /// Whether the last request was in vain.
+    pub(super) fn is_failing(&self) -> bool {
+        self.is_failing.load(Ordering::Relaxed)
+    }
+
+    /// No batch goes there now, for this reason.
+    pub(super) fn note_trouble(&self, what: &str, cure: &str) {
+        self.is_failing.store(true, Ordering::Relaxed);
+        let mut known = lock(&self.trouble);
+        if known.as_deref() == Some(what) {
+            return;
+        }
+        let Some(silent) = self.gone.pass(clock::now()) else { return };
+        log::warn!(
+            "sink {}: {} {what}; datagrams wait {} until it takes them{cure}{}",
+            self.sink,
+            self.server,
+            waiting_place(self.spills),
+            repeats(silent)
+        );
+        *known = Some(what.to_owned());
+    }
+
+    /// It has taken a batch.
+    pub(super) fn note_taken(&self) {
+        self.is_failing.store(false, Ordering::Relaxed);
+        if lock(&self.trouble).take().is_some() {
+            log::info!("sink {}: {} takes batches again", self.sink, self.server);
+        }
+    }
+}
