@@ -1,6 +1,5 @@
 //! What one request carries: the body as the profile writes it, and whose records they are.
 
-use std::fmt;
 use std::time::Duration;
 
 /// Names a batch, together with its number of records, so that a server can tell whether it has it already. It is the
@@ -11,12 +10,6 @@ pub(super) struct BatchId {
     pub(super) origin: u64,
     /// The place of its first record there.
     pub(super) begin: u64,
-}
-
-impl fmt::Display for BatchId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:016x}-{:x}", self.origin, self.begin)
-    }
 }
 
 /// Records on their way to a server.
@@ -44,6 +37,11 @@ impl RequestBatch {
 
     pub(super) fn records(&self) -> usize {
         self.ends.len()
+    }
+
+    /// What names it to a server that remembers batches.
+    pub(super) fn token(&self) -> String {
+        format!("{:016x}-{:x}-{:x}", self.id.origin, self.id.begin, self.records())
     }
 
     pub(super) fn clear(&mut self) {

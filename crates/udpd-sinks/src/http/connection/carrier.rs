@@ -190,7 +190,7 @@ impl Carrier {
     fn attempt(&mut self, batch: &RequestBatch, body: &[u8], open: &mut OpenRecords) -> Attempt {
         let Self { exchange, writer, compress, credentials, packed, answer, .. } = self;
         let body = if compress.is_some() { &packed[..] } else { body };
-        let (target, authorization) = (writer.target(batch.id), credentials.header());
+        let (target, authorization) = (writer.target(batch), credentials.header());
         let content_type = writer.content_type();
         let sent = threads::blocking(|| exchange.send(&target, content_type, authorization.as_ref(), body, answer));
         let head = match sent {

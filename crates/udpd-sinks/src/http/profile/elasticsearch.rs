@@ -1,5 +1,6 @@
 //! Documents for the bulk interface of Elasticsearch and OpenSearch, with the names of the Elastic Common Schema.
 
+use super::super::request::BatchId;
 use super::RecordBound;
 use super::row::{self, Quoting, Row};
 use udpd_base::format::{DatagramRecord, json, prefix};
@@ -8,11 +9,11 @@ use udpd_base::format::{DatagramRecord, json, prefix};
 pub(super) const BOUND: RecordBound = RecordBound { expansion: 2 * json::EXPANSION_MAX, fixed: 640 };
 
 /// Each record is created under an id of its own, so that one that is sent again is there once.
-pub(super) fn append_action(body: &mut Vec<u8>, id: &str, nth: usize) {
+pub(super) fn append_action(body: &mut Vec<u8>, id: BatchId, nth: usize) {
     body.extend_from_slice(b"{\"create\":{\"_id\":\"");
-    body.extend_from_slice(id.as_bytes());
+    json::append_number(body, id.origin);
     body.push(b'-');
-    json::append_number(body, nth as u64);
+    json::append_number(body, id.begin.wrapping_add(nth as u64));
     body.extend_from_slice(b"\"}}\n");
 }
 

@@ -14,11 +14,10 @@ mod row;
 mod splunk_hec;
 mod target;
 
-use std::fmt::Write;
 use std::net::SocketAddr;
 
 use self::row::Row;
-use super::request::{BatchId, RequestBatch};
+use super::request::RequestBatch;
 use super::{HttpProfile, HttpSettings, PayloadParse};
 use udpd_base::format::DatagramRecord;
 
@@ -60,8 +59,6 @@ pub(super) struct BodyWriter {
     tail: &'static [u8],
     /// What each record has of the settings.
     own: Vec<u8>,
-    /// The id of the batch in hand.
-    id: String,
     place: Place,
 }
 
@@ -99,12 +96,12 @@ impl BodyWriter {
             HttpProfile::SplunkHec => splunk_hec::own(settings),
             _ => Vec::new(),
         };
-        Self { settings: settings.clone(), head, tail, own, id: String::new(), place: Place::default() }
+        Self { settings: settings.clone(), head, tail, own, place: Place::default() }
     }
 
     /// Where this batch is sent: the URL with path and query.
-    pub(super) fn target(&self, id: BatchId) -> String {
-        target::target(&self.settings, id)
+    pub(super) fn target(&self, batch: &RequestBatch) -> String {
+        target::target(&self.settings, &batch.token())
     }
 
     pub(super) fn content_type(&self) -> &'static str {
@@ -116,9 +113,6 @@ impl BodyWriter {
 
     /// Begins a body of the batch whose id is set.
     pub(super) fn begin(&mut self, batch: &mut RequestBatch) {
-        self.id.clear();
-        // Writing to a string cannot fail.
-        let _ = write!(self.id, "{}", batch.id);
         batch.body.extend_from_slice(&self.head);
     }
 
@@ -134,7 +128,7 @@ impl BodyWriter {
                 splunk_hec::append(body, &row, place.text(record, splunk_hec::append_place), &self.own);
             }
             HttpProfile::Elasticsearch => {
-                elasticsearch::append_action(body, &self.id, nth);
+                elasticsearch::append_action(body, batch.id, nth);
                 elasticsearch::append(body, &row, place.text(record, elasticsearch::append_place));
             }
             HttpProfile::Loki => loki::append(body, &row, place.text(record, loki::append_place), nth == 0),

@@ -1,6 +1,5 @@
 //! Where a batch is sent: the URL as it is written, with what the profile adds to its path and query.
 
-use crate::http::request::BatchId;
 use crate::http::{HttpProfile, HttpSettings};
 
 /// What Elasticsearch is to leave out of its answers: they are as long as the requests otherwise.
@@ -8,7 +7,7 @@ const ANSWER: &str = "errors,items.*.status,items.*.error.type,items.*.error.rea
 
 /// The URL for a batch. A path beyond `/` stays as it is written, and so does what the query says, but for the token of
 /// the batch.
-pub(super) fn target(settings: &HttpSettings, id: BatchId) -> String {
+pub(super) fn target(settings: &HttpSettings, token: &str) -> String {
     let text = settings.url.text.split('#').next().unwrap_or_default();
     let (place, query) = text.split_once('?').unwrap_or((text, ""));
     let scheme = place.find("://").map_or(0, |at| at + "://".len());
@@ -17,7 +16,7 @@ pub(super) fn target(settings: &HttpSettings, id: BatchId) -> String {
         "" | "/" => place[..path].to_owned() + &own_path(settings),
         _ => place.to_owned(),
     };
-    let own = own_query(settings, id);
+    let own = own_query(settings, token);
     let name = |pair: &str| pair.split('=').next().unwrap_or_default().to_owned();
     let written = query.split('&').filter(|pair| !pair.is_empty() && name(pair) != TOKEN).map(str::to_owned);
     let mut pairs: Vec<String> = written.collect();
@@ -47,7 +46,7 @@ fn own_path(settings: &HttpSettings) -> String {
     }
 }
 
-fn own_query(settings: &HttpSettings, id: BatchId) -> Vec<(&'static str, String)> {
+fn own_query(settings: &HttpSettings, token: &str) -> Vec<(&'static str, String)> {
     match settings.profile {
         HttpProfile::Clickhouse => vec![
             ("query", format!("INSERT INTO {} FORMAT JSONEachRow", identifier(&settings.table))),
@@ -56,7 +55,7 @@ fn own_query(settings: &HttpSettings, id: BatchId) -> Vec<(&'static str, String)
             ("async_insert", "0".to_owned()),
             ("wait_end_of_query", "1".to_owned()),
             ("insert_deduplicate", "1".to_owned()),
-            (TOKEN, id.to_string()),
+            (TOKEN, token.to_owned()),
         ],
         HttpProfile::Elasticsearch => vec![("filter_path", ANSWER.to_owned())],
         HttpProfile::Otlp | HttpProfile::SplunkHec | HttpProfile::Loki | HttpProfile::Ndjson => Vec::new(),
@@ -97,7 +96,7 @@ mod tests {
     fn target_of(url: &str, profile: HttpProfile, change: impl Fn(&mut HttpSettings)) -> String {
         let mut settings = HttpSettings { url: parse_url(url).expect("a URL"), profile, ..HttpSettings::defaults() };
         change(&mut settings);
-        target(&settings, BatchId { origin: 0xab, begin: 16 })
+        target(&settings, "00000000000000ab-10-5")
     }
 
     #[test]
@@ -123,7 +122,7 @@ mod tests {
     #[test]
     fn clickhouse_gets_its_statement_and_the_id_of_the_batch_beside_what_is_written() {
         let own = "date_time_input_format=best_effort&async_insert=0&wait_end_of_query=1&insert_deduplicate=1\
-                   &insert_deduplication_token=00000000000000ab-10";
+                   &insert_deduplication_token=00000000000000ab-10-5";
         assert_eq!(
             target_of("http://h:8123", HttpProfile::Clickhouse, |_| ()),
             format!("http://h:8123/?query=INSERT%20INTO%20udpd%20FORMAT%20JSONEachRow&{own}")

@@ -1,4 +1,5 @@
 use super::*;
+use crate::http::request::BatchId;
 use crate::http::{Pair, PayloadParse};
 use HttpProfile::{Clickhouse, Elasticsearch, Loki, Ndjson, Otlp, SplunkHec};
 use seeds::Chance;
@@ -154,11 +155,11 @@ fn an_event_of_splunk_has_its_time_host_and_source_and_is_never_blank() {
 fn a_document_of_elasticsearch_is_created_under_the_id_of_its_batch_and_its_place() {
     assert_eq!(
         body_of(&settings(Elasticsearch), &[record(b"text"), record(b"\xff")]),
-        "{\"create\":{\"_id\":\"0000000000000abc-10-0\"}}\n\
+        "{\"create\":{\"_id\":\"2748-16\"}}\n\
          {\"@timestamp\":\"2026-11-21T06:42:21.000000007Z\",\"source\":{\"ip\":\"192.0.2.7\",\"port\":40000},\
          \"destination\":{\"ip\":\"10.0.0.1\",\"port\":514},\"udpd\":{\"listener\":\"syslog\"},\
          \"message\":\"text\"}\n\
-         {\"create\":{\"_id\":\"0000000000000abc-10-1\"}}\n\
+         {\"create\":{\"_id\":\"2748-17\"}}\n\
          {\"@timestamp\":\"2026-11-21T06:42:21.000000007Z\",\"source\":{\"ip\":\"192.0.2.7\",\"port\":40000},\
          \"destination\":{\"ip\":\"10.0.0.1\",\"port\":514},\
          \"udpd\":{\"listener\":\"syslog\",\"payload_base64\":\"/w==\"}}\n"
