@@ -13,6 +13,8 @@ mod refused;
 mod request;
 mod sink;
 mod syslog;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ mod log_lines;
 #[cfg(test)]
 mod secured_tests;
 #[cfg(test)]
-mod testing;
+pub(super) mod testing;
 #[cfg(test)]
 mod tests;
 mod tls_transport;

@@ -22,7 +22,7 @@ use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::settings::TableSettings;
 
 /// What a server does when it has a request.
-pub(super) enum Reply {
+pub(in crate::http) enum Reply {
     /// A status, headers and a body.
     Answer(u16, &'static str, String),
     /// These bytes, and the end of the connection.
@@ -38,32 +38,32 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    pub(super) fn taken() -> Self {
+    pub(in crate::http) fn taken() -> Self {
         Self::Answer(200, "", String::new())
     }
 
-    pub(super) fn status(status: u16) -> Self {
+    pub(in crate::http) fn status(status: u16) -> Self {
         Self::Answer(status, "", String::new())
     }
 }
 
 /// A request as a server has got it.
 #[derive(Debug, Clone)]
-pub(super) struct SeenRequest {
+pub(in crate::http) struct SeenRequest {
     /// The number of its connection.
-    pub(super) connection: usize,
+    pub(in crate::http) connection: usize,
     /// Its first line and its headers, in small letters.
-    pub(super) head: String,
-    pub(super) body: Vec<u8>,
+    pub(in crate::http) head: String,
+    pub(in crate::http) body: Vec<u8>,
 }
 
 impl SeenRequest {
-    pub(super) fn text(&self) -> &str {
+    pub(in crate::http) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("text")
     }
 
     /// The value of a header.
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(in crate::http) fn header(&self, name: &str) -> Option<&str> {
         let value = |line: &str| line.strip_prefix(name)?.strip_prefix(": ").map(str::len);
         let length = self.head.lines().find_map(value)?;
         let line = self.head.lines().find(|line| value(line).is_some())?;
@@ -78,18 +78,18 @@ struct Shared {
 }
 
 /// A server that has a reply for each request, in the order in which they come.
-pub(super) struct TestServer {
-    pub(super) address: SocketAddr,
+pub(in crate::http) struct TestServer {
+    pub(in crate::http) address: SocketAddr,
     shared: Arc<Shared>,
     thread: JoinHandle<usize>,
 }
 
 impl TestServer {
-    pub(super) fn start(replies: Vec<Reply>) -> Self {
+    pub(in crate::http) fn start(replies: Vec<Reply>) -> Self {
         Self::listen("127.0.0.1:0", replies, None)
     }
 
-    pub(super) fn listen(address: &str, replies: Vec<Reply>, tls: Option<Arc<ServerConfig>>) -> Self {
+    pub(in crate::http) fn listen(address: &str, replies: Vec<Reply>, tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind(address).expect("a free port");
         let address = listener.local_addr().expect("bound");
         let shared = Arc::new(Shared::default());
@@ -119,21 +119,21 @@ impl TestServer {
         Self { address, shared, thread }
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(in crate::http) fn url(&self) -> String {
         format!("http://{}/in", self.address)
     }
 
-    pub(super) fn seen(&self) -> Vec<SeenRequest> {
+    pub(in crate::http) fn seen(&self) -> Vec<SeenRequest> {
         self.shared.seen.lock().expect("no panic").clone()
     }
 
     /// Waits until it has so many requests.
-    pub(super) fn until_seen(&self, count: usize) {
+    pub(in crate::http) fn until_seen(&self, count: usize) {
         until("the requests have come", || self.seen().len() >= count);
     }
 
     /// All requests, and how many connections there were. Its clients are to be gone.
-    pub(super) fn end(self) -> (Vec<SeenRequest>, usize) {
+    pub(in crate::http) fn end(self) -> (Vec<SeenRequest>, usize) {
         self.shared.is_done.store(true, Ordering::Relaxed);
         drop(TcpStream::connect(self.address).expect("it listens"));
         let connections = self.thread.join().expect("no panic");
@@ -216,7 +216,7 @@ fn answer(stream: &mut (impl Read + Write), reply: Reply) -> bool {
     }
 }
 
-pub(super) fn to(url: &str) -> HttpSettings {
+pub(in crate::http) fn to(url: &str) -> HttpSettings {
     HttpSettings { url: parse_url(url).expect("a URL"), ..HttpSettings::defaults() }
 }
 
