@@ -28,12 +28,6 @@ pub(super) struct ServerAnswer<'a> {
 /// The longest reason.
 pub(super) const REASON_BYTES_MAX: usize = 200;
 
-/// Whether answers name records, so that some may be sent again: only where records stand alone.
-#[cfg(feature = "testing")]
-pub(super) fn names_records(profile: HttpProfile) -> bool {
-    matches!(profile, HttpProfile::Elasticsearch | HttpProfile::SplunkHec)
-}
-
 /// Judges an answer to a request with so many records.
 pub(super) fn judge(profile: HttpProfile, answer: &ServerAnswer<'_>, records: usize) -> Verdict {
     let by_profile = match profile {
