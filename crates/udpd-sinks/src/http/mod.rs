@@ -8,6 +8,9 @@
 mod answer;
 mod client;
 mod connection;
+#[cfg(feature = "testing")]
+#[path = "../testing/fuzz_http.rs"]
+pub(crate) mod fuzz;
 mod profile;
 mod refused;
 mod request;

@@ -1,4 +1,5 @@
-//! A fuzz target: tokens that another program has written. It is read here also where no Kafka sink is built.
+//! Fuzz targets: tokens that another program has written, which are read here also where no Kafka sink is built, and what
+//! a sink of type `http` hears and sends.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -14,7 +15,11 @@ pub type NamedTarget = (&'static str, fn(&[u8]));
 
 /// All of them.
 pub fn targets() -> Vec<NamedTarget> {
-    vec![("kafka_tokens", token)]
+    vec![
+        ("kafka_tokens", token),
+        ("http_answers", crate::http::fuzz::answers),
+        ("http_records", crate::http::fuzz::lines),
+    ]
 }
 
 /// A token is one word, names a principal, and is not over; no line shows it.
