@@ -68,6 +68,11 @@ impl Outcomes {
         for (listener, count) in self.acknowledged.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
             deliver(&mut tallies[listener], std::mem::take(count));
         }
+        self.settle_repeats(tallies);
+    }
+
+    /// The same of what is sent again alone.
+    fn settle_repeats(&mut self, tallies: &mut Tallies) {
         for (listener, count) in self.repeated.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
             tallies[listener].stream_repeats_at_most += std::mem::take(count);
         }
@@ -414,8 +419,9 @@ impl SpillableSink for TcpSink {
         self.advance_all(clock::now());
     }
 
-    fn finish(&mut self) {
+    fn finish(&mut self, tallies: &mut Tallies) {
         self.wait_for_the_rest(|_| ());
+        self.outcomes.settle_repeats(tallies);
         let mut left = 0;
         self.streams.iter_mut().for_each(|stream| stream.window.forget(|_| left += 1));
         self.streams.iter_mut().for_each(|stream| stream.connection.close());
