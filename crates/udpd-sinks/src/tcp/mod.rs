@@ -186,7 +186,7 @@ impl SinkSettings for TcpSettings {
     }
 
     fn files_open(&self, consumers: usize, _: usize) -> usize {
-        // A destination that is tried has a second connection.
+        // Beside the one that is counted for each consumer: a destination that is tried has a connection of its own.
         consumers * self.connections() + self.spill.files_open(consumers)
     }
 
