@@ -5,6 +5,8 @@
 //! as such. What a program had not read yet when it ended is lost, and no sender can know it (RFC 6587, section 3).
 
 mod connection;
+#[cfg(test)]
+mod odd_peers_tests;
 mod peer_stream;
 mod search;
 mod sink;

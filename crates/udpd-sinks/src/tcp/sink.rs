@@ -351,13 +351,17 @@ impl Sink for TcpSink {
 }
 
 impl TcpSink {
-    /// Waits for acknowledgements of all that is in the windows, for a limited time.
+    /// Waits for acknowledgements of all that is in the windows, for a limited time, and no longer than this thread is
+    /// waited for.
     fn wait_for_the_rest(&mut self, mut settle: impl FnMut(&mut Self)) {
-        let limit = clock::now() + FINISH_LIMIT;
+        let now = clock::now();
+        let limit = now + FINISH_LIMIT;
+        self.streams.iter_mut().for_each(|stream| stream.connection.hurry(now));
         loop {
             self.advance_all(clock::now());
             settle(self);
-            if self.streams.iter().all(|stream| stream.window.is_empty()) || clock::now() >= limit {
+            let are_empty = self.streams.iter().all(|stream| stream.window.is_empty());
+            if are_empty || clock::now() >= limit || threads::is_given_up() {
                 return;
             }
             let busy = self.streams.iter().find(|stream| !stream.window.is_empty());
