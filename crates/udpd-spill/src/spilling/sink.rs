@@ -694,7 +694,7 @@ impl<S: SpillableSink> Sink for Spilling<S> {
 
     fn finish(&mut self, tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {
         self.count_opened(tallies);
-        self.inner.finish();
+        self.inner.finish(tallies);
         self.is_last = true;
         self.write_out(tallies);
         self.forget_unwritten(tallies);
