@@ -18,8 +18,8 @@ pub const STREAMS_MAX: usize = 1 << 14;
 /// power of two.
 const BUCKETS: usize = (2 * STREAMS_MAX * 8 / 7).next_power_of_two();
 
-/// The memory of the table: an entry for each stream, with a copy of its record for readers, a place in the queue and one
-/// among those that are heard, and for each bucket of the index a pair and a byte.
+/// The memory of the table: an entry for each stream, with a copy of its record for readers, a place in the queue and
+/// one among those that are heard, and for each bucket of the index a pair and a byte.
 pub(super) const TABLE_BYTES: usize = STREAMS_MAX * (size_of::<(StreamEntry, StreamRecord)>() + 2 * size_of::<u32>())
     + BUCKETS * (size_of::<(StreamKey, u32)>() + 1);
 
