@@ -22,8 +22,8 @@ const TRUSTED_S: u32 = 600;
 /// Without a loss for so long, a stream loses no more.
 const LOSING_S: u32 = 60;
 
-/// How much later than a gap a reading has to be for the gap to be judged by it: the kernel was asked for the drops that
-/// it tells of up to a second before.
+/// How much later than a gap a reading has to be, for the gap to be judged by it: the kernel was asked for the drops
+/// that it tells of up to a second before.
 pub(super) const JUDGED_AFTER_S: u32 = 2;
 
 /// How many changes wait for the log. It takes them once in ten seconds.
