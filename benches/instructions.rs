@@ -2,7 +2,7 @@
 //! figure is the same on a loud machine as on a quiet one. The kernel's share is not in it.
 //!
 //! ```text
-//! cargo bench --bench instructions [-- --quick --program PATH --before PATH --record DIR]
+//! cargo bench --bench instructions [-- --quick --only PART --program PATH --before PATH --record DIR]
 //! ```
 //!
 //! Two runs that differ only in how many datagrams they get: starting and ending are in both and drop out of the
@@ -42,10 +42,14 @@ struct Cell {
     payload_bytes: usize,
     /// In trains, which GRO keeps together.
     trains: bool,
+    /// The number of each datagram is followed, by stream.
+    sequence: bool,
+    /// At every address of the host: streams differ in where they are sent to as well.
+    any_address: bool,
 }
 
 const fn cell(sink: &'static str, payload_bytes: usize) -> Cell {
-    Cell { sink, payload_bytes, trains: false }
+    Cell { sink, payload_bytes, trains: false, sequence: false, any_address: false }
 }
 
 const CELLS: &[Cell] = &[
@@ -53,7 +57,9 @@ const CELLS: &[Cell] = &[
     cell("null", 200),
     cell("null", 1400),
     cell("null", 9000),
-    Cell { sink: "null", payload_bytes: 1400, trains: true },
+    Cell { trains: true, ..cell("null", 1400) },
+    Cell { sequence: true, ..cell("null", 64) },
+    Cell { sequence: true, any_address: true, ..cell("null", 64) },
     cell("file", 32),
     cell("file", 200),
     cell("file", 1400),
@@ -61,7 +67,7 @@ const CELLS: &[Cell] = &[
 ];
 
 struct Options {
-    cells: &'static [Cell],
+    cells: Vec<Cell>,
     few: u64,
     many: u64,
     /// The udpd that is counted.
@@ -73,18 +79,23 @@ struct Options {
 
 fn options() -> Result<Options, String> {
     let program = env!("CARGO_BIN_EXE_udpd").to_owned();
-    let mut options = Options { cells: CELLS, few: 20_000, many: 120_000, program, before: None, record: None };
+    let cells = CELLS.to_vec();
+    let mut options = Options { cells, few: 20_000, many: 120_000, program, before: None, record: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--bench" => {}
-            "--quick" => (options.cells, options.few, options.many) = (&CELLS[..1], 10_000, 40_000),
+            "--quick" => (options.cells, options.few, options.many) = (CELLS[..1].to_vec(), 10_000, 40_000),
+            "--only" => {
+                let part = arguments.next().ok_or("--only needs a part of a name, such as sequence")?;
+                options.cells.retain(|cell| cell.name().contains(&part));
+            }
             "--program" => options.program = arguments.next().ok_or("--program needs a path")?,
             "--before" => options.before = Some(arguments.next().ok_or("--before needs a path")?),
             "--record" => options.record = Some(arguments.next().ok_or("--record needs a folder")?.into()),
             _ => {
                 return Err(format!(
-                    "unknown argument {argument}: --quick, --program PATH, --before PATH, --record DIR"
+                    "unknown argument {argument}: --quick, --only PART, --program PATH, --before PATH, --record DIR"
                 ));
             }
         }
@@ -93,6 +104,20 @@ fn options() -> Result<Options, String> {
 }
 
 impl Cell {
+    /// Sends so many datagrams; returns how many the kernel took.
+    fn send(&self, address: SocketAddr, datagrams: u64) -> u64 {
+        if !self.sequence {
+            return self.load(address, datagrams).send().sent;
+        }
+        // The numbers of the other load are text, which counts in no byte order.
+        let (to, count, rate) = (address.to_string(), datagrams.to_string(), RATE_PER_SECOND.to_string());
+        let size = self.payload_bytes.to_string();
+        let words = ["bench", "send", "--to", &to, "--count", &count, "--rate", &rate, "--size", &size, "--json"];
+        let output = Command::new(env!("CARGO_BIN_EXE_udpd")).args(words).output().expect("udpd starts");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        report["report"]["sent"].as_u64().expect("a count")
+    }
+
     fn load(&self, address: SocketAddr, datagrams: u64) -> Load {
         let mut load = Load::new(address, Amount::Count(datagrams));
         load.overruns = true;
@@ -113,19 +138,25 @@ impl Cell {
     }
 
     fn name(&self) -> String {
-        format!("{} B to {}{}", self.payload_bytes, self.sink, if self.trains { ", GRO trains" } else { "" })
+        let Self { sink, payload_bytes, .. } = self;
+        let trains = if self.trains { ", GRO trains" } else { "" };
+        let sequence = if self.sequence { ", with sequence" } else { "" };
+        let any = if self.any_address { " at any address" } else { "" };
+        format!("{payload_bytes} B to {sink}{trains}{sequence}{any}")
     }
 
     /// Instructions of the whole process, and the datagrams it received.
     fn run(&self, program: &str, datagrams: u64, folder: &Path) -> (u64, u64) {
         let address = free_address();
         let at = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
+        let bound = if self.any_address { SocketAddr::from(([0; 4], address.port())) } else { address };
         let gro = if self.trains { "on" } else { "off" };
         let path = if self.sink == "file" {
             format!("path = {:?}\nrotate.every = \"0s\"", at("out.log"))
         } else {
             String::new()
         };
+        let sequence = if self.sequence { r#"sequence = { offset = 8, bytes = 4, order = "little" }"# } else { "" };
         let text = format!(
             "[daemon]\n\
              control_socket = {:?}\n\
@@ -133,12 +164,13 @@ impl Cell {
              stats_on_exit = {:?}\n\
              [[listener]]\n\
              name = \"in\"\n\
-             address = \"{address}\"\n\
+             address = \"{bound}\"\n\
              lanes = 1\n\
              engine = \"recvmmsg\"\n\
              max_length = \"{}\"\n\
              gro = \"{gro}\"\n\
              gather = \"1ms\"\n\
+             {sequence}\n\
              sinks = [\"out\"]\n\
              [sink.out]\n\
              type = \"{}\"\n\
@@ -156,7 +188,7 @@ impl Cell {
             .spawn()
             .expect("valgrind starts");
         wait_until_ready(&mut child);
-        let sent = self.load(address, datagrams).send().sent;
+        let sent = self.send(address, datagrams);
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id fits i32"));
         kill(pid, Signal::SIGTERM).expect("it runs");
         assert!(child.wait().expect("it ends").success());
@@ -200,7 +232,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let mut lines = String::new();
     let mut csv = String::from("cell,instructions_each,before,ratio\n");
-    for cell in options.cells {
+    for cell in &options.cells {
         let now = cell.each(&options.program, &options, folder.path());
         let before = options.before.as_ref().map(|before| cell.each(before, &options, folder.path()));
         let (before, ratio) = before.map_or(("-".to_owned(), "-".to_owned()), |before| {

@@ -113,6 +113,14 @@ fn begin_again(subject: &mut Subject, settings: FileSettings) {
     });
 }
 
+/// Writes the compressed form of a file with the time of that file.
+fn compress_by_hand(plain: &PathBuf, to: &PathBuf) {
+    let mut packed = flate2::write::GzEncoder::new(File::create(to).expect("made"), Default::default());
+    io::Write::write_all(&mut packed, &fs::read(plain).expect("there")).expect("written");
+    let packed = packed.finish().expect("whole");
+    packed.set_modified(plain.metadata().expect("there").modified().expect("a time")).expect("set");
+}
+
 #[test]
 fn whatever_a_crash_leaves_the_next_start_ends_with_one_whole_form() {
     for state in ["nothing yet", "a part", "listed", "named", "both forms"] {
@@ -133,11 +141,7 @@ fn whatever_a_crash_leaves_the_next_start_ends_with_one_whole_form() {
             append(format!("{} {name}.gz\n", temporary.metadata().expect("there").ino()));
         }
         if ["named", "both forms"].contains(&state) {
-            // What is named is whole, and has the time of its file.
-            let mut packed = flate2::write::GzEncoder::new(File::create(&temporary).expect("made"), Default::default());
-            io::Write::write_all(&mut packed, b"precious\n").expect("written");
-            let packed = packed.finish().expect("whole");
-            packed.set_modified(plain.metadata().expect("there").modified().expect("a time")).expect("set");
+            compress_by_hand(&plain, &temporary);
             fs::rename(&temporary, Method::Gzip.path_of(&plain)).expect("named");
         }
         if state == "named" {
@@ -150,6 +154,25 @@ fn whatever_a_crash_leaves_the_next_start_ends_with_one_whole_form() {
         assert!(file.extension().is_some_and(|extension| extension == "gz"), "{state}: {file:?}");
         assert!(!temporary.exists() && !plain.exists(), "{state}: {:?}", subject.files());
     }
+}
+
+#[test]
+fn keep_by_bytes_removes_the_plain_form_of_a_compressed_file_before_any_other_file() {
+    let mut subject = Subject::open("log", compressing(9));
+    let settings = subject.file().settings.clone();
+    let plain = finished_and_ended(&mut subject);
+    let packed = Method::Gzip.path_of(&plain);
+    compress_by_hand(&plain, &packed);
+    let (list, name) = (path_of(&subject, ".log.udpd-index"), packed.file_name().expect("a name").display());
+    let line = format!("{} {name}\n", packed.metadata().expect("there").ino());
+    fs::write(&list, fs::read_to_string(&list).expect("a list") + &line).expect("written");
+    let long = "long".repeat(20);
+    let bytes = packed.metadata().expect("there").len() + long.len() as u64 + 1;
+    subject.reopen_with(FileSettings { compress: None, keep: Keep { files: 0, bytes }, ..settings });
+    subject.finish_with(&long);
+    subject.close();
+    assert_eq!(subject.texts(), [&long, "precious"]);
+    assert_eq!(only(&subject, "precious"), packed);
 }
 
 #[test]

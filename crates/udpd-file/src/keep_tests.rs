@@ -2,9 +2,12 @@
 //! files begin on time however the clock is set.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use super::tests::{PLAIN, Subject, path_of, rotating};
 use super::*;
+use crate::retention::FileRetention;
 use crate::{Keep, Rotate};
 use udpd_base::format::Format;
 use udpd_base::sink::OpenContext;
@@ -90,6 +93,26 @@ fn what_others_have_put_beside_files_with_dates_stays() {
 }
 
 #[test]
+fn a_file_at_a_path_with_dates_that_is_not_listed_is_written_on_and_never_removed() {
+    let mut subject = Subject::open("%Y%m%d%H.log", keeping(1));
+    let settings = subject.file().settings.clone();
+    assert!(subject.write("theirs"));
+    subject.close();
+    fs::remove_file(path_of(&subject, ".%Y%m%d%H.log.udpd-index")).expect("a list");
+    subject.reopen_with(settings);
+    for payload in ["1", "2", "3"] {
+        let generation = subject.file().generation;
+        subject.clock.set(HOUR);
+        assert!(subject.write(payload));
+        subject.until("a file of the new time", |file| file.generation > generation);
+        subject.reopen();
+    }
+    assert!(subject.write("4"));
+    subject.close();
+    assert_eq!(subject.contents(), ["3", "4", "theirs\n1"]);
+}
+
+#[test]
 fn the_oldest_is_the_one_that_was_finished_first_whatever_the_clock_said_then() {
     for jump in [-HOUR, HOUR, -30 * 8766 * HOUR, 30 * 8766 * HOUR] {
         let mut subject = Subject::open("log", keeping(2));
@@ -160,6 +183,23 @@ fn the_newest_stays_however_little_is_to_be_kept() {
     ["a first one", "a second one"].iter().for_each(|payload| subject.finish_with(payload));
     subject.close();
     assert_eq!(subject.contents(), ["a second one"]);
+}
+
+#[test]
+fn the_newest_stays_also_where_it_is_closed_and_not_locked() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("log").to_str().expect("UTF-8").to_owned();
+    let name = FileName::new(path.clone(), Duration::ZERO);
+    let mut retention = FileRetention::new(&name, Keep { files: 0, bytes: 1 }, None);
+    retention.read();
+    let finished = [0, 1, 2].map(|second| PathBuf::from(format!("{path}.20260101T00000{second}Z")));
+    for file in &finished {
+        fs::write(file, "a record\n").expect("written");
+        retention.list_by(file, file.metadata().map(|found| found.ino()));
+    }
+    assert_eq!(retention.clear(&[]), finished[..2]);
+    assert!(retention.clear(&[]).is_empty());
+    assert!(finished[2].exists());
 }
 
 #[test]

@@ -154,11 +154,13 @@ impl FileRetention {
         let Some(index) = self.index.as_mut().filter(|_| self.keep != Keep::ALL) else { return Vec::new() };
         let mut finished = index.present();
         finished.retain(|file| !file.plain.as_ref().is_some_and(|plain| open.contains(&plain.inode)));
+        // What a crash or a fault has left of a compression takes no other file's place.
+        let own: Vec<u64> = finished.iter_mut().map(|file| self.bytes_without_copy(file)).collect();
         let (mut files, mut bytes) = (0, 0);
         let mut kept = 0;
-        for file in finished.iter().rev() {
+        for length in own.iter().rev() {
             files += 1;
-            bytes += file.bytes();
+            bytes += length;
             let is_beyond =
                 (self.keep.files > 0 && files > self.keep.files) || (self.keep.bytes > 0 && bytes > self.keep.bytes);
             // The newest stays, however long it is.
@@ -170,6 +172,21 @@ impl FileRetention {
         finished.truncate(finished.len() - kept);
         let removed = finished.iter().filter(|file| self.remove(file));
         removed.filter_map(|file| Some(file.forms().next()?.path.clone())).collect()
+    }
+
+    /// How long a file is. Where it is in both forms, and these hold the same, removes the plain one, which does not
+    /// count even if it cannot be removed yet.
+    fn bytes_without_copy(&mut self, file: &mut FinishedFile) -> u64 {
+        if let (Some(plain), Some(compressed)) = (&file.plain, &file.compressed)
+            && is_the_same(plain, compressed)
+        {
+            let bytes = compressed.bytes;
+            if self.remove_form(plain) {
+                file.plain = None;
+            }
+            return bytes;
+        }
+        file.bytes()
     }
 
     /// Removes the unfinished compressed forms that a crash has left.

@@ -95,6 +95,23 @@ fn twice(found: &Recovered) -> u64 {
 }
 
 #[test]
+fn a_process_adds_nothing_to_a_segment_of_an_earlier_one_also_when_others_are_done() {
+    let directory = TempDir::new().expect("a directory");
+    append(&mut open(&directory).0, 0, 0..10, 0).expect("room");
+    append(&mut open(&directory).0, 0, 10..20, 0).expect("room");
+    let (mut store, _) = open(&directory);
+    let first = store.read().expect("it reads").expect("a frame");
+    store.decide(first.segment, 0, 10);
+    store.acknowledge(first.segment, first.end);
+    let [earlier] = &files(&directory)[..] else { panic!("one is done: {:?}", files(&directory)) };
+    let length = earlier.metadata().expect("there").len();
+    append(&mut store, 0, 20..30, 0).expect("room");
+    assert_eq!(files(&directory).len(), 2);
+    assert_eq!(earlier.metadata().expect("there").len(), length);
+    assert_eq!(drain(&mut store).0, (10..30).collect::<Vec<_>>());
+}
+
+#[test]
 fn what_goes_in_comes_out_in_its_order_with_its_lane_and_leaves_nothing_behind() {
     let directory = TempDir::new().expect("a directory");
     let (mut store, found) = open(&directory);

@@ -166,7 +166,9 @@ fn receive_in_its_place(
     let mut prepared = PreparedPipeline::beside(from, config, plan, registry)?;
     let (asked_at, sockets) = (clock::now(), names.len());
     let begin_on = |sockets| PassedDescriptors { sockets, record: None, lost_process: None };
-    let record = match old.let_stop(names)? {
+    let end = old.let_stop(names)?;
+    let has_no_way_back = matches!(end, OldProcessEnd::Ending(_));
+    let record = match end {
         OldProcessEnd::Stopped(record) => record,
         OldProcessEnd::Ending(record) => {
             // Its end would be that of the service.
@@ -206,8 +208,16 @@ fn receive_in_its_place(
     };
     let mut store = DescriptorStore::after(notifier, record, earlier);
     store.record.begin(config, plan, prepared.assignment());
-    prepared.take_sockets()?;
-    let pipeline = prepared.start(config, plan, at, registry, || old.take_its_place())?;
+    let taken = prepared.take_sockets();
+    let begun = taken.and_then(|()| prepared.start(config, plan, at, registry, || old.take_its_place()));
+    let pipeline = begun.inspect_err(|_| {
+        if has_no_way_back {
+            log::error!(
+                "{old} has ended for this process, which cannot begin: no daemon receives now. What has come to its \
+                 sockets since is lost unless a service manager keeps them, and no ledger counts it"
+            );
+        }
+    })?;
     log::info!(
         "took over {sockets} sockets from {old}; {:.1} ms from asking it to stop until this process received, \
          in which datagrams waited in the sockets",

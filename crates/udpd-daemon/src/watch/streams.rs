@@ -28,13 +28,13 @@ fn line(listener: &str, change: StreamChange, stream: &StreamSnapshot) -> String
     let missing = if stream.missing.is_some() { most } else { format!("{least} to {most}") };
     let sum = format!("{missing} {unit} are missing by now, and {} came", grouped(*arrived));
     match change {
-        StreamChange::BeginsToLose if stream.missing_at_least == 0 => format!(
-            "{who} has gaps: {sum}; this host has lost datagrams of the listener and cannot tell of which stream: look \
-             at udpd explain before the network"
-        ),
         StreamChange::BeginsToLose => {
             format!("{who} loses on its way to this host: {sum}; look at the network and at the exporter")
         }
+        StreamChange::HasGaps => format!(
+            "{who} has gaps: {sum}; this host has lost datagrams of the listener and cannot tell of which stream: look \
+             at udpd explain before the network"
+        ),
         StreamChange::LosesNoMore => format!("{who} has lost nothing for a minute: {sum}"),
         StreamChange::IsSilent => format!("{who} is silent: look at the exporter and at the way from it"),
         StreamChange::IsHeardAgain => format!("{who} is heard again"),
@@ -48,10 +48,11 @@ mod tests {
 
     #[test]
     fn where_this_host_may_have_lost_all_that_is_missing_the_line_does_not_blame_the_network() {
-        let begins = |stream: StreamSnapshot| lines("netflow", &[(StreamChange::BeginsToLose, stream)], 0).remove(0);
-        let upstream = begins(stream());
+        let line = |change, stream: StreamSnapshot| lines("netflow", &[(change, stream)], 0).remove(0);
+        let upstream = line(StreamChange::BeginsToLose, stream());
         assert!(upstream.contains("loses on its way to this host: 30 datagrams are missing"), "{upstream}");
-        let perhaps_here = begins(StreamSnapshot { missing: None, missing_at_least: 0, ..stream() });
+        let perhaps_here = StreamSnapshot { missing: None, missing_at_least: 0, ..stream() };
+        let perhaps_here = line(StreamChange::HasGaps, perhaps_here);
         assert!(perhaps_here.contains("0 to 30 datagrams are missing"), "{perhaps_here}");
         assert!(perhaps_here.contains("udpd explain") && !perhaps_here.contains("on its way"), "{perhaps_here}");
     }

@@ -93,6 +93,16 @@ fn another_number_of_days_keeps_what_fits_and_what_is_no_history_is_none() {
 }
 
 #[test]
+fn of_a_file_of_any_length_no_more_is_read_at_start_than_31_days_have() {
+    let directory = TempDir::new().expect("a folder");
+    let path = file_with(&directory, DAYS_MAX, &[]);
+    // Longer than any memory.
+    File::options().write(true).open(&path).expect("a file").set_len(1 << 42).expect("a file with holes");
+    assert!(read(&path, DAYS_MAX).is_empty());
+    assert_eq!((std::fs::metadata(&path).expect("a file").len(), bytes_on_disk(DAYS_MAX)), (6_428_160, 6_428_160));
+}
+
+#[test]
 fn without_a_file_the_days_of_this_process_are_kept_in_bounded_memory() {
     let registry = ThreadRegistry::new().0;
     let mut history = DayHistory::open(Path::new("/proc/no/such/place"), 1, &registry);

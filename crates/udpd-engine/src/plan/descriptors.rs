@@ -35,18 +35,17 @@ impl Descriptors {
         });
         let (mut files, mut connections) = (0, 0);
         for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
-            if sink.settings.spill().is_some() {
-                files += sink.settings.files_open(planned.consumers, 0);
-            }
-            match sink.settings.target() {
-                SinkTarget::Nowhere | SinkTarget::Stdout => {}
-                SinkTarget::Files(path) => {
-                    let written = planned.files(&config.listeners, &sink.name, path).len();
-                    files += sink.settings.files_open(planned.consumers, written);
-                }
-                SinkTarget::Peers(peers) => connections += planned.consumers * peers.len(),
-                SinkTarget::Elsewhere(_) => connections += planned.consumers,
-            }
+            let written = match sink.settings.target() {
+                SinkTarget::Files(path) => planned.files(&config.listeners, &sink.name, path).len(),
+                _ => 0,
+            };
+            // Sinks of other kinds have spills, and some of them several connections.
+            files += sink.settings.files_open(planned.consumers, written);
+            connections += match sink.settings.target() {
+                SinkTarget::Nowhere | SinkTarget::Stdout | SinkTarget::Files(_) => 0,
+                SinkTarget::Peers(peers) => planned.consumers * peers.len(),
+                SinkTarget::Elsewhere(_) => planned.consumers,
+            };
         }
         Self { lanes: lanes.sum(), files: files as u64, connections: connections as u64 }
     }
@@ -138,5 +137,20 @@ mod tests {
         let config = Config::parse(text, "test", &HostView::default()).expect("a valid configuration");
         let plan = make(&config, &Neighbours::default()).expect("it fits");
         assert_eq!(Descriptors::of(&config, &plan), Descriptors { lanes: 3, files: 4, connections: 1 });
+    }
+
+    #[test]
+    fn a_tcp_sink_is_counted_with_all_the_connections_that_it_has_at_once() {
+        let of = |keys: &str| {
+            let listener = "[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:5140\"\nsinks = [\"x\"]";
+            let peers = "destinations = [\"127.0.0.1:1\", \"127.0.0.1:2\", \"127.0.0.1:3\"]";
+            let text = format!("{listener}\n[sink.x]\ntype = \"tcp\"\n{peers}\n{keys}\n");
+            let config = Config::parse(&text, "test", &HostView::default()).expect("a valid configuration");
+            let plan = make(&config, &Neighbours::default()).expect("it fits");
+            let Descriptors { files, connections, .. } = Descriptors::of(&config, &plan);
+            files + connections
+        };
+        assert_eq!(of("distribute = \"by_source\""), 4);
+        assert_eq!(of("distribute = \"failover\""), 2, "one is tried beside the one in use");
     }
 }

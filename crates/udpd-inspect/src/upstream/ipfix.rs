@@ -365,6 +365,11 @@ impl Learning {
         pairs.map(most).sum()
     }
 
+    /// Whether messages wait.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.count > 0
+    }
+
     /// Passes on all messages that wait.
     pub(super) fn flush(&mut self, stream: &mut CountedStream<'_>) {
         while self.count > 0 {
@@ -376,7 +381,7 @@ impl Learning {
     /// again, and how many numbers may be missing of what still waits.
     pub(super) fn sweep(&mut self, stream: &mut CountedStream<'_>) -> (bool, u64) {
         if !std::mem::replace(&mut self.is_quiet, true) {
-            return (self.count > 0, 0);
+            return (self.count > 0, self.missing_at_most());
         }
         while self.count > 0 && !self.choose(&self.waiting[usize::from(self.first)]).1 {
             self.pass_on(stream);

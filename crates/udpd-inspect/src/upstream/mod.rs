@@ -36,7 +36,7 @@ mod tests;
 mod tracker;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -46,7 +46,7 @@ use self::note_ring::{NoteRing, RING_BYTES, TrackerWaker};
 pub use self::observer::Observer;
 use self::observer::{DESTINATIONS_MAX, Destinations, LaneDestinations};
 pub use self::records::StreamChange;
-use self::records::{CHANGES_MAX, StreamRecord};
+use self::records::{CHANGES_MAX, HostLoss, StreamRecord};
 pub use self::settings::{AnySequence, Fixed, NumberOrder, Sequence, SequenceUnit};
 pub use self::table::STREAMS_MAX;
 use self::table::TABLE_BYTES;
@@ -82,15 +82,16 @@ struct MonitorState {
     records: Mutex<Vec<StreamRecord>>,
     /// What the log has yet to say, and how much more there is.
     changes: Mutex<(Vec<(StreamChange, StreamRecord)>, u64)>,
-    /// What this host has lost, in the unit, as of the last reading; `NOT_KNOWN` where that is not known.
-    lost_here: AtomicU64,
+    /// What this host may have lost, as of the last reading; `None` before the first.
+    host_loss: Mutex<Option<HostLoss>>,
+    /// When the last sweep was, in seconds since the listener was made.
+    swept_s: AtomicU32,
     tally: Published<UpstreamTally>,
     is_ending: AtomicBool,
 }
 
 /// Instead of a count of drops.
 const NOT_MATCHED: u64 = u64::MAX;
-const NOT_KNOWN: u64 = u64::MAX;
 
 /// The most datagrams of a train.
 const TRAIN: u64 = 128;
@@ -111,7 +112,8 @@ impl UpstreamMonitor {
             started_at: clock::wall(),
             records: Mutex::default(),
             changes: Mutex::default(),
-            lost_here: AtomicU64::new(0),
+            host_loss: Mutex::default(),
+            swept_s: AtomicU32::new(0),
             tally: Published::default(),
             is_ending: AtomicBool::new(false),
         }))
@@ -159,12 +161,10 @@ impl UpstreamMonitor {
             // A message has any number of records.
             SequenceUnit::Records => None,
         };
-        let lost_units = match (lost_here, units_each) {
-            (Some(0), _) => Some(0),
-            (Some(lost), Some(units)) => Some(lost.saturating_mul(units)),
-            _ => None,
-        };
-        self.0.lost_here.store(lost_units.unwrap_or(NOT_KNOWN), Ordering::Relaxed);
+        let swept_s = self.0.swept_s.load(Ordering::Acquire);
+        let host_loss = HostLoss { swept_s, datagrams: lost_here, units_each };
+        *threads::lock(&self.0.host_loss) = Some(host_loss);
+        let lost_units = host_loss.units();
         let sure = counts.gone.saturating_sub(counts.dropped_perhaps);
         let missing_at_least = lost_units.map_or(0, |lost| sure.saturating_sub(lost));
         let missing_at_most = counts.gone.saturating_sub(counts.dropped_sure) + counts.uncertain;
@@ -204,8 +204,9 @@ impl MonitorState {
 
     fn snapshot(&self, record: &StreamRecord) -> StreamSnapshot {
         let StreamRecord { key, counts, arrived, first_s, heard_s, .. } = *record;
-        let (protocol, lost_here) = (self.sequence.of_stream(key.stream), self.lost_here.load(Ordering::Relaxed));
-        let least = record.missing_at_least((lost_here != NOT_KNOWN).then_some(lost_here));
+        let protocol = self.sequence.of_stream(key.stream);
+        let lost_here = threads::lock(&self.host_loss).and_then(|here| here.units());
+        let least = record.missing_at_least(lost_here);
         let most = record.missing_at_most();
         let at = |seconds: u32| {
             let since_1970 = self.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

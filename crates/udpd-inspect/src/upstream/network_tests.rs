@@ -576,6 +576,10 @@ impl World {
             let most = truth.missing + truth.here + reading.unseen * UNITS_MAX;
             assert!(reading.missing_at_most <= most, "more than is not there: {truth:?} {reading:?}");
         }
+        if !self.has_doubt && truth.missing == 0 {
+            let losing: Vec<_> = self.monitor.streams().into_iter().filter(|stream| stream.losing).collect();
+            assert!(losing.is_empty(), "only this host lost anything: {truth:?} {losing:?}");
+        }
         if let Some(before) = self.before.replace(reading.clone()) {
             let all = |counts: &UpstreamSnapshot| {
                 let counts = &counts.counts;

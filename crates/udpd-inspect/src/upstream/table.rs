@@ -3,6 +3,7 @@
 //! established keeps its place until it has been idle for an hour, so however many streams a sender makes up, those
 //! that were there before are followed on. An eighth of the places is always left to young ones.
 
+use std::borrow::{Borrow, BorrowMut};
 use std::collections::{HashMap, VecDeque};
 
 use super::note_ring::StreamKey;
@@ -17,9 +18,9 @@ pub const STREAMS_MAX: usize = 1 << 14;
 /// power of two.
 const BUCKETS: usize = (2 * STREAMS_MAX * 8 / 7).next_power_of_two();
 
-/// The memory of the table: an entry for each stream, with a copy of its record for readers and a place in the queue,
-/// and for each bucket of the index a pair and a byte.
-pub(super) const TABLE_BYTES: usize = STREAMS_MAX * (size_of::<(StreamEntry, StreamRecord)>() + size_of::<u32>())
+/// The memory of the table: an entry for each stream, with a copy of its record for readers, a place in the queue and
+/// one among those that are heard, and for each bucket of the index a pair and a byte.
+pub(super) const TABLE_BYTES: usize = STREAMS_MAX * (size_of::<(StreamEntry, StreamRecord)>() + 2 * size_of::<u32>())
     + BUCKETS * (size_of::<(StreamKey, u32)>() + 1);
 
 /// For how long an established stream keeps its place without a datagram.
@@ -45,6 +46,18 @@ impl StreamEntry {
     fn new(key: StreamKey, now_s: u32) -> Self {
         let record = StreamRecord::new(key, now_s);
         Self { record, is_recent: false, is_queued: true, lane: NO_LANE, stream: None }
+    }
+}
+
+impl Borrow<StreamRecord> for StreamEntry {
+    fn borrow(&self) -> &StreamRecord {
+        &self.record
+    }
+}
+
+impl BorrowMut<StreamRecord> for StreamEntry {
+    fn borrow_mut(&mut self) -> &mut StreamRecord {
+        &mut self.record
     }
 }
 
@@ -149,8 +162,8 @@ impl StreamTable {
         &self.entries[place]
     }
 
-    pub(super) fn entries(&mut self) -> impl Iterator<Item = &mut StreamEntry> {
-        self.entries.iter_mut()
+    pub(super) fn entries(&mut self) -> &mut [StreamEntry] {
+        &mut self.entries
     }
 
     pub(super) fn len(&self) -> usize {

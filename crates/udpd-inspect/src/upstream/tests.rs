@@ -271,6 +271,76 @@ fn of_drops_in_other_units_the_bounds_say_what_they_may_have_been() {
 }
 
 #[test]
+fn what_may_be_missing_of_messages_that_wait_is_in_the_bounds_of_their_stream_from_the_first_sweep_on() {
+    let mut listener = Listener::new(Sequence::Ipfix, 1, 64);
+    let key = StreamKey { source: 7, stream: 1, ..StreamKey::default() };
+    // Records of ten bytes. Whether the number of a message counts its own or not, 15 are missing, or 5.
+    let template = SequenceNote { key, kind: NoteKind::Template, number: 256, units: 10, ..SequenceNote::default() };
+    assert!(listener.lanes[0].write(&[template]));
+    for (number, units) in [(0, 100), (25, 200)] {
+        let records = SequenceNote { key, kind: NoteKind::Records, number: 256, units, ..SequenceNote::default() };
+        let message = SequenceNote { key, kind: NoteKind::Message, number, datagrams: 1, ..SequenceNote::default() };
+        assert!(listener.lanes[0].write(&[records, message]));
+        listener.lanes[0].publish();
+    }
+    for _ in 0..5 {
+        listener.take();
+        listener.tracker.sweep();
+        let (reading, streams) = (listener.read(), listener.upstream.streams());
+        assert_eq!((reading.missing_at_least, reading.missing_at_most), (0, 15), "{reading:?}");
+        assert_eq!((streams.len(), streams[0].missing_at_least, streams[0].missing_at_most), (1, 0, 15));
+    }
+}
+
+#[test]
+fn a_stream_of_several_on_a_lane_loses_only_once_more_is_missing_than_this_host_has_dropped() {
+    let mut listener = Listener::new(FIXED, 1, 64);
+    let mut said = Vec::new();
+    for second in 0..120_u32 {
+        listener.tracker.now_s = second;
+        for number in 10 * u64::from(second)..10 * u64::from(second) + 10 {
+            // This host drops 3 of the first stream; more than a minute later the network loses 2 of the second.
+            match (second, number % 10) {
+                (30, 0..3) => listener.kernel_dropped[0] += 1,
+                _ => listener.arrive(0, 1, number),
+            }
+            if second != 100 || number % 10 >= 2 {
+                listener.arrive(0, 2, number);
+            }
+        }
+        listener.take();
+        listener.tracker.sweep();
+        let losing = listener.read().counts.losing;
+        let (changes, _) = listener.upstream.changes();
+        said.extend(changes.into_iter().map(|(change, _)| (second / 10, change, losing)));
+    }
+    use super::StreamChange::{BeginsToLose, HasGaps, LosesNoMore};
+    assert_eq!(said, [(3, HasGaps, 0), (9, LosesNoMore, 0), (10, BeginsToLose, 1)]);
+}
+
+#[test]
+fn before_anything_is_known_of_what_this_host_dropped_no_stream_is_judged() {
+    let mut listener = Listener::with_drops(FIXED, 1, 64, false);
+    for second in 0..40_u32 {
+        listener.tracker.now_s = second;
+        (0..10).filter(|number| second != 5 || *number > 2).for_each(|number| {
+            listener.arrive(0, 1, 10 * u64::from(second) + number);
+        });
+        listener.take();
+        listener.tracker.sweep();
+        if second < 20 {
+            assert_eq!(listener.upstream.streams()[0].missing_at_least, 0, "three may have been dropped here");
+        } else {
+            listener.kernel_dropped[0] = 3;
+            listener.read();
+        }
+    }
+    let said: Vec<_> = listener.upstream.changes().0.into_iter().map(|(change, _)| change).collect();
+    assert_eq!(said, [super::StreamChange::HasGaps]);
+    assert_eq!(listener.read().counts.losing, 0);
+}
+
+#[test]
 fn a_flood_of_made_up_streams_takes_the_place_of_none_that_was_there_before_it() {
     let mut listener = Listener::new(FIXED, 1, 256);
     for second in 0..30_u32 {
@@ -283,6 +353,7 @@ fn a_flood_of_made_up_streams_takes_the_place_of_none_that_was_there_before_it()
         }
         listener.take();
         listener.tracker.sweep();
+        listener.read();
     }
     let reading = listener.last_reading();
     assert!(reading.counts.forgotten > 30_000 && reading.counts.streams == 256, "{reading:?}");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::ipfix::{CountedStream, IpfixMessage, Learning, MessageRecords, RecordFormat, Templates};
 use super::note_ring::{NOTES, NoteKind, NoteRing, SequenceNote, StreamKey};
-use super::records;
+use super::records::{self, HostLoss, HostLossChange, JUDGED_AFTER_S};
 use super::settings::SequenceUnit;
 use super::stream::{Arrival, NumberedStream, SequenceRules, StreamCounts};
 use super::table::{NO_LANE, STREAMS_MAX, StreamEntry, StreamSlot, StreamTable};
@@ -84,6 +84,13 @@ pub(super) struct StreamTracker {
     silences: u64,
     /// What may be missing of messages of IPFIX that wait, as of the last sweep.
     held: u64,
+    /// What this host had lost when streams were judged last; `None` before the first time.
+    host_loss: Option<HostLoss>,
+    /// When that was, and when it was known last that this host had lost more.
+    judged_s: u32,
+    dropped_s: u32,
+    /// Room for the places of the streams that are heard.
+    heard: Vec<u32>,
     /// Seconds since the listener was made.
     pub(super) now_s: u32,
     /// Whether a lane had as many notes as are taken in a turn, and may have more.
@@ -122,6 +129,10 @@ impl StreamTracker {
             silent: 0,
             silences: 0,
             held: 0,
+            host_loss: None,
+            judged_s: 0,
+            dropped_s: 0,
+            heard: Vec::with_capacity(limit),
             now_s: 0,
             is_behind: false,
             shared: Arc::clone(shared),
@@ -251,6 +262,7 @@ impl StreamTracker {
             }
             stream.settle_all(&mut record.counts);
         }
+        record.held = 0;
         let now = record.counts;
         self.attribute(lane, &before, &now);
     }
@@ -337,6 +349,7 @@ impl StreamTracker {
 
     /// Settles gaps that have been open since the last sweep; returns whether some are still open, or a stream loses.
     pub(super) fn sweep(&mut self) -> bool {
+        self.shared.swept_s.store(self.now_s, Ordering::Release);
         let mut is_unsettled = false;
         self.held = 0;
         for place in 0..self.streams.len() {
@@ -348,6 +361,7 @@ impl StreamTracker {
                 let mut stream = CountedStream { stream, rules: &rules, counts: &mut record.counts };
                 let (is_open, held) = learning.sweep(&mut stream);
                 is_unsettled |= is_open;
+                record.held = held;
                 self.held += held;
             }
             if let Some(stream) = stream.as_mut().filter(|stream| stream.has_open_gaps()) {
@@ -366,35 +380,71 @@ impl StreamTracker {
         is_unsettled
     }
 
-    /// Notes what has changed with each stream, and shows readers what was counted of it. Returns whether one loses.
+    /// Notes what has changed with each stream, and shows readers what was counted of it. Returns whether one loses, or
+    /// is to be judged.
     fn look_at_streams(&mut self) -> bool {
-        self.streams.entries().for_each(|entry| entry.record.dropped = [0; 2]);
+        self.streams.entries().iter_mut().for_each(|entry| entry.record.dropped = [0; 2]);
         for lane in &self.lanes {
             if let Some(place) = self.matching(lane) {
                 let dropped = [lane.between[2], lane.between[0]].map(|dropped| dropped.min(lane.missing));
                 self.streams.entry(place).record.dropped = dropped;
             }
         }
+        self.judge_streams();
         let (now_s, silence_s) = (self.now_s, self.shared.silence_s);
         self.losing = 0;
-        for record in self.streams.entries().map(|entry| &mut entry.record).filter(|record| record.is_established) {
+        let mut is_unsettled = false;
+        for StreamEntry { record, .. } in self.streams.entries() {
             if let Some(change) = record.look(now_s) {
                 self.shared.note(change, record);
             }
             self.losing += u64::from(record.is_losing());
+            is_unsettled |= record.is_established && record.is_unsettled();
         }
         if silence_s > 0 {
-            let records = self.streams.entries().map(|entry| &mut entry.record);
-            records::look_for_silence(records, (now_s, silence_s), |change, record| {
+            records::look_for_silence(self.streams.entries(), &mut self.heard, (now_s, silence_s), |change, record| {
                 self.silences += u64::from(record.is_silent());
                 self.shared.note(change, record);
             });
         }
         let mut shown = threads::lock(&self.shared.records);
         shown.clear();
-        shown.extend(self.streams.entries().map(|entry| entry.record));
+        shown.extend(self.streams.entries().iter().map(|entry| entry.record));
         self.silent = shown.iter().filter(|record| record.is_silent()).count() as u64;
-        self.losing > 0
+        is_unsettled
+    }
+
+    /// Judges of each stream whether it loses on its way, once a reading tells of all that this host had lost when the
+    /// streams were judged last.
+    fn judge_streams(&mut self) {
+        let Some(here) = *threads::lock(&self.shared.host_loss) else { return };
+        if self.host_loss.is_some() && here.swept_s < self.judged_s + JUDGED_AFTER_S {
+            return;
+        }
+        // What was lost before the first time may have been of any stream that there is.
+        let none = HostLoss { datagrams: Some(0), ..here };
+        let change = HostLossChange::between(self.host_loss.as_ref().unwrap_or(&none), &here);
+        let now_s = self.now_s;
+        (self.host_loss, self.judged_s) = (Some(here), now_s);
+        if change.more > 0 {
+            self.dropped_s = now_s;
+        }
+        for place in 0..self.streams.len() {
+            let is_waiting = self.learning.get(place).is_some_and(Learning::is_waiting);
+            let StreamEntry { record, stream, .. } = self.streams.entry(place);
+            if record.is_established {
+                if let Some(change) = record.judge(now_s, change) {
+                    self.shared.note(change, record);
+                }
+            } else {
+                record.excuse(change);
+            }
+            let is_complete =
+                !is_waiting && stream.as_ref().is_some_and(|stream| !stream.has_open_gaps() && !stream.has_jump());
+            if is_complete && record.heard_s > self.dropped_s {
+                record.excuse_no_more();
+            }
+        }
     }
 
     pub(super) fn settle_all(&mut self) {

@@ -2,7 +2,8 @@
 //!
 //! Nothing here waits. A peer that cannot be reached is tried again after a pause that doubles each time. Of several
 //! destinations the first that accepts is used; while it is not the first of the list, those before it are tried after
-//! each period, and the next one is gone over to when everything is acknowledged.
+//! each period, and the next one is gone over to when everything is acknowledged. A destination that accepts and ends
+//! the connection at once, as a proxy does that has nothing behind it, comes after the others in the next attempt.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,7 +11,7 @@ use std::mem;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::peer_stream::PeerStream;
+use super::peer_stream::{PeerStream, READS_MAX};
 use super::search::{FoundPeer, PeerSearch, SearchState, TlsPeers};
 use crate::peer_trouble::{cure, waiting_place};
 use crate::target::DestinationTarget;
@@ -61,6 +62,8 @@ pub(super) struct TcpConnection {
     times: ConnectionTimes,
     link: LinkState,
     pause: Duration,
+    /// The destination whose last connection did not last, if there is one.
+    fleeting: Option<usize>,
     looked: Option<Instant>,
     /// A connection has ended, with so many bytes that were not acknowledged.
     ended: Option<u64>,
@@ -82,8 +85,8 @@ impl TcpConnection {
         now: Instant,
     ) -> Self {
         let (link, pause, gone) = (LinkState::Down { retry: now }, PAUSE_MIN, LogLimiter::default());
-        let (sink, looked, ended, is_logged_gone) = (sink.to_owned(), None, None, false);
-        Self { sink, destinations, tls, times, link, pause, looked, ended, spills, is_logged_gone, gone }
+        let (sink, fleeting, looked, ended, is_logged_gone) = (sink.to_owned(), None, None, None, false);
+        Self { sink, destinations, tls, times, link, pause, fleeting, looked, ended, spills, is_logged_gone, gone }
     }
 
     /// The connection, if there is one.
@@ -128,42 +131,36 @@ impl TcpConnection {
         self.destinations.iter().for_each(|(_, target)| target.settle(limit));
     }
 
-    /// Takes the next step towards a connection. Returns true when there is a new one.
-    pub(super) fn advance(&mut self, now: Instant, is_acknowledged: bool) -> bool {
+    /// Takes the next step towards a connection.
+    pub(super) fn advance(&mut self, now: Instant, is_acknowledged: bool) {
         if let LinkState::Down { retry } = self.link {
             if now < retry {
-                return false;
+                return;
             }
-            self.link = LinkState::Searching(self.search(self.destinations.len()));
+            let behind = self.fleeting.map_or(0, |place| place + 1);
+            self.link = LinkState::Searching(self.search((behind..self.destinations.len()).chain(0..behind)));
         }
         if let LinkState::Searching(search) = &mut self.link {
-            match search.look(now) {
-                SearchState::GoesOn => return false,
+            return match search.look(now) {
+                SearchState::GoesOn => {}
                 SearchState::Failed(place, error) => {
                     self.log_gone(now, place, "cannot be reached", &error);
                     self.rest(now);
-                    return false;
                 }
-                SearchState::Found(peer) => {
-                    self.use_peer(peer, now);
-                    return true;
-                }
-            }
+                SearchState::Found(peer) => self.use_peer(peer, now),
+            };
         }
-        self.advance_probe(now, is_acknowledged)
+        self.advance_probe(now, is_acknowledged);
     }
 
-    /// Looks for a destination before the one in use. Returns true when it has gone over to that.
-    fn advance_probe(&mut self, now: Instant, is_acknowledged: bool) -> bool {
-        let LinkState::Up { peer, probe, .. } = &mut self.link else { return false };
+    /// Looks for a destination before the one in use, and goes over to that.
+    fn advance_probe(&mut self, now: Instant, is_acknowledged: bool) {
+        let LinkState::Up { peer, probe, .. } = &mut self.link else { return };
         let place = peer.place;
         match mem::replace(probe, ProbeState::Off) {
-            ProbeState::Found(found) if is_acknowledged => {
-                self.use_peer(found, now);
-                return true;
-            }
+            ProbeState::Found(found) if is_acknowledged => self.use_peer(found, now),
             ProbeState::At(due) if now >= due => {
-                let search = self.search(place);
+                let search = self.search(0..place);
                 self.set_probe(ProbeState::Searching(search));
             }
             ProbeState::Searching(mut search) => {
@@ -176,7 +173,6 @@ impl TcpConnection {
             }
             other => *probe = other,
         }
-        false
     }
 
     fn set_probe(&mut self, next: ProbeState) {
@@ -185,11 +181,11 @@ impl TcpConnection {
         }
     }
 
-    /// A search among the first so many destinations.
-    fn search(&self, destinations: usize) -> PeerSearch {
+    /// A search among the destinations at these places.
+    fn search(&self, places: impl Iterator<Item = usize>) -> PeerSearch {
         let (mut addresses, mut unknown) = (VecDeque::new(), None);
-        for (place, (_, target)) in self.destinations[..destinations].iter().enumerate() {
-            match target.now(None) {
+        for place in places {
+            match self.destinations[place].1.now(None) {
                 Ok(found) => addresses.extend(found.iter().map(|address| (place, *address))),
                 Err(error) => unknown = unknown.or(Some((place, error))),
             }
@@ -234,9 +230,9 @@ impl TcpConnection {
             return;
         }
         self.looked = Some(now);
-        let mut ignored = [0; 512];
-        while let Some(stream) = self.peer_stream() {
-            let error = match stream.read(&mut ignored) {
+        for _ in 0..READS_MAX {
+            let Some(stream) = self.peer_stream() else { return };
+            let error = match stream.read() {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 Ok(_) => continue,
                 Err(error) if is_for_now(&error) => return,
@@ -247,7 +243,7 @@ impl TcpConnection {
                 io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "its program has closed the connection"),
                 _ => error,
             };
-            self.lose(now, &error);
+            return self.lose(now, &error);
         }
     }
 
@@ -256,6 +252,7 @@ impl TcpConnection {
         // A connection that is reset still knows it.
         self.ended = Some(peer.stream.unacknowledged_bytes().unwrap_or(u64::MAX));
         let (place, lasted) = (peer.place, now.saturating_duration_since(*since) >= LASTING);
+        self.fleeting = (!lasted).then_some(place);
         if let ProbeState::Found(found) = mem::replace(probe, ProbeState::Off) {
             self.use_peer(found, now);
             return;
@@ -268,6 +265,13 @@ impl TcpConnection {
             // A program that was started anew is there at once.
             true => self.link = LinkState::Down { retry: now },
             false => self.rest(now),
+        }
+    }
+
+    /// Tries a peer that is gone at once, whatever pause there is.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        if let LinkState::Down { retry } = &mut self.link {
+            (*retry, self.pause) = (now, PAUSE_MIN);
         }
     }
 

@@ -5,6 +5,8 @@
 //! as such. What a program had not read yet when it ended is lost, and no sender can know it (RFC 6587, section 3).
 
 mod connection;
+#[cfg(test)]
+mod odd_peers_tests;
 pub(crate) mod peer_stream;
 pub(crate) mod search;
 mod sink;
@@ -186,7 +188,7 @@ impl SinkSettings for TcpSettings {
     }
 
     fn files_open(&self, consumers: usize, _: usize) -> usize {
-        // A destination that is tried has a second connection.
+        // Beside the one that is counted for each consumer: a destination that is tried has a connection of its own.
         consumers * self.connections() + self.spill.files_open(consumers)
     }
 

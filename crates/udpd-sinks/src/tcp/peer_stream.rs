@@ -19,6 +19,12 @@ pub(crate) const VERDICT: Duration = Duration::from_millis(500);
 /// The memory of TLS for one connection, about: what it has read and is to write.
 pub(crate) const TLS_MEMORY_BYTES: usize = 256 << 10;
 
+/// How often it is read in a row at most: a peer that talks without end holds up nothing.
+pub(super) const READS_MAX: usize = 16;
+
+/// How much is read at once.
+const READ_BYTES: usize = 4 << 10;
+
 /// So much is enciphered before the kernel has taken it.
 const PENDING_BYTES_MAX: usize = 64 << 10;
 
@@ -60,7 +66,7 @@ impl PeerStream {
     /// and where none comes [`VERDICT`].
     pub(super) fn shake_hands(&mut self, now: Instant) -> io::Result<bool> {
         let Self { stream, tls: Some(tls) } = self else { return Ok(true) };
-        loop {
+        for _ in 0..READS_MAX {
             tls.encipher(stream)?;
             if !tls.connection.is_handshaking() {
                 let finished = *tls.finished.get_or_insert(now);
@@ -83,6 +89,7 @@ impl PeerStream {
                 }
             }
         }
+        Ok(false)
     }
 
     /// Writes a part, as far as there is room for it now.
@@ -107,18 +114,14 @@ impl PeerStream {
         tls.as_mut().map_or(Ok(()), |tls| tls.encipher(stream))
     }
 
-    /// Reads what the peer says, and writes what TLS answers. 0 when the peer has ended the connection.
-    pub(super) fn read(&mut self, ignored: &mut [u8]) -> io::Result<usize> {
+    /// Reads some of what the peer says, which is not of interest, and writes what TLS answers. 0 when the peer has
+    /// ended the connection.
+    pub(super) fn read(&mut self) -> io::Result<usize> {
         let Self { stream, tls } = self;
-        let Some(tls) = tls else { return stream.read(ignored) };
+        let Some(tls) = tls else { return stream.read(&mut [0; READ_BYTES]) };
         let count = tls.take_in(stream)?;
         tls.encipher(stream)?;
-        match tls.connection.reader().read(ignored) {
-            Ok(read) => Ok(read),
-            // It was for TLS alone.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(count),
-            Err(error) => Err(error),
-        }
+        Ok(count)
     }
 
     /// How many bytes of plain text the peer has not acknowledged.
@@ -147,6 +150,8 @@ impl TlsLayer {
     fn take_in(&mut self, mut stream: &TcpStream) -> io::Result<usize> {
         let count = self.connection.read_tls(&mut stream)?;
         let state = self.connection.process_new_packets().map_err(io::Error::other)?;
+        // TLS takes in no more while there is much that was not read.
+        while self.connection.reader().read(&mut [0; READ_BYTES]).is_ok_and(|said| said > 0) {}
         Ok(if state.peer_has_closed() { 0 } else { count })
     }
 

@@ -68,7 +68,7 @@ impl PeerSearch {
         loop {
             if let Some(mut attempt) = self.attempt.take() {
                 let place = attempt.peer.place;
-                match is_connected(&mut attempt.peer.stream, now) {
+                match is_connected(&mut attempt.peer, now) {
                     Ok(true) => return SearchState::Found(attempt.peer),
                     Ok(false) if now < attempt.limit => {
                         self.attempt = Some(attempt);
@@ -118,11 +118,15 @@ impl PeerSearch {
 }
 
 /// Whether the handshake is over; an error if it has failed.
-fn is_connected(peer: &mut PeerStream, now: Instant) -> io::Result<bool> {
+pub(super) fn is_connected(FoundPeer { address, stream: peer, .. }: &mut FoundPeer, now: Instant) -> io::Result<bool> {
     if !is_writable(&peer.stream, PollTimeout::ZERO)? {
         return Ok(false);
     }
     peer.stream.take_error()?.map_or(Ok(()), Err)?;
+    // A port of this host that is free is one of those that the kernel may give to the connection itself.
+    if peer.stream.local_addr()? == *address {
+        return Err(Errno::ECONNREFUSED.into());
+    }
     peer.shake_hands(now)
 }
 

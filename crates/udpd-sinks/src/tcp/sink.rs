@@ -68,6 +68,11 @@ impl Outcomes {
         for (listener, count) in self.acknowledged.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
             deliver(&mut tallies[listener], std::mem::take(count));
         }
+        self.settle_repeats(tallies);
+    }
+
+    /// The same of what is sent again alone.
+    fn settle_repeats(&mut self, tallies: &mut Tallies) {
         for (listener, count) in self.repeated.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
             tallies[listener].stream_repeats_at_most += std::mem::take(count);
         }
@@ -346,13 +351,17 @@ impl Sink for TcpSink {
 }
 
 impl TcpSink {
-    /// Waits for acknowledgements of all that is in the windows, for a limited time.
+    /// Waits for acknowledgements of all that is in the windows, for a limited time, and no longer than this thread is
+    /// waited for.
     fn wait_for_the_rest(&mut self, mut settle: impl FnMut(&mut Self)) {
-        let limit = clock::now() + FINISH_LIMIT;
+        let now = clock::now();
+        let limit = now + FINISH_LIMIT;
+        self.streams.iter_mut().for_each(|stream| stream.connection.hurry(now));
         loop {
             self.advance_all(clock::now());
             settle(self);
-            if self.streams.iter().all(|stream| stream.window.is_empty()) || clock::now() >= limit {
+            let are_empty = self.streams.iter().all(|stream| stream.window.is_empty());
+            if are_empty || clock::now() >= limit || threads::is_given_up() {
                 return;
             }
             let busy = self.streams.iter().find(|stream| !stream.window.is_empty());
@@ -414,8 +423,9 @@ impl SpillableSink for TcpSink {
         self.advance_all(clock::now());
     }
 
-    fn finish(&mut self) {
+    fn finish(&mut self, tallies: &mut Tallies) {
         self.wait_for_the_rest(|_| ());
+        self.outcomes.settle_repeats(tallies);
         let mut left = 0;
         self.streams.iter_mut().for_each(|stream| stream.window.forget(|_| left += 1));
         self.streams.iter_mut().for_each(|stream| stream.connection.close());

@@ -25,7 +25,7 @@ pub(super) fn to(addresses: &[SocketAddr]) -> TcpSettings {
     TcpSettings { destinations, ..TcpSettings::defaults() }
 }
 
-fn listener() -> (TcpListener, SocketAddr) {
+pub(super) fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
     (listener, address)
@@ -241,6 +241,30 @@ fn with_a_spill_nothing_is_lost_while_the_peer_is_gone_or_is_started_anew() {
     let all: BTreeSet<usize> = found.iter().copied().collect();
     assert_eq!(all, (0..3 * PART).collect());
     assert!((found.len() - all.len()) as u64 <= tallies[0].stream_repeats_at_most);
+}
+
+#[test]
+fn with_a_spill_what_is_sent_again_at_the_very_end_is_counted_too() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (listener, address) = listener();
+    let mut sink = Spilling::of_listener(sink(&to(&[address])), (0, "in"), directory.path());
+    let mut tallies = Tallies::new(0..1);
+    Sink::begin(&mut sink);
+    for part in numbered(0..3000, 500).chunks(50) {
+        let batch = Received::over_loopback(&part.iter().map(Vec::as_slice).collect::<Vec<_>>()).batch;
+        tallies[0].pending += part.len() as u64;
+        sink.accept(&batch, &mut tallies);
+    }
+    let delivered = tallies[0].delivered as usize;
+    // With unread bytes the kernel resets the connection.
+    drop(listener.accept().expect("a connection"));
+    let reader = std::thread::spawn(move || lines(listener.accept().expect("another connection").0));
+    sink.finish(&mut tallies, &mut |_| ());
+    drop(sink);
+    let again = reader.join().expect("no panic");
+    assert_eq!(again, (delivered - again.len()..delivered).collect::<Vec<_>>());
+    let counted = tallies[0].stream_repeats_at_most as usize;
+    assert!((1..=again.len()).contains(&counted), "{counted} of {}", again.len());
 }
 
 #[test]

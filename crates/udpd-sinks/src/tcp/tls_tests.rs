@@ -1,6 +1,6 @@
 //! The sink against peers that speak TLS; the certificates lie in `testing/`, and are good for a hundred years.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -112,6 +112,35 @@ fn what_is_enciphered_while_a_peer_reads_nothing_goes_on_its_way_when_it_reads_a
     drop(sink);
     assert_eq!(reader.join().expect("no panic"), (0..COUNT).collect::<Vec<_>>());
     assert_eq!(tallies[0].delivered, COUNT as u64);
+}
+
+#[test]
+fn a_tls_peer_may_say_as_much_as_it_likes() {
+    const COUNT: usize = 300;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let peer = std::thread::spawn(move || {
+        let connection = ServerConnection::new(server("server", false)).expect("a connection");
+        let mut stream = StreamOwned::new(connection, listener.accept().expect("a connection").0);
+        let (mut found, mut byte) = (Vec::new(), [0]);
+        // An answer of a kilobyte to each line.
+        while found.len() < COUNT * (20 + 1) && stream.read(&mut byte).is_ok_and(|read| read > 0) {
+            found.push(byte[0]);
+            if byte[0] == b'\n' && stream.write_all(&[b'x'; 1024]).is_err() {
+                break;
+            }
+        }
+        lines(found.as_slice())
+    });
+    let mut sink = sink(&TcpSettings { tls: trusting("ca"), ..to(&[address]) });
+    let mut tallies = Tallies::new(0..1);
+    for payload in numbered(0..COUNT, 20).chunks(5) {
+        give(&mut sink, payload, &mut tallies);
+        until(&mut sink, &mut tallies, "they are acknowledged", |tally| tally.pending == 0);
+    }
+    Sink::finish(&mut sink, &mut tallies, &mut |_| ());
+    assert_eq!(peer.join().expect("no panic"), (0..COUNT).collect::<Vec<_>>());
+    assert_eq!((tallies[0].delivered, tallies[0].stream_repeats_at_most), (COUNT as u64, 0));
 }
 
 #[test]

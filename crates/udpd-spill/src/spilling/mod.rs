@@ -74,8 +74,9 @@ pub trait SpillableSink: Send + fmt::Debug {
 
     fn when_due(&mut self) {}
 
-    /// The last call: what was handed on is to arrive.
-    fn finish(&mut self) {}
+    /// The last call: what was handed on is to arrive. It is decided already; what else is counted of it goes to
+    /// `tallies`.
+    fn finish(&mut self, _tallies: &mut Tallies) {}
 
     /// What was left will not be attempted next: it is given up.
     fn forget_left(&mut self) {}

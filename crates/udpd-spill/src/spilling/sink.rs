@@ -595,7 +595,7 @@ impl<S: SpillableSink> Sink for Spilling<S> {
 
     fn finish(&mut self, tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {
         self.disk.count_opened(tallies);
-        self.inner.finish();
+        self.inner.finish(tallies);
         self.disk.is_last = true;
         self.write_out(tallies);
         self.forget_unwritten(tallies);
