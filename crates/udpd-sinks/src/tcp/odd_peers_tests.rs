@@ -165,5 +165,6 @@ fn a_sink_that_nothing_waits_for_any_more_does_not_wait_for_its_peer_either() {
     handle.give_up();
     give_up.send(()).expect("it waits");
     let (looks, tally) = thread.join().expect("no panic");
-    assert_eq!((looks, tally.delivered, tally.dropped.sink_error), (1, delivered, 4000 - delivered));
+    assert_eq!((looks, tally.pending), (1, 0));
+    assert!(tally.delivered >= delivered && tally.dropped.sink_error > 0, "{tally:?}");
 }
