@@ -1,4 +1,4 @@
-//! Bytes to and from base64. It is read in both alphabets: browsers send passwords in the usual one, and the claims of a
+//! Bytes to and from base64. Both alphabets are read: browsers send passwords in the usual one, and the claims of a
 //! token are in the one for addresses. Neither has a letter that means something else in the other.
 
 /// Appends the bytes in the usual alphabet, padded.

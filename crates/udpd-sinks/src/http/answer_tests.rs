@@ -1,3 +1,5 @@
+//! Answers as servers give them, and what each means.
+
 use super::*;
 use HttpProfile::{Clickhouse, Elasticsearch, Loki, Ndjson, Otlp, SplunkHec};
 

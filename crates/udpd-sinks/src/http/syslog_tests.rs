@@ -1,3 +1,5 @@
+//! Lines of syslog as the standards have them, and as senders write them.
+
 use super::*;
 
 /// Hostname, app, procid, msgid and message.

@@ -1,5 +1,5 @@
-//! Fuzz targets: tokens that another program has written, which are read here also where no Kafka sink is built, and what
-//! a sink of type `http` hears and sends.
+//! Fuzz targets: tokens that another program has written, which are read here also where no Kafka sink is built, and
+//! what a sink of type `http` hears and sends.
 
 use std::time::{Duration, UNIX_EPOCH};
 

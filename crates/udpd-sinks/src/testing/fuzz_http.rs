@@ -12,8 +12,8 @@ use udpd_base::format::DatagramRecord;
 use udpd_base::format::json::is_control;
 use udpd_base::settings::TableSettings;
 
-/// The first byte is the profile, the second how many records there were, the next two are the status; the first line of
-/// the rest is a header, and what is behind it the body. Each record has one fate, and reasons can be shown.
+/// The first byte is the profile, the second how many records there were, the next two are the status; the first line
+/// of the rest is a header, and what is behind it the body. Each record has one fate, and reasons can be shown.
 pub(crate) fn answers(input: &[u8]) {
     let [profile, records, high, low, rest @ ..] = input else { return };
     let (_, profile) = HttpProfile::WORDS[usize::from(*profile) % HttpProfile::WORDS.len()];

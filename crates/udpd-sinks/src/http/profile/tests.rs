@@ -1,3 +1,5 @@
+//! Records as each server gets them, read back, and how long they can be.
+
 use super::*;
 use crate::http::request::BatchId;
 use crate::http::{Pair, PayloadParse};
@@ -174,7 +176,8 @@ fn an_entry_of_loki_is_in_the_stream_of_its_labels() {
          [\"1795243341000000007\",\"text\",{\"source\":\"192.0.2.7\",\"source_port\":\"40000\",\
          \"destination\":\"10.0.0.1\",\"destination_port\":\"514\",\"listener\":\"syslog\"}],\
          [\"1795243341000000007\",\"/w==\",{\"source\":\"192.0.2.7\",\"source_port\":\"40000\",\
-         \"destination\":\"10.0.0.1\",\"destination_port\":\"514\",\"listener\":\"syslog\",\"encoding\":\"base64\"}]]}]}"
+         \"destination\":\"10.0.0.1\",\"destination_port\":\"514\",\"listener\":\"syslog\",\
+         \"encoding\":\"base64\"}]]}]}"
     );
     let pair = |name: &str| Pair { name: name.to_owned(), value: "v".to_owned() };
     let labels = vec![pair("job"), pair("host.name"), pair("2-x")];
