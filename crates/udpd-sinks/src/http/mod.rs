@@ -422,9 +422,9 @@ impl SinkSettings for HttpSettings {
     }
 
     fn needs(&self) -> Needs {
-        let roles = [&[ThreadRole::TcpClient, ThreadRole::Writer][..], self.spill.role().as_slice()].concat();
-        let secrets = self.secrets().filter_map(|(_, path)| named_files::located(path)?.parent().map(Path::to_owned));
-        let reads = self.tls().directories().into_iter().chain(secrets).collect();
+        let roles = [&[ThreadRole::HttpClient, ThreadRole::Writer][..], self.spill.role().as_slice()].concat();
+        let secrets = self.secrets().filter_map(|(_, path)| named_files::located(path));
+        let reads = self.tls().directories().into_iter().chain(named_files::directories(secrets)).collect();
         Needs { names: self.is_named(), reads, ..Needs::only(roles) }
     }
 

@@ -119,7 +119,7 @@ impl HttpConnections {
             let name = format!("http{consumer}-{connection}");
             lookup
                 .registry
-                .spawn(name.as_str(), ThreadRole::TcpClient, move || carrier.run(&taken, &done, &caller))
+                .spawn(name.as_str(), ThreadRole::HttpClient, move || carrier.run(&taken, &done, &caller))
                 .map_err(|error| threads::start_failure(&name, &error))?;
         }
         Ok(Self { jobs, finished, next: None, log, tries_again: Some(tries_again), agents })
