@@ -116,7 +116,7 @@ impl HttpConnections {
             let (own_log, credentials) = (Arc::clone(&log), Arc::clone(&credentials));
             let carrier = Carrier::new(settings, exchange, credentials, own_log, (judge, end.clone()));
             let (taken, done, caller) = (taken.clone(), done.clone(), caller.clone());
-            let name = format!("http{consumer}-{connection}");
+            let name = format!("http{consumer}.{connection}-{sink}");
             lookup
                 .registry
                 .spawn(name.as_str(), ThreadRole::HttpClient, move || carrier.run(&taken, &done, &caller))
