@@ -35,8 +35,8 @@ impl EscapeAttempt {
             LOAD => self.role == ThreadRole::FilterHelper,
             RAW_SOCKET => self.role == ThreadRole::SourceKeeper,
             STREAM_SOCKET => {
-                use ThreadRole::{BrokerClient, BrokerReloader, Resolver, TcpClient};
-                matches!(self.role, TcpClient | BrokerClient | Resolver | BrokerReloader)
+                use ThreadRole::{BrokerClient, BrokerReloader, HttpClient, Resolver, TcpClient};
+                matches!(self.role, TcpClient | HttpClient | BrokerClient | Resolver | BrokerReloader)
             }
             RING => self.role == ThreadRole::RingReloader,
             _ => false,

@@ -181,6 +181,12 @@ fn own(role: ThreadRole) -> Granted {
         ThreadRole::TcpClient => {
             grant(&[SEND], &[by::STREAMS, by::SEND_QUEUE, by::DATAGRAMS, by::INTERFACE_INDEX, by::NONBLOCKING]);
         }
+        ThreadRole::HttpClient => {
+            grant(
+                &[SEND, LOOK, of_libc::LOOK],
+                &[by::STREAMS, by::DATAGRAMS, by::INTERFACE_INDEX, by::NONBLOCKING, by::LIMITS],
+            );
+        }
         ThreadRole::SourceKeeper => grant(&[], &[by::RAW_SOCKETS]),
         // The resolver asks the kernel for addresses and, on some hosts, a daemon of the C library for names.
         ThreadRole::BrokerClient | ThreadRole::Resolver => {
@@ -217,7 +223,8 @@ fn own(role: ThreadRole) -> Granted {
 
 /// Whether a reload may bring a thread of this role.
 fn is_started_by(maker: ThreadRole, other: ThreadRole) -> bool {
-    let is_of_brokers = matches!(other, ThreadRole::BrokerClient | ThreadRole::TcpClient | ThreadRole::Resolver);
+    use ThreadRole::{BrokerClient, HttpClient, Resolver, TcpClient};
+    let is_of_brokers = matches!(other, BrokerClient | HttpClient | TcpClient | Resolver);
     // A relay that keeps sources takes a right that no reload has, and rings are made besides.
     let is_never = matches!(
         other,

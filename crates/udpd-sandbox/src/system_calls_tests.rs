@@ -119,13 +119,15 @@ fn only_roles_that_begin_files_open_any() {
     let makers = [ThreadRole::Reloader, ThreadRole::BrokerReloader];
     let of_files = [ThreadRole::Resolver, ThreadRole::FileKeeper, ThreadRole::Compressor];
     let others = [ThreadRole::Endpoint, ThreadRole::Watchdog];
-    let expected = [&[ThreadRole::Main, ThreadRole::BrokerClient, ThreadRole::Spill][..], &of_files, &others, &makers];
+    let clients = [ThreadRole::HttpClient, ThreadRole::BrokerClient];
+    let expected = [&[ThreadRole::Main][..], &clients, &[ThreadRole::Spill], &of_files, &others, &makers];
     assert_eq!(those(|role| always(role).contains(&"SYS_openat")), expected.concat());
 }
 
 #[test]
 fn only_roles_with_brokers_and_names_make_streams_to_other_hosts() {
-    let clients = [ThreadRole::TcpClient, ThreadRole::BrokerClient, ThreadRole::Resolver, ThreadRole::BrokerReloader];
+    use ThreadRole::{BrokerClient, BrokerReloader, HttpClient, Resolver, TcpClient};
+    let clients = [TcpClient, HttpClient, BrokerClient, Resolver, BrokerReloader];
     assert_eq!(those(|role| judged(role).contains(&("SYS_socket", "TCP"))), clients);
 }
 

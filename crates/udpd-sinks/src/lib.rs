@@ -14,6 +14,7 @@ mod named_files;
 pub mod null;
 mod peer_trouble;
 pub mod relay;
+#[cfg(any(feature = "http", feature = "kafka", feature = "testing"))]
 mod secrets;
 mod target;
 pub mod tcp;

@@ -44,6 +44,12 @@ pub(crate) fn located(path: &Path) -> Option<PathBuf> {
     }
 }
 
+/// The directories in which files are found, also when one is replaced, or a link's target changes.
+pub(crate) fn directories(places: impl Iterator<Item = PathBuf>) -> impl Iterator<Item = PathBuf> {
+    let with_behind_link = places.flat_map(|place| [place.canonicalize().ok(), Some(place)]);
+    with_behind_link.flatten().filter_map(|place| place.parent().map(Path::to_owned))
+}
+
 /// The content of a file; an error if that is longer than it may be.
 pub(crate) fn contents(place: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     // Opening a pipe would block, also one that has just taken the file's place.

@@ -105,8 +105,7 @@ impl TlsSettings {
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let of_the_system = OF_THE_SYSTEM.iter().map(PathBuf::from).filter(|_| self.on && self.ca_file.is_none());
         let places = self.files().filter_map(|(_, path)| named_files::located(path)).chain(of_the_system);
-        let with_behind_link = places.flat_map(|place| [place.canonicalize().ok(), Some(place)]);
-        with_behind_link.flatten().filter_map(|place| place.parent().map(Path::to_owned)).collect()
+        named_files::directories(places).collect()
     }
 
     /// Checks one key against another, and what the files hold.

@@ -56,6 +56,8 @@ roles! {
         UnixClient = "consumer (unix)";
         /// A consumer that writes streams to other hosts.
         TcpClient = "consumer (tcp)";
+        /// A consumer that sends requests to other hosts, and each of its connections: it reads tokens again.
+        HttpClient = "consumer (http)";
         /// A consumer that sends datagrams.
         Relay = "consumer (udp)";
         /// A relay that sends with the addresses of the senders, from raw sockets.

@@ -167,7 +167,9 @@ impl Needs {
 
     /// Whether it connects to other hosts by TCP.
     pub fn connects_to_hosts(&self) -> bool {
-        self.roles.iter().any(|role| matches!(role, ThreadRole::BrokerClient | ThreadRole::TcpClient))
+        self.roles
+            .iter()
+            .any(|role| matches!(role, ThreadRole::BrokerClient | ThreadRole::TcpClient | ThreadRole::HttpClient))
     }
 }
 

@@ -220,9 +220,14 @@ pub(crate) fn path_rules(config: &Config, plan: &PipelinePlan, file: Option<&Pat
     let of_libraries = OF_LIBRARIES.map(PathBuf::from).into_iter().chain(kernel()).chain(of_the_resolver);
     let resolvers = AllowedPaths { read: of_libraries.collect(), write: Vec::new(), connects: Connects::Names };
     let mut broker_clients = AllowedPaths { connects: Connects::Anywhere, ..resolvers.clone() };
+    let mut http_clients = AllowedPaths { connects: Connects::Anywhere, ..AllowedPaths::default() };
     let mut spillers = AllowedPaths::default();
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
-        broker_clients.read.extend(sink.settings.needs().reads);
+        let needs = sink.settings.needs();
+        if needs.roles.contains(&ThreadRole::HttpClient) {
+            http_clients.read.extend(needs.reads.iter().cloned());
+        }
+        broker_clients.read.extend(needs.reads);
         spillers.write.extend(sink.settings.spill().map(|spill| spill.path.to_owned()));
         if let SinkTarget::Files(path) = sink.settings.target() {
             keepers.write.push(fixed_directory(path));
@@ -241,7 +246,7 @@ pub(crate) fn path_rules(config: &Config, plan: &PipelinePlan, file: Option<&Pat
     };
     let watchdog = AllowedPaths { read: kernel(), ..AllowedPaths::default() };
     let rings = has_rings(config);
-    PathRules { main, endpoints, keepers, spillers, broker_clients, resolvers, watchdog, reloader, rings }
+    PathRules { main, endpoints, keepers, spillers, broker_clients, http_clients, resolvers, watchdog, reloader, rings }
 }
 
 fn has_rings(config: &Config) -> bool {
@@ -293,6 +298,7 @@ pub(crate) fn roles(config: &Config) -> Vec<ThreadRole> {
         | ThreadRole::UnixClient
         | ThreadRole::Relay
         | ThreadRole::TcpClient
+        | ThreadRole::HttpClient
         | ThreadRole::SourceKeeper
         | ThreadRole::BrokerClient
         | ThreadRole::Spill => config.sinks.iter().any(|sink| sink.settings.needs().roles.contains(role)),

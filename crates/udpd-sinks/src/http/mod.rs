@@ -5,18 +5,26 @@
 //! kept there. With a spill every datagram is written to the disk first, and a batch keeps its limits and its id there:
 //! a server that knows ids takes each batch once, whatever is killed in between.
 
+#[cfg(feature = "http")]
 mod answer;
+#[cfg(feature = "http")]
 mod client;
+#[cfg(feature = "http")]
 mod connection;
-#[cfg(feature = "testing")]
+#[cfg(all(feature = "http", feature = "testing"))]
 #[path = "../testing/fuzz_http.rs"]
 pub(crate) mod fuzz;
+#[cfg(feature = "http")]
 mod profile;
+#[cfg(feature = "http")]
 mod refused;
+#[cfg(feature = "http")]
 mod request;
+#[cfg(feature = "http")]
 mod sink;
+#[cfg(feature = "http")]
 mod syslog;
-#[cfg(test)]
+#[cfg(all(test, feature = "http"))]
 mod tests;
 
 use std::fmt;
@@ -25,10 +33,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::named_files::{self, Print};
-use crate::target::Lookup;
 use crate::tls::TlsSettings;
-use sink::HttpSink;
 use udpd_base::codec::Method;
+#[cfg(not(feature = "http"))]
+use udpd_base::exit::ExitCode;
 use udpd_base::exit::Failure;
 use udpd_base::os::path_check;
 use udpd_base::os::role::ThreadRole;
@@ -92,7 +100,14 @@ impl fmt::Display for HttpUrl {
     }
 }
 
+/// No key is read of a type that this build has not.
+#[cfg(not(feature = "http"))]
+fn parse_url(_: &str) -> Result<HttpUrl, ValueAdvice> {
+    Err(HttpSettings::available().expect_err("a build without HTTP"))
+}
+
 /// Reads a URL of http or https. Who writes a user into it would show a password in every message.
+#[cfg(feature = "http")]
 fn parse_url(text: &str) -> Result<HttpUrl, ValueAdvice> {
     let example = "write it as \"http://HOST:PORT/PATH\" or \"https://HOST/PATH\"";
     if text.contains('@') {
@@ -245,6 +260,12 @@ fn parse_label(text: &str) -> Result<Pair, ValueAdvice> {
     }
 }
 
+#[cfg(not(feature = "http"))]
+fn parse_header(_: &str) -> Result<Pair, ValueAdvice> {
+    Err(HttpSettings::available().expect_err("a build without HTTP"))
+}
+
+#[cfg(feature = "http")]
 fn parse_header(text: &str) -> Result<Pair, ValueAdvice> {
     let advice = |what: &str, cure: &str| ValueAdvice::new(format!("{what} (its value is not shown here)"), cure);
     let Some((name, value)) = text.split_once(':') else {
@@ -253,6 +274,10 @@ fn parse_header(text: &str) -> Result<Pair, ValueAdvice> {
     let (name, value) = (name.trim(), value.trim());
     if name.eq_ignore_ascii_case("authorization") {
         return Err(advice("the header Authorization", "write token_file, or username and password_file"));
+    }
+    let of_udpd = ["connection", "content-encoding", "content-length", "transfer-encoding"];
+    if of_udpd.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+        return Err(advice(&format!("the header {name}, which udpd writes itself"), "remove it"));
     }
     let is_valid = ureq::http::HeaderName::try_from(name).is_ok() && ureq::http::HeaderValue::try_from(value).is_ok();
     match is_valid {
@@ -272,6 +297,16 @@ impl WrittenSink for HttpSettings {
         Scheme { name: "elasticsearch", form: "elasticsearch:http://HOST:9200", read: one_url },
         Scheme { name: "loki", form: "loki:http://HOST:3100", read: one_url },
     ];
+
+    fn available() -> Result<(), ValueAdvice> {
+        match cfg!(feature = "http") {
+            true => Ok(()),
+            false => Err(ValueAdvice::new(
+                "this udpd was built without the HTTP sink",
+                "build it with: cargo build --release --features http",
+            )),
+        }
+    }
 
     fn check(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         self.spill.check(written, findings);
@@ -375,6 +410,7 @@ impl HttpSettings {
     }
 
     /// The memory of one batch.
+    #[cfg(feature = "http")]
     fn batch_bytes(&self) -> usize {
         let body = self.batch.bytes + profile::record_bytes_max(self.profile, PAYLOAD_BYTES_MAX);
         let packets = if self.refused.is_some() { self.batch.bytes + PAYLOAD_BYTES_MAX } else { 0 };
@@ -384,10 +420,12 @@ impl HttpSettings {
 }
 
 /// The longest payload there is.
+#[cfg(feature = "http")]
 const PAYLOAD_BYTES_MAX: usize = 65_535;
 
 /// A sink from the command line: the scheme names the profile.
 fn one_url(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
+    HttpSettings::available().map_err(wrong)?;
     let profile = HttpProfile::WORDS.iter().find(|(word, _)| *word == uri.scheme).map(|(_, profile)| *profile);
     let text = if profile.is_some() { uri.rest } else { uri.whole };
     let url = parse_url(text).map_err(wrong)?;
@@ -403,6 +441,12 @@ impl SinkSettings for HttpSettings {
         true
     }
 
+    #[cfg(not(feature = "http"))]
+    fn memory_bytes(&self, _: usize, _: usize) -> usize {
+        0
+    }
+
+    #[cfg(feature = "http")]
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
         let batches = (self.connections + 1) * self.batch_bytes();
         consumers * (batches + self.connections * connection::memory_bytes(self)) + self.spill.memory_bytes(consumers)
@@ -422,15 +466,27 @@ impl SinkSettings for HttpSettings {
     }
 
     fn needs(&self) -> Needs {
-        let roles = [&[ThreadRole::TcpClient, ThreadRole::Writer][..], self.spill.role().as_slice()].concat();
-        let secrets = self.secrets().filter_map(|(_, path)| named_files::located(path)?.parent().map(Path::to_owned));
-        let reads = self.tls().directories().into_iter().chain(secrets).collect();
+        let roles = [&[ThreadRole::HttpClient, ThreadRole::Writer][..], self.spill.role().as_slice()].concat();
+        let secrets = self.secrets().filter_map(|(_, path)| named_files::located(path));
+        let reads = self.tls().directories().into_iter().chain(named_files::directories(secrets)).collect();
         Needs { names: self.is_named(), reads, ..Needs::only(roles) }
     }
 
+    #[cfg(not(feature = "http"))]
     fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
-        let lookup = Lookup { registry: opening.registry, every: self.resolve_every, sink: opening.sink, bound: &[] };
-        HttpSink::open(self, lookup, &opening)
+        let fail = |advice| Failure::new(ExitCode::Configuration, format!("[sink.{}] {advice}", opening.sink));
+        Err(Self::available().map_err(fail).expect_err("a build without HTTP"))
+    }
+
+    #[cfg(feature = "http")]
+    fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
+        let lookup = crate::target::Lookup {
+            registry: opening.registry,
+            every: self.resolve_every,
+            sink: opening.sink,
+            bound: &[],
+        };
+        sink::HttpSink::open(self, lookup, &opening)
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {

@@ -93,6 +93,7 @@ impl PeerSearch {
     }
 
     /// Waits until a look may find something else, at most so long.
+    #[cfg(feature = "http")]
     pub(crate) fn wait(&self, limit: Duration) {
         if let Some(attempt) = &self.attempt {
             let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::ZERO);

@@ -17,7 +17,9 @@ pub type NamedTarget = (&'static str, fn(&[u8]));
 pub fn targets() -> Vec<NamedTarget> {
     vec![
         ("kafka_tokens", token),
+        #[cfg(feature = "http")]
         ("http_answers", crate::http::fuzz::answers),
+        #[cfg(feature = "http")]
         ("http_records", crate::http::fuzz::lines),
     ]
 }

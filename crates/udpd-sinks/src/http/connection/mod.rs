@@ -116,10 +116,10 @@ impl HttpConnections {
             let (own_log, credentials) = (Arc::clone(&log), Arc::clone(&credentials));
             let carrier = Carrier::new(settings, exchange, credentials, own_log, (judge, end.clone()));
             let (taken, done, caller) = (taken.clone(), done.clone(), caller.clone());
-            let name = format!("http{consumer}-{connection}");
+            let name = format!("http{consumer}.{connection}-{sink}");
             lookup
                 .registry
-                .spawn(name.as_str(), ThreadRole::TcpClient, move || carrier.run(&taken, &done, &caller))
+                .spawn(name.as_str(), ThreadRole::HttpClient, move || carrier.run(&taken, &done, &caller))
                 .map_err(|error| threads::start_failure(&name, &error))?;
         }
         Ok(Self { jobs, finished, next: None, log, tries_again: Some(tries_again), agents })

@@ -296,7 +296,7 @@ fn a_thread_that_has_nothing_to_do_ends_with_its_sink() {
     let own = super::HttpConnections::start(&settings, lookup, 7, Default::default()).expect("it starts");
     let mut names: Vec<String> = registry.statuses().iter().map(|status| status.name.to_string()).collect();
     names.sort();
-    assert_eq!(names, ["http7-0", "http7-1", "http7-2"]);
+    assert_eq!(names, ["http7.0-s", "http7.1-s", "http7.2-s"]);
     drop(own);
     until("the threads have ended", || registry.statuses().is_empty());
 }
