@@ -162,7 +162,8 @@ tools=(
     dnsdist:dnsdist              # a proxy with headers
     softflowd:softflowd          # exporters of NetFlow and IPFIX
     nft:nftables                 # a firewall
-    java:default-jre-headless mvn:maven  # a Kafka broker
+    java:default-jre-headless mvn:maven  # a Kafka broker, OpenSearch
+    pip3:python3-pip             # the engine of ClickHouse
     chromium:chromium chromedriver:chromium-driver curl:curl  # the page in a browser
     promtool:prometheus          # metrics, rules and the dashboard
     strace:strace                # calls made to fail, and what the bench touches
@@ -191,7 +192,7 @@ install_tools() {
 # What takes minutes to fetch on a new machine. A rig that cannot be prepared says why when it is run.
 prepare_rigs() {
     local rig
-    for rig in systemd kafka_broker steering_in_guest; do "tests/rigs/$rig.sh" --prepare >/dev/null || true; done
+    for rig in systemd kafka_broker steering_in_guest http; do "tests/rigs/$rig.sh" --prepare >/dev/null || true; done
 }
 
 # Miri knows no sockets: it runs the unit tests of the memory layout, and the tests that make calls leave themselves
