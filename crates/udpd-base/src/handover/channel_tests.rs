@@ -70,6 +70,26 @@ fn what_is_left_quietly_wakes_nobody_until_the_ring() {
 }
 
 #[test]
+fn a_call_ends_one_wait_and_the_next_lasts_to_its_deadline() {
+    let mut inbox = ConsumerInbox::default();
+    let _feed = inbox.attach(2);
+    inbox.caller().call();
+    assert!(matches!(inbox.wait(None), Waited::Deadline));
+    let deadline = clock::now() + Duration::from_millis(1);
+    assert!(matches!(inbox.wait(Some(deadline)), Waited::Deadline));
+    assert!(clock::now() >= deadline);
+}
+
+#[test]
+fn a_queue_has_places_up_to_its_capacity() {
+    let mut inbox = ConsumerInbox::default();
+    let feed = inbox.attach(3);
+    parcels(1).into_iter().for_each(|parcel| feed.send(parcel));
+    let capacity = feed.passage.queue.capacity();
+    assert!(feed.has_places(capacity - 1) && !feed.has_places(capacity));
+}
+
+#[test]
 fn every_lane_has_its_turn() {
     let mut inbox = ConsumerInbox::default();
     let feeds = [inbox.attach(4), inbox.attach(4), inbox.attach(4)];

@@ -60,8 +60,10 @@ impl DescriptorStore {
 
     /// For a process that takes over from another one, which has said this of itself. No manager has passed anything;
     /// what a manager keeps of the other process is stored again under the same names. `earlier` has its sockets:
-    /// one that no lane has any more would stay bound in the manager, and be in the way of a new one.
-    pub(super) fn after(notifier: &Arc<Notifier>, said: Value, earlier: BTreeMap<String, u64>) -> Self {
+    /// one that no lane has any more would stay bound in the manager, and be in the way of a new one. So would its
+    /// record, which takes a place and tells the next process what is counted here once more.
+    pub(super) fn after(notifier: &Arc<Notifier>, said: Value, mut earlier: BTreeMap<String, u64>) -> Self {
+        earlier.insert(RECORD_NAME.to_owned(), 0);
         let record = CrashRecord::after(said);
         Self { record, earlier, ..Self::new(notifier, &InheritedSockets::default(), None, None) }
     }

@@ -72,3 +72,21 @@ fn after_a_take_over_the_manager_gives_up_what_no_lane_has_any_more() {
         [three, other].into_iter().for_each(|own| drop(own.stop(Duration::ZERO, |_| true)));
     }
 }
+
+#[test]
+fn after_a_take_over_no_record_of_the_old_process_takes_the_place_of_a_socket() {
+    for (lanes, kept) in [(2, ["in.0", "in.1", RECORD_NAME]), (3, ["in.0", "in.1", "in.2"])] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let manager = Manager::new(directory.path(), 3, 3);
+        let mut old = DescriptorStore::new(&manager.notifier(), &InheritedSockets::default(), None, None);
+        let (two, other) = (pipeline(2), pipeline(lanes));
+        old.keep(&two);
+        let earlier = ["in.0", "in.1"].map(str::to_owned).into_iter().zip(two.socket_inodes()).collect();
+        let mut new = DescriptorStore::after(&manager.notifier(), Value::Null, earlier);
+        new.keep(&other);
+        assert_eq!(manager.names(), kept, "{lanes} lanes");
+        let inodes: Vec<u64> = manager.passed().sockets.sockets().iter().map(|own| own.inode).collect();
+        assert_eq!(inodes, other.socket_inodes(), "{lanes} lanes");
+        [two, other].into_iter().for_each(|own| drop(own.stop(Duration::ZERO, |_| true)));
+    }
+}

@@ -262,3 +262,7 @@ pub(super) fn snapshot_of(result: &Result<String, Failure>) -> ReloadSnapshot {
         Err(failure) => ReloadSnapshot { at, done: false, text: failure.message.clone() },
     }
 }
+
+#[cfg(test)]
+#[path = "reload_tests.rs"]
+mod tests;
