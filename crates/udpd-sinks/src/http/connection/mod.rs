@@ -12,6 +12,7 @@ mod log_lines;
 #[cfg(test)]
 mod secured_tests;
 #[cfg(test)]
+#[path = "servers_for_tests.rs"]
 pub(super) mod testing;
 #[cfg(test)]
 mod tests;

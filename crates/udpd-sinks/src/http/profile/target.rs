@@ -135,7 +135,8 @@ mod tests {
                 table
             ),
             format!(
-                "http://h:8123/?database=a&async_insert=1&query=INSERT%20INTO%20logs.%60of-hosts%60%20FORMAT%20JSONEachRow\
+                "http://h:8123/?database=a&async_insert=1&\
+                 query=INSERT%20INTO%20logs.%60of-hosts%60%20FORMAT%20JSONEachRow\
                  &{}",
                 own.replace("async_insert=0&", "")
             )
