@@ -284,6 +284,7 @@ impl Carrier {
         };
         // Memory takes everything.
         self.packed = compress(packed).unwrap_or_default();
+        threads::step();
     }
 
     /// Whether nothing is to be tried again.

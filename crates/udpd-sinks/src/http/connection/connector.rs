@@ -157,7 +157,7 @@ impl HttpConnector {
         let handle: Weak<dyn ShutdownHandle> = Arc::downgrade(&stream) as Weak<dyn ShutdownHandle>;
         (details.register_shutdown)(handle)?;
         let buffers = LazyBuffers::new(details.config.input_buffer_size(), details.config.output_buffer_size());
-        Ok(PlainTransport { stream, buffers, watch: Arc::clone(&self.watch) })
+        Ok(PlainTransport { stream, buffers, watch: Arc::clone(&self.watch), is_deaf: false })
     }
 }
 
@@ -167,6 +167,8 @@ struct PlainTransport {
     stream: Arc<TcpStream>,
     buffers: LazyBuffers,
     watch: Arc<RequestWatch>,
+    /// The server reads no more.
+    is_deaf: bool,
 }
 
 /// How long the next call may take; an error where no time is left.
@@ -175,6 +177,10 @@ fn time_left(timeout: NextTimeout) -> Result<Option<Duration>, Error> {
         return Err(Error::Timeout(timeout.reason));
     }
     Ok((!timeout.after.is_not_happening()).then_some(*timeout.after))
+}
+
+fn is_closed(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
 
 /// The time is over, or something else has happened.
@@ -192,11 +198,13 @@ impl Transport for PlainTransport {
         &mut self.buffers
     }
 
+    /// A server that refuses a body by its length answers before it has read it, and closes the connection. So what
+    /// cannot be written any more of a body is no error: the answer may be there.
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
         let limit = time_left(timeout)?.map(|left| clock::now() + left);
         self.watch.is_under_way.store(true, Ordering::Relaxed);
         let mut written = 0;
-        while written < amount {
+        while written < amount && !self.is_deaf {
             let left = limit.map(|limit| limit.saturating_duration_since(clock::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(Error::Timeout(timeout.reason));
@@ -209,6 +217,7 @@ impl Transport for PlainTransport {
                     written += count;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if self.watch.has_body_left() && is_closed(&error) => self.is_deaf = true,
                 Err(error) => return Err(failed(error, timeout)),
             }
         }
@@ -236,6 +245,6 @@ impl Transport for PlainTransport {
             self.stream.set_nonblocking(false).ok()?;
             seen.err().map(|error| error.kind() == ErrorKind::WouldBlock)
         };
-        is_silent() == Some(true)
+        !self.is_deaf && is_silent() == Some(true)
     }
 }

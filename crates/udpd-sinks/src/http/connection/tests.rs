@@ -1,6 +1,6 @@
 //! Connections against servers on loopback that are slow, rude, or gone. Servers say what they got.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -275,6 +275,25 @@ fn a_long_answer_is_read_in_part_and_its_connection_is_left() {
     assert_eq!(decided(&finished(&mut connections)), (vec![], 0));
     drop(connections);
     assert_eq!(server.end().1, 2);
+}
+
+#[test]
+fn an_answer_that_comes_before_the_whole_body_was_read_counts() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let mut connections = connections(&to(&format!("http://{}/in", listener.local_addr().expect("bound"))));
+    // Longer than what both kernels hold.
+    let long = "x".repeat(16 << 20);
+    connections.send(0, batch(&[&long, "two"]));
+    let (mut stream, _) = listener.accept().expect("a connection");
+    stream.read_exact(&mut [0; 1000]).expect("a beginning");
+    stream.write_all(b"HTTP/1.1 400 Bad\r\nContent-Length: 8\r\n\r\ntoo long").expect("written");
+    // With unread bytes the kernel resets the connection.
+    drop(stream);
+    assert_eq!(decided(&finished(&mut connections)), (vec![0, 1], 0));
+    // It is not used again.
+    connections.send(1, batch(&["three"]));
+    let (mut stream, _) = listener.accept().expect("another connection");
+    stream.read_exact(&mut [0; 4]).expect("a request");
 }
 
 #[test]
