@@ -235,18 +235,20 @@ fn splunk_hec(answer: &ServerAnswer<'_>, records: usize) -> Option<Verdict> {
         2..=4 => "it does not know the token: check token_file",
         7 => "the token may not write to that index: check index, and the indexes of the token",
         10 | 11 => "the token wants a channel: switch its indexer acknowledgement off",
-        _ if answer.status < 300 => return Some(later(answer, &format!("{text} (code {code})"))),
         _ => {
             let nth = value["invalid-event-number"].as_u64().and_then(|nth| usize::try_from(nth).ok());
-            let nth = nth.filter(|&nth| answer.status == 400 && nth < records)?;
-            // Whether it has those before is not documented: what may be there twice is better than what may be lost.
+            let Some(nth) = nth.filter(|&nth| answer.status >= 400 && nth < records) else {
+                let is_known = answer.status >= 300;
+                return (!is_known).then(|| later(answer, &format!("{text} (code {code})")));
+            };
+            // It goes through the events one by one and stops at this one; those before it are taken.
             let reason = reason(answer.status, &format!("{text} (code {code})"));
-            return Some(Verdict::Partly {
-                refused: vec![RefusedRecord { place: nth, reason: reason.clone() }],
-                again: (0..records).filter(|&place| place != nth).collect(),
-                reason,
-                after: answer.retry_after,
-            });
+            let (refused, first) = match answer.status {
+                400 => (vec![RefusedRecord { place: nth, reason: reason.clone() }], nth + 1),
+                _ => (Vec::new(), nth),
+            };
+            let after = if refused.is_empty() { answer.retry_after } else { Some(Duration::ZERO) };
+            return Some(Verdict::Partly { refused, again: (first..records).collect(), reason, after });
         }
     };
     Some(later(answer, &format!("code {code}, {cure}")))

@@ -203,16 +203,20 @@ fn the_last_records_are_counted_as_those_that_otlp_says_it_has_refused() {
 }
 
 #[test]
-fn splunk_names_the_event_that_it_cannot_take_and_the_others_are_sent_again() {
+fn splunk_names_the_event_that_it_cannot_take_and_those_behind_it_are_sent_again_at_once() {
     let body = r#"{"text":"Error in handling indexed fields","code":15,"invalid-event-number":3}"#;
     let reason = "it answered 400: Error in handling indexed fields (code 15)".to_owned();
     let expected = Verdict::Partly {
         refused: vec![RefusedRecord { place: 3, reason: reason.clone() }],
-        again: vec![0, 1, 2, 4, 5, 6, 7, 8, 9],
+        again: vec![4, 5, 6, 7, 8, 9],
         reason,
-        after: None,
+        after: Some(Duration::ZERO),
     };
     assert_eq!(judged(SplunkHec, 400, body), expected);
+    let busy = r#"{"text":"Server is busy","code":9,"invalid-event-number":8}"#;
+    let reason = "it answered 503: Server is busy (code 9)".to_owned();
+    let expected = Verdict::Partly { refused: Vec::new(), again: vec![8, 9], reason, after: None };
+    assert_eq!(judged(SplunkHec, 503, busy), expected);
     let beyond = r#"{"text":"Invalid data format","code":6,"invalid-event-number":10}"#;
     assert_eq!(refused(SplunkHec, 400, beyond), "it answered 400: Invalid data format");
 }

@@ -11,7 +11,7 @@ use mmsg::Datagram;
 use super::connection::HttpConnections;
 use super::profile::BodyWriter;
 use super::refused::RefusedFile;
-use super::request::{BatchId, BatchOutcome, FinishedBatch, RefusedRecord, RequestBatch};
+use super::request::{BatchId, BatchOutcome, ConnectionReport, FinishedBatch, RefusedRecord, RequestBatch};
 use super::{BatchLimits, HttpSettings};
 use crate::target::Lookup;
 use udpd_base::exit::Failure;
@@ -63,12 +63,9 @@ impl HttpClient {
     }
 
     fn answer(&mut self, finished: FinishedBatch) -> BatchAnswer {
-        let FinishedBatch { ticket, batch, outcome, repeated } = finished;
+        let FinishedBatch { ticket, batch, outcome } = finished;
         self.on_the_way -= 1;
         let mut answer = BatchAnswer { ticket, ..BatchAnswer::default() };
-        for place in repeated {
-            add_count(&mut answer.repeats, batch.listeners[place], 1);
-        }
         if let BatchOutcome::Decided { refused } = outcome {
             answer.is_decided = true;
             for record in &refused {
@@ -146,8 +143,11 @@ impl BatchDestination for HttpClient {
     }
 
     fn take_answer(&mut self) -> Option<BatchAnswer> {
-        let finished = self.connections.take_finished()?;
-        Some(self.answer(finished))
+        match self.connections.take_report()? {
+            // No batch has this ticket.
+            ConnectionReport::Repeats(repeats) => Some(BatchAnswer { repeats, ..BatchAnswer::default() }),
+            ConnectionReport::Finished(finished) => Some(self.answer(finished)),
+        }
     }
 
     fn wait(&mut self, limit: Duration) {

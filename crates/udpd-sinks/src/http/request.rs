@@ -84,12 +84,18 @@ pub(super) enum BatchOutcome {
     Undecided,
 }
 
+/// What a connection tells its consumer.
+#[derive(Debug)]
+pub(super) enum ConnectionReport {
+    /// So many records of each listener are about to be sent again, and the server may have them.
+    Repeats(Vec<(usize, u64)>),
+    Finished(FinishedBatch),
+}
+
 /// What a connection gives back.
 #[derive(Debug)]
 pub(super) struct FinishedBatch {
     pub(super) ticket: u64,
     pub(super) batch: RequestBatch,
     pub(super) outcome: BatchOutcome,
-    /// The places of records that were sent again although the server may have had them, as often as that was.
-    pub(super) repeated: Vec<usize>,
 }

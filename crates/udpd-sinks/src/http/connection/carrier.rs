@@ -1,6 +1,5 @@
 //! A thread that carries batches to the server, one at a time, until the server has decided about each record.
 
-use std::collections::HashSet;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
@@ -12,7 +11,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::super::answer::ServerAnswer;
 use super::super::profile::BodyWriter;
-use super::super::request::{BatchOutcome, FinishedBatch, RefusedRecord, RequestBatch, Verdict};
+use super::super::request::{BatchOutcome, ConnectionReport, FinishedBatch, RefusedRecord, RequestBatch, Verdict};
 use super::super::{HttpProfile, HttpSettings};
 use super::Job;
 use super::credentials::Credentials;
@@ -22,6 +21,7 @@ use udpd_base::codec::{CompressingWriter, Method};
 use udpd_base::handover::Caller;
 use udpd_base::os::threads;
 use udpd_base::seams::{clock, waits};
+use udpd_spill::spilling::add_count;
 
 /// The first pause before a batch is sent again.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
@@ -38,6 +38,22 @@ const ANSWER_BYTES_KEPT: usize = 1 << 20;
 /// Says what an answer to a request with so many records means.
 pub(super) type Judge = fn(HttpProfile, &ServerAnswer<'_>, usize) -> Verdict;
 
+/// Tells the consumer.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    pub(super) told: Sender<ConnectionReport>,
+    pub(super) caller: Caller,
+}
+
+impl Reporter {
+    /// Returns false when there is no consumer any more.
+    fn tell(&self, report: ConnectionReport) -> bool {
+        let is_heard = self.told.send(report).is_ok();
+        self.caller.call();
+        is_heard
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Carrier {
     exchange: Exchange,
@@ -49,6 +65,7 @@ pub(super) struct Carrier {
     log: Arc<ServerLog>,
     /// Its end: nothing is to be tried again.
     end: Receiver<Infallible>,
+    reporter: Reporter,
     random: RandomState,
     /// The body as it is sent, where that is compressed.
     packed: Vec<u8>,
@@ -64,10 +81,6 @@ struct OpenRecords {
     places: Option<Vec<usize>>,
     count: usize,
     refused: Vec<RefusedRecord>,
-    /// The server may have them from a request that it has not answered.
-    is_doubtful: bool,
-    /// Their places, as often as they were sent again since then.
-    repeated: Vec<usize>,
 }
 
 impl OpenRecords {
@@ -87,15 +100,11 @@ impl OpenRecords {
         self.refuse(all);
     }
 
-    /// All but these were sent once more, and the server has not said that it has thrown them away.
-    fn note_sent(&mut self, but_not: &[usize], nor: &[RefusedRecord]) {
-        if !self.is_doubtful {
-            return;
-        }
-        let left_out: HashSet<usize> = but_not.iter().copied().chain(nor.iter().map(|record| record.place)).collect();
-        let places = (0..self.count).filter(|place| !left_out.contains(place)).map(|place| self.place(place));
-        let places: Vec<usize> = places.collect();
-        self.repeated.extend(places);
+    /// How many of which listener are still open.
+    fn by_listener(&self, batch: &RequestBatch) -> Vec<(usize, u64)> {
+        let mut counts = Vec::new();
+        (0..self.count).for_each(|place| add_count(&mut counts, batch.listeners[self.place(place)], 1));
+        counts
     }
 
     /// Only these are still open.
@@ -113,6 +122,7 @@ impl Carrier {
         credentials: Arc<Credentials>,
         log: Arc<ServerLog>,
         (judge, end): (Judge, Receiver<Infallible>),
+        reporter: Reporter,
     ) -> Self {
         Self {
             exchange,
@@ -123,6 +133,7 @@ impl Carrier {
             credentials,
             log,
             end,
+            reporter,
             random: RandomState::new(),
             packed: Vec::new(),
             answer: Vec::new(),
@@ -131,28 +142,26 @@ impl Carrier {
     }
 
     /// Until there is no consumer any more.
-    pub(super) fn run(mut self, jobs: &Receiver<Job>, done: &Sender<FinishedBatch>, caller: &Caller) {
+    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
         while let Ok(Job { ticket, batch }) = threads::blocking(|| waits::recv(jobs)) {
-            let (outcome, repeated) = self.carry(&batch);
+            let outcome = self.carry(&batch);
             threads::step();
-            if done.send(FinishedBatch { ticket, batch, outcome, repeated }).is_err() {
+            if !self.reporter.tell(ConnectionReport::Finished(FinishedBatch { ticket, batch, outcome })) {
                 return;
             }
-            caller.call();
         }
     }
 
-    fn carry(&mut self, batch: &RequestBatch) -> (BatchOutcome, Vec<usize>) {
+    fn carry(&mut self, batch: &RequestBatch) -> BatchOutcome {
         let (places, count, refused) = (None, batch.records(), Vec::new());
-        let mut open = OpenRecords { places, count, refused, is_doubtful: false, repeated: Vec::new() };
+        let mut open = OpenRecords { places, count, refused };
         let mut rest = mem::replace(&mut self.rest, RequestBatch::new(0));
         let is_decided = self.decide(batch, &mut rest, &mut open);
         self.rest = rest;
-        let outcome = match is_decided {
+        match is_decided {
             true => BatchOutcome::Decided { refused: open.refused },
             false => BatchOutcome::Undecided,
-        };
-        (outcome, open.repeated)
+        }
     }
 
     /// Whether the server has decided about every record before the end.
@@ -172,7 +181,8 @@ impl Carrier {
                     }
                     open.keep(&again);
                     self.pack(&rest.body);
-                    if !self.rest_for(after.unwrap_or(pause)) {
+                    // A server that has only refused some takes the others at once.
+                    if after != Some(Duration::ZERO) && !self.rest_for(after.unwrap_or(pause)) {
                         return false;
                     }
                 }
@@ -196,9 +206,9 @@ impl Carrier {
         let head = match sent {
             Ok(head) => head,
             Err(trouble) => {
-                if trouble.is_doubtful {
-                    open.note_sent(&[], &[]);
-                    open.is_doubtful = true;
+                // It is told before it happens: this process may be killed meanwhile.
+                if trouble.is_doubtful && !self.is_ended() {
+                    self.reporter.tell(ConnectionReport::Repeats(open.by_listener(batch)));
                 }
                 // A server closes connections that were idle for too long, and is there all the same.
                 if trouble.is_stale && (!trouble.is_doubtful || !self.is_ended()) {
@@ -224,7 +234,6 @@ impl Carrier {
         }
         match verdict {
             Verdict::Taken { refused } => {
-                open.note_sent(&[], &refused);
                 open.refuse(self.cleaned(refused));
                 self.log.note_taken();
                 Attempt::Decided
@@ -236,13 +245,14 @@ impl Carrier {
             }
             Verdict::Partly { refused, mut again, reason, after } => {
                 again.retain(|place| *place < open.count);
-                open.note_sent(&again, &refused);
                 open.refuse(self.cleaned(refused));
                 if again.is_empty() {
                     return Attempt::Decided;
                 }
-                let what = format!("takes only a part of a batch for now: {}", self.credentials.clean(&reason));
-                self.log.note_trouble(&what, "");
+                if after != Some(Duration::ZERO) {
+                    let what = format!("takes only a part of a batch for now: {}", self.credentials.clean(&reason));
+                    self.log.note_trouble(&what, "");
+                }
                 Attempt::Partly { again, after }
             }
             Verdict::Later { reason, after } => {

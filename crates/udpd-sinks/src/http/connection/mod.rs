@@ -23,15 +23,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use ureq::Agent;
 
 use super::HttpSettings;
 use super::answer;
-use super::request::{FinishedBatch, RequestBatch};
+use super::request::{ConnectionReport, RequestBatch};
 use crate::target::{DestinationTarget, Lookup};
 use crate::tcp::peer_stream::TLS_MEMORY_BYTES;
-use carrier::{Carrier, Judge};
+use carrier::{Carrier, Judge, Reporter};
 use connector::RequestWatch;
 use credentials::Credentials;
 use exchange::Exchange;
@@ -61,9 +61,9 @@ struct Job {
 /// The connections of one consumer.
 pub(super) struct HttpConnections {
     jobs: Sender<Job>,
-    finished: Receiver<FinishedBatch>,
+    reports: Receiver<ConnectionReport>,
     /// The next that was waited for.
-    next: Option<FinishedBatch>,
+    next: Option<ConnectionReport>,
     log: Arc<ServerLog>,
     /// Without it nothing is tried again.
     tries_again: Option<Sender<Infallible>>,
@@ -106,7 +106,7 @@ impl HttpConnections {
         })?;
         let (target, log) = (Arc::new(target), Arc::new(ServerLog::new(sink, settings)));
         let (jobs, taken) = bounded(settings.connections);
-        let (done, finished) = bounded(settings.connections);
+        let (told, reports) = unbounded();
         let (tries_again, end) = bounded(0);
         let mut agents = Vec::new();
         for connection in 0..settings.connections {
@@ -115,15 +115,16 @@ impl HttpConnections {
                 .map_err(|error| wrong(error.to_string()))?;
             agents.push((exchange.agent().clone(), watch));
             let (own_log, credentials) = (Arc::clone(&log), Arc::clone(&credentials));
-            let carrier = Carrier::new(settings, exchange, credentials, own_log, (judge, end.clone()));
-            let (taken, done, caller) = (taken.clone(), done.clone(), caller.clone());
+            let reporter = Reporter { told: told.clone(), caller: caller.clone() };
+            let carrier = Carrier::new(settings, exchange, credentials, own_log, (judge, end.clone()), reporter);
+            let taken = taken.clone();
             let name = format!("http{consumer}.{connection}-{sink}");
             lookup
                 .registry
-                .spawn(name.as_str(), ThreadRole::HttpClient, move || carrier.run(&taken, &done, &caller))
+                .spawn(name.as_str(), ThreadRole::HttpClient, move || carrier.run(&taken))
                 .map_err(|error| threads::start_failure(&name, &error))?;
         }
-        Ok(Self { jobs, finished, next: None, log, tries_again: Some(tries_again), agents })
+        Ok(Self { jobs, reports, next: None, log, tries_again: Some(tries_again), agents })
     }
 
     /// Sends a batch; there are never more than connections on the way.
@@ -132,9 +133,9 @@ impl HttpConnections {
         let _ = self.jobs.send(Job { ticket, batch });
     }
 
-    /// A batch that has ended, if any has.
-    pub(super) fn take_finished(&mut self) -> Option<FinishedBatch> {
-        self.next.take().or_else(|| self.finished.try_recv().ok())
+    /// What a connection tells, if there is something.
+    pub(super) fn take_report(&mut self) -> Option<ConnectionReport> {
+        self.next.take().or_else(|| self.reports.try_recv().ok())
     }
 
     /// Whether the server takes nothing for now.
@@ -142,10 +143,10 @@ impl HttpConnections {
         self.log.is_failing()
     }
 
-    /// Waits until a batch has ended, at most so long.
+    /// Waits until a connection tells something, at most so long.
     pub(super) fn wait(&mut self, limit: Duration) {
         if self.next.is_none() {
-            self.next = threads::blocking(|| waits::recv_timeout(&self.finished, limit)).ok();
+            self.next = threads::blocking(|| waits::recv_timeout(&self.reports, limit)).ok();
         }
     }
 

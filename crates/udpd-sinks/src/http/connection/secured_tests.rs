@@ -50,7 +50,7 @@ fn by_tls_one_connection_carries_many_batches_also_where_the_server_asks_for_a_c
         let long = "x".repeat(300_000);
         for ticket in 0..10 {
             connections.send(ticket, batch(&[&long, "short"]));
-            assert_eq!(finished(&mut connections).repeated, Vec::<usize>::new());
+            assert_eq!(finished(&mut connections).repeated, 0);
         }
         drop(connections);
         let (seen, count) = server.end();
@@ -180,7 +180,7 @@ fn a_proxy_makes_the_connection_and_sees_nothing_of_what_tls_carries() {
         let mut connections = connections(&HttpSettings { proxy, ..settings });
         for ticket in 0..2 {
             connections.send(ticket, batch(&["one"]));
-            assert_eq!(finished(&mut connections).repeated, Vec::<usize>::new());
+            assert_eq!(finished(&mut connections).repeated, 0);
         }
         drop(connections);
         assert_eq!(asked.join().expect("no panic"), format!("CONNECT {} HTTP/1.1", server.address));
@@ -209,13 +209,13 @@ fn a_token_that_was_renewed_is_read_again_when_the_server_refuses_the_one_before
     let mut connections = connections(&HttpSettings { token_file: Some(path), ..to(&server.url()) });
     for ticket in 0..2 {
         connections.send(ticket, batch(&["one"]));
-        assert_eq!(finished(&mut connections).repeated, Vec::<usize>::new());
+        assert_eq!(finished(&mut connections).repeated, 0);
     }
     connections.send(2, batch(&["two"]));
     server.until_seen(5);
-    assert!(connections.take_finished().is_none(), "nothing is dropped that a server will have with the right token");
+    assert!(connections.take_report().is_none(), "nothing is dropped that a server will have with the right token");
     release.send(()).expect("it waits");
-    assert_eq!(finished(&mut connections).repeated, Vec::<usize>::new());
+    assert_eq!(finished(&mut connections).repeated, 0);
     drop(connections);
     let (seen, _) = server.end();
     let said: Vec<&str> = seen.iter().map(|request| request.header("authorization").expect("a header")).collect();

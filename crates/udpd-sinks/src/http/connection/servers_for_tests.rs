@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::super::answer::ServerAnswer;
-use super::super::request::{FinishedBatch, RefusedRecord, RequestBatch, Verdict};
+use super::super::request::{BatchOutcome, ConnectionReport, FinishedBatch, RefusedRecord, RequestBatch, Verdict};
 use super::super::{HttpProfile, HttpSettings, parse_url};
 use super::HttpConnections;
 use crate::target::Lookup;
@@ -257,12 +257,28 @@ pub(super) fn batch(records: &[&str]) -> RequestBatch {
     batch
 }
 
+/// A batch that has ended, and how often records were sent again that the server may have had.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) ticket: u64,
+    pub(super) batch: RequestBatch,
+    pub(super) outcome: BatchOutcome,
+    pub(super) repeated: u64,
+}
+
 /// The next batch that has ended.
-pub(super) fn finished(connections: &mut HttpConnections) -> FinishedBatch {
-    let mut found = None;
+pub(super) fn finished(connections: &mut HttpConnections) -> Ended {
+    let (mut found, mut repeated) = (None, 0);
     until("a batch ends", || {
-        found = connections.take_finished();
+        match connections.take_report() {
+            Some(ConnectionReport::Repeats(repeats)) => {
+                repeated += repeats.iter().map(|(_, records)| records).sum::<u64>();
+            }
+            Some(ConnectionReport::Finished(batch)) => found = Some(batch),
+            None => {}
+        }
         found.is_some()
     });
-    found.expect("found")
+    let FinishedBatch { ticket, batch, outcome } = found.expect("found");
+    Ended { ticket, batch, outcome, repeated }
 }

@@ -51,6 +51,8 @@ fn own_query(settings: &HttpSettings, token: &str) -> Vec<(&'static str, String)
         HttpProfile::Clickhouse => vec![
             ("query", format!("INSERT INTO {} FORMAT JSONEachRow", identifier(&settings.table))),
             ("date_time_input_format", "best_effort".to_owned()),
+            // A table without one of the columns would lose it without a word.
+            ("input_format_skip_unknown_fields", "0".to_owned()),
             // An answer comes when the rows are in the table, and says what went wrong up to then.
             ("async_insert", "0".to_owned()),
             ("wait_end_of_query", "1".to_owned()),
@@ -121,7 +123,8 @@ mod tests {
 
     #[test]
     fn clickhouse_gets_its_statement_and_the_id_of_the_batch_beside_what_is_written() {
-        let own = "date_time_input_format=best_effort&async_insert=0&wait_end_of_query=1&insert_deduplicate=1\
+        let own = "date_time_input_format=best_effort&input_format_skip_unknown_fields=0&async_insert=0\
+                   &wait_end_of_query=1&insert_deduplicate=1\
                    &insert_deduplication_token=00000000000000ab-10-5";
         assert_eq!(
             target_of("http://h:8123", HttpProfile::Clickhouse, |_| ()),
