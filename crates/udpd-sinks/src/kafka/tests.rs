@@ -25,8 +25,15 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const TOPIC: &str = "syslog";
 
 /// One datagram that no broker takes.
-const TOO_LARGE: SinkDropped =
-    SinkDropped { queue_full: 0, sink_error: 0, too_large: 1, against_policy: 0, spill_full: 0, spill_torn: 0 };
+const TOO_LARGE: SinkDropped = SinkDropped {
+    queue_full: 0,
+    sink_error: 0,
+    too_large: 1,
+    refused: 0,
+    against_policy: 0,
+    spill_full: 0,
+    spill_torn: 0,
+};
 
 /// What a broker says of a batch that is larger than it takes.
 const BATCH_TOO_LARGE: RDKafkaRespErr = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
