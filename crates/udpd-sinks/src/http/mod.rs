@@ -94,9 +94,19 @@ pub struct HttpUrl {
     pub(crate) peer: Option<PeerAddress>,
 }
 
+impl HttpUrl {
+    /// What stands behind the host, without the query.
+    fn path(&self) -> &str {
+        let behind = self.text.split_once("://").map_or("", |(_, behind)| behind);
+        let path = behind.find('/').map_or("", |at| &behind[at..]);
+        path.split(['?', '#']).next().unwrap_or_default()
+    }
+}
+
 impl fmt::Display for HttpUrl {
+    /// Without its query, in which servers take passwords.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.text)
+        formatter.write_str(self.text.split(['?', '#']).next().unwrap_or_default())
     }
 }
 
@@ -224,10 +234,17 @@ settings! {
 }
 
 /// A name and its value: a label or a header.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pair {
     pub name: String,
     pub value: String,
+}
+
+impl fmt::Debug for Pair {
+    /// Some servers want a secret in a header.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Pair").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Display for Pair {
@@ -343,6 +360,10 @@ impl HttpSettings {
                 let cure = format!("remove it; it belongs to profile = {words}");
                 findings.say(&place, "this profile has no use for it", cure);
             }
+        }
+        if let (Some(place), Elasticsearch, true) = (written.place("index"), self.profile, self.url.path().len() > 1) {
+            let what = format!("the path of url says where records go: {}", self.url.path());
+            findings.say(&place, what, "write the index there, or an url without a path");
         }
         if self.profile == Clickhouse && self.table.is_empty() {
             let place = written.place("table").unwrap_or_else(|| written.place.inner("table"));
