@@ -23,7 +23,7 @@ use udpd_engine::pipeline::Lane;
 /// How long a sink that takes nothing delays the end.
 pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long the new process may take to open its files and bind its sockets, while neither process receives.
+/// How long the new process may take to open its files, while neither process receives.
 const OPENING_LIMIT: Duration = Duration::from_secs(60);
 
 /// How often a request to end this process is looked for meanwhile.
@@ -170,7 +170,7 @@ impl MainLoop<'_> {
                 NewProcessState::Preparing if self.events.end_is_requested(Duration::ZERO) => return Ok(()),
                 NewProcessState::Preparing if clock::now() < deadline => {}
                 NewProcessState::Preparing => {
-                    let why = format!("it has not opened its files and sockets within {} s", OPENING_LIMIT.as_secs());
+                    let why = format!("it has not opened its files within {} s", OPENING_LIMIT.as_secs());
                     new_process.refuse(&why);
                     return Err(why);
                 }

@@ -1,9 +1,10 @@
 //! `udpd run --take-over`: the start of a process that goes on with the sockets of one that runs.
 //!
 //! Everything that can fail is done before the old process is asked to stop: configuration, memory, cores, lanes with
-//! their engines, addresses that are new. Then the files are opened and the sockets assigned, and only when the old
-//! process has confirmed that it will not come back does the first lane receive. A failure up to there costs nothing:
-//! the old process goes on.
+//! their engines, addresses that are new. Then the files are opened. Only when the old process has confirmed that it
+//! will not come back is a socket bound or taken out of its group, and only then does the first lane receive: a process
+//! that hangs before that, and goes on when the old one has given it up, changes nothing. A failure up to there costs
+//! nothing: the old process goes on.
 
 use std::fs;
 use std::os::fd::OwnedFd;

@@ -123,23 +123,23 @@ impl PreparedPipeline {
         Ok(())
     }
 
-    /// Opens, binds and starts everything. `commit` decides: nothing is received before it.
+    /// Opens, binds and starts everything. `commit` decides, when the sinks are open. Before it nothing is received and
+    /// no socket is bound or leaves its group, so that another process can go on with all of them where it fails.
     pub fn start(
         mut self,
         config: &Config,
         plan: &PipelinePlan,
         started: Instant,
         registry: &ThreadRegistry,
-        commit: impl FnOnce() -> Result<(), Failure>,
+        commit: impl FnMut() -> Result<(), Failure>,
     ) -> Result<Pipeline, Failure> {
         // Not before: a process that is taken over from has its own program at the interface until it has stopped.
         let xdp_programs = XdpPrograms::make(config, &mut self.threads)?;
         let Self { assignment, threads, block_pools } = self;
         let (config, plan) = (&Arc::new(config.clone()), &Arc::new(plan.clone()));
         let builder = Builder { config, plan, registry, assignment, threads, block_pools, started, replaced: None };
-        let ready = builder.build()?;
-        let committed = commit().and_then(|()| ready.enable_gro());
-        committed.inspect_err(|_| ready.followers.iter().for_each(SequenceFollower::end))?;
+        let ready = builder.build(commit)?;
+        ready.enable_gro().inspect_err(|_| ready.followers.iter().for_each(SequenceFollower::end))?;
         Ok(ready.begin(xdp_programs))
     }
 }
@@ -207,7 +207,8 @@ impl ReloadContext {
         let threads = LaneThread::spawn_all(LaneSetup::all_after(&self.config, config, plan), &assignment, registry)?;
         let block_pools = BlockPools::make(&plan.pool, registry)?;
         let (started, replaced) = (self.own_ledger.started, Some((self, &retention)));
-        let ready = Builder { config, plan, registry, assignment, threads, block_pools, started, replaced }.build()?;
+        let builder = Builder { config, plan, registry, assignment, threads, block_pools, started, replaced };
+        let ready = builder.build(|| self.commit_flag.commit())?;
         Ok(ReplacementPipeline { ready, retention })
     }
 }
@@ -238,7 +239,10 @@ impl Builder<'_> {
     /// reader until the replacement begins, and a group of sockets that has grown is hard to put back. A first start
     /// binds before it starts consumers, so that an address that cannot be had ends it before any thread has touched
     /// what its sink writes. In both cases the sinks are open by then: one with a long file reads through it first.
-    fn build(mut self) -> Result<ReadyPipeline, Failure> {
+    ///
+    /// `commit` is asked before the first socket is bound or leaves its group: a pipeline of this or of another process
+    /// that has begun to receive again meanwhile keeps all that it has.
+    fn build(mut self, mut commit: impl FnMut() -> Result<(), Failure>) -> Result<ReadyPipeline, Failure> {
         let ledgers: Vec<Arc<LaneLedger>> = self.threads.iter().map(|thread| self.lane_ledger(thread)).collect();
         let mut outlets: Vec<Vec<Outlet>> = self.threads.iter().map(|_| Vec::new()).collect();
         let files =
@@ -248,11 +252,11 @@ impl Builder<'_> {
         for (outlets, LaneThread { setup, .. }) in outlets.iter_mut().zip(&self.threads) {
             outlets.sort_by_key(|outlet| setup.listener.sinks.iter().position(|&sink| sink == outlet.sink()));
         }
-        let bound = if self.replaced.is_none() { Some(self.bind()?) } else { None };
+        let bound = if self.replaced.is_none() { Some(self.bind(&mut commit)?) } else { None };
         let (consumers, mut pinned) = spawn_consumers(std::mem::take(&mut opened.pending), self.registry)?;
         pinned.extend(self.threads.iter().map(pinned_receiver));
         let followers = sequence_followers::spawn_all(&self.threads, self.plan, &mut pinned, self.registry)?;
-        let bound = bound.map_or_else(|| self.bind(), Ok);
+        let bound = bound.map_or_else(|| self.bind(&mut commit), Ok);
         let BoundSockets { endpoints, tables, filters } =
             bound.inspect_err(|_| followers.iter().for_each(SequenceFollower::end))?;
         let address = |LaneThread { setup, .. }: &LaneThread| {
@@ -331,9 +335,9 @@ impl Builder<'_> {
         Ok(sections)
     }
 
-    fn bind(&self) -> Result<BoundSockets, Failure> {
+    fn bind(&self, commit: &mut impl FnMut() -> Result<(), Failure>) -> Result<BoundSockets, Failure> {
         let tables = SourceTables::make(self.threads.iter().map(|thread| &thread.setup))?;
-        self.replaced.map_or(Ok(()), |(context, _)| context.commit_flag.commit())?;
+        commit()?;
         let lanes: Vec<(&LaneSetup, Arc<Socket>)> =
             self.threads.iter().filter_map(|thread| Some((&thread.setup, thread.made.socket.clone()?))).collect();
         let arrivals = bind::count_arrivals(&lanes);
@@ -461,5 +465,64 @@ fn pinned_receiver(LaneThread { setup, made, thread_handle, .. }: &LaneThread) -
         cores: made.cores.clone(),
         is_pinned: Arc::new(AtomicBool::new(!made.cores.is_empty())),
         lane: Some(setup.index),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
+    use mmsg::{Family, Group, GroupSpread};
+
+    use super::super::discarded_sockets::count_out;
+    use super::super::inherited_sockets::InheritedSockets;
+    use super::*;
+    use udpd_base::exit::ExitCode;
+
+    fn send(to: SocketAddr, datagrams: usize) {
+        for _ in 0..datagrams {
+            let sent = UdpSocket::bind("127.0.0.1:0").and_then(|sender| sender.send_to(b"x", to));
+            assert_eq!(sent.expect("loopback takes it"), 1);
+        }
+    }
+
+    fn waiting(sockets: &[Arc<Socket>]) -> u64 {
+        let mut all = 0;
+        sockets.iter().for_each(|own| count_out(own, |datagrams| all += datagrams).expect("readable"));
+        all
+    }
+
+    #[test]
+    fn a_take_over_that_the_old_process_refuses_at_last_has_left_its_sockets_as_they_were() {
+        for lanes in [1, 2, 4] {
+            let old: Vec<Arc<Socket>> = (0..2).map(|_| Arc::new(Socket::new(Family::V4).expect("a socket"))).collect();
+            let mut group = Group::new(old.clone(), GroupSpread::Flow).expect("a group");
+            let address = group.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+            let text = format!(
+                "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = {lanes}\nsinks = [\"out\"]\n\
+                 [sink.out]\ntype = \"null\"\n"
+            );
+            let config = Config::parse(&text, "test.toml", &Default::default()).expect("valid");
+            let plan = crate::plan::make(&config, &Default::default()).expect("a plan");
+            let passed = |(lane, own): (usize, &Arc<Socket>)| {
+                (format!("in.{lane}"), own.as_fd().try_clone_to_owned().expect("a descriptor"))
+            };
+            let passed = InheritedSockets::new(old.iter().enumerate().map(passed).collect()).expect("sockets");
+            let from = passed.assign_for_take_over(&config, &plan).expect("they fit");
+            assert_eq!(from.names, ["in.0", "in.1"]);
+            let (registry, _events) = ThreadRegistry::new();
+            let mut prepared = PreparedPipeline::beside(from, &config, &plan, &registry).expect("it is prepared");
+            prepared.take_sockets().expect("they take its options");
+            let refuse = || {
+                send(address, 100);
+                Err(Failure::new(ExitCode::Failure, "the old process receives again"))
+            };
+            let refused = prepared.start(&config, &plan, Instant::now(), &registry, refuse);
+            assert_eq!(refused.expect_err("it may not").message, "the old process receives again");
+            send(address, 100);
+            assert!(old.iter().all(|own| !own.is_withdrawn()), "{lanes} lanes");
+            assert_eq!(waiting(&old), 200, "{lanes} lanes");
+        }
     }
 }

@@ -10,10 +10,10 @@
 //!   makes and checks all it can                       receives on
 //! ready, with the names it goes on with       -->   ends receivers, drains, closes files
 //!                                             <--   stopped
-//!   opens files, binds
+//!   opens files
 //! open                                        -->
-//!                                             <--   gone      it receives again only if the new one is dead
-//!   receives
+//!                                             <--   gone      it receives again only if the new one fails or is dead
+//!   binds, receives
 //! bye                                         -->   closes its endpoints, writes its ledger, ends
 //! ```
 //!
