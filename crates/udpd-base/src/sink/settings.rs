@@ -59,7 +59,7 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
         2 * files
     }
 
-    /// How many threads so many consumers have besides, that look up names.
+    /// How many threads so many consumers have besides, that look up names or keep connections.
     fn lookup_threads(&self, _consumers: usize) -> usize {
         0
     }
