@@ -50,7 +50,7 @@ def capture(path):
     with open(path, "wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 65535, 101))
         for number in range(RATE * SECONDS):
-            text = f"<134>Nov 28 03:00:00 host{number % 4} app[{number % 997}]: request {number} took 12 ms, status 200, "
+            text = f"<134>Nov 28 03:00:00 host{number % 4} app[{number % 997}]: request {number} took 12 ms, code 200, "
             payload = (text * (1 + LENGTH // len(text)))[:LENGTH].encode()
             at = number * 1_000_000_000 // RATE
             total = 28 + len(payload)

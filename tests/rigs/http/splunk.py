@@ -1,4 +1,4 @@
-"""A double of Splunk's HTTP Event Collector, written from its public documentation: nobody here has a Splunk.
+"""A double of Splunk's HTTP Event Collector, written from its public documentation: no Splunk is to be had here.
 
 The protocol is that of /services/collector/event: JSON objects one behind the other, with or without white space, each
 with `event`. `invalid-event-number` says where it has stopped: events before that are indexed, those behind it are not

@@ -132,7 +132,17 @@ fn parse_url(text: &str) -> Result<HttpUrl, ValueAdvice> {
         _ => return Err(refused("begins with neither http:// nor https://")),
     };
     let authority = uri.authority().ok_or_else(|| refused("names no host"))?;
-    let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+    let port = match authority.port_u16() {
+        Some(port @ 1..) => port,
+        None if authority.as_str() == authority.host() => {
+            if is_tls {
+                443
+            } else {
+                80
+            }
+        }
+        _ => return Err(refused("names no port from 1 to 65535")),
+    };
     let peer = udpd_base::text::address::parse_peer(&format!("{}:{port}", authority.host()))?;
     Ok(HttpUrl { text: text.to_owned(), is_tls, peer: Some(peer) })
 }
@@ -248,8 +258,9 @@ impl fmt::Debug for Pair {
 }
 
 impl fmt::Display for Pair {
+    /// For messages, which show no value either.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}={}", self.name, self.value)
+        formatter.write_str(&self.name)
     }
 }
 
@@ -257,6 +268,9 @@ impl fmt::Display for Pair {
 fn check_word(text: &str) -> Result<String, ValueAdvice> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '/');
     match text.chars().all(is_plain) {
+        true if text.len() > 255 => {
+            Err(ValueAdvice::new(format!("it is {} characters long", text.len()), "write at most 255"))
+        }
         true => Ok(text.to_owned()),
         false => Err(ValueAdvice::new(
             format!("{text:?} holds characters that names on servers have not"),
@@ -411,7 +425,7 @@ impl HttpSettings {
         }
     }
 
-    /// The files whose content nobody may see, with their keys.
+    /// The files with secrets, with their keys.
     fn secrets(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let written = [
             ("token_file", &self.token_file),

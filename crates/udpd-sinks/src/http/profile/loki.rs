@@ -1,7 +1,7 @@
 //! Entries of one stream of Loki: the time, the line, and the rest as structured metadata, whose values are all text.
 
 use super::RecordBound;
-use super::row::{self, Numbers, Row};
+use super::row::{self, Row};
 use crate::http::Pair;
 use udpd_base::format::{DatagramRecord, json};
 
@@ -46,19 +46,6 @@ pub(super) fn append(body: &mut Vec<u8>, row: &Row<'_>, place: &[u8], is_first: 
     body.extend_from_slice(b"\",{\"source\":\"");
     json::append_ip(body, row.record.source.ip());
     body.extend_from_slice(b"\",\"source_port\":\"");
-    json::append_number(body, row.record.source.port().into());
-    body.push(b'"');
-    body.extend_from_slice(place);
-    if row.text.is_none() {
-        body.extend_from_slice(b",\"encoding\":\"base64\"");
-    }
-    if row.is_truncated() {
-        body.extend_from_slice(b",\"truncated\":\"true\",\"length\":\"");
-        json::append_number(body, row.record.length as u64);
-        body.push(b'"');
-    }
-    if let Some(line) = &row.syslog {
-        row::append_fields(body, line, Numbers::AsWords);
-    }
+    row::append_words(body, row, place);
     body.extend_from_slice(b"}]");
 }

@@ -78,6 +78,24 @@ pub(super) fn append_fields(body: &mut Vec<u8>, line: &SyslogLine<'_>, numbers: 
     }
 }
 
+/// Appends the source port, whose name is written already, and what else is known, all as words.
+pub(super) fn append_words(body: &mut Vec<u8>, row: &Row<'_>, place: &[u8]) {
+    json::append_number(body, row.record.source.port().into());
+    body.push(b'"');
+    body.extend_from_slice(place);
+    if row.text.is_none() {
+        body.extend_from_slice(b",\"encoding\":\"base64\"");
+    }
+    if row.is_truncated() {
+        body.extend_from_slice(b",\"truncated\":\"true\",\"length\":\"");
+        json::append_number(body, row.record.length as u64);
+        body.push(b'"');
+    }
+    if let Some(line) = &row.syslog {
+        append_fields(body, line, Numbers::AsWords);
+    }
+}
+
 /// Appends a field whose name, with the quote in front of its value, is written already.
 pub(super) fn append_string(body: &mut Vec<u8>, name: &[u8], value: &str) {
     body.extend_from_slice(name);

@@ -1,7 +1,7 @@
 //! Events for the HTTP Event Collector of Splunk.
 
 use super::RecordBound;
-use super::row::{self, Numbers, Row};
+use super::row::{self, Row};
 use crate::http::HttpSettings;
 use udpd_base::format::{DatagramRecord, json};
 
@@ -48,19 +48,6 @@ pub(super) fn append(body: &mut Vec<u8>, row: &Row<'_>, place: &[u8], own: &[u8]
     } else {
         b"\",\"fields\":{\"source_port\":\""
     });
-    json::append_number(body, row.record.source.port().into());
-    body.push(b'"');
-    body.extend_from_slice(place);
-    if row.text.is_none() {
-        body.extend_from_slice(b",\"encoding\":\"base64\"");
-    }
-    if row.is_truncated() {
-        body.extend_from_slice(b",\"truncated\":\"true\",\"length\":\"");
-        json::append_number(body, row.record.length as u64);
-        body.push(b'"');
-    }
-    if let Some(line) = &row.syslog {
-        row::append_fields(body, line, Numbers::AsWords);
-    }
+    row::append_words(body, row, place);
     body.extend_from_slice(b"}}\n");
 }
