@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use hostloss::{HostLedger, HostReader};
 use ipnet::IpNet;
+use mmsg::shares::Shares;
 use mmsg::{BatchShape, Control, Family, PackedBatch, RecvBatch, SendBatch, Socket, Wait};
 use udpd_base::format::lines;
 use udpd_base::handover::batch::{Parcel, exclusive};
@@ -331,5 +332,22 @@ fn access(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, receive, split, control_messages, hand_over, pack, format_lines, end_to_end, host, access);
-criterion_main!(benches);
+/// Which destination a source has, by how many there are.
+fn shares(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("by source");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let sources: Vec<IpAddr> =
+        (0..BATCH as u32).map(|number| Ipv4Addr::from_bits(0x0a00_0000 + number).into()).collect();
+    for count in [2, 4, 16, 64] {
+        let names: Vec<String> = (0..count).map(|number| format!("10.1.0.{number}:514")).collect();
+        let shares = Shares::new(names.iter().map(|name| (name.as_str(), 1)));
+        group.bench_function(BenchmarkId::from_parameter(count), |bencher| {
+            bencher.iter(|| sources.iter().map(|source| shares.place_of(black_box(*source))).sum::<usize>());
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, receive, split, control_messages, hand_over, pack, format_lines);
+criterion_group!(whole, end_to_end, host, access, shares);
+criterion_main!(benches, whole);

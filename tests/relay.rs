@@ -75,6 +75,32 @@ fn by_source_every_datagram_of_a_sender_reaches_the_same_destination() {
 }
 
 #[test]
+fn by_source_a_destination_more_moves_only_the_sources_that_it_gets() {
+    let receivers = [socket(), socket(), socket()];
+    let addresses = receivers.each_ref().map(address_of);
+    // Whose each sender is, where these destinations are written in this order.
+    let owners = |order: &[usize]| -> Vec<usize> {
+        let relay = Setup::new().relay("relay", &order.iter().map(|&place| addresses[place]).collect::<Vec<_>>());
+        let relay = relay.keys("distribute = 'by_source'").start();
+        let senders = 100_u8;
+        for sender in 0..senders {
+            send_by(&socket_at((Ipv4Addr::new(127, 0, 0, sender + 1), 0)), relay.address(), &[sender], 1);
+        }
+        relay.until_delivered(u64::from(senders));
+        relay.end(u64::from(senders));
+        let mut owners = vec![usize::MAX; usize::from(senders)];
+        for (place, receiver) in receivers.iter().enumerate() {
+            receiver.take_all().iter().for_each(|datagram| owners[usize::from(datagram[0])] = place);
+        }
+        owners
+    };
+    let (two, three) = (owners(&[0, 1]), owners(&[2, 1, 0]));
+    assert_eq!(two, owners(&[1, 0]), "the order does not matter");
+    assert!(two.iter().zip(&three).all(|(before, after)| before == after || *after == 2), "{two:?} {three:?}");
+    assert!([0, 1, 2].iter().all(|place| three.contains(place)) && !two.contains(&usize::MAX), "{three:?}");
+}
+
+#[test]
 fn a_relay_to_its_own_listener_never_starts() {
     let address = free_address();
     let (listen, to) = (address.to_string(), format!("udp:{address}"));

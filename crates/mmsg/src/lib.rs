@@ -18,6 +18,7 @@
 //! - [`Group`]: the sockets of a reuseport group, which grows and shrinks under load without losing a datagram.
 //! - [`GroupSpread`]: which of them gets a datagram, by core, by device queue or at random.
 //! - [`proxy`]: the header of the PROXY protocol, taken off by [`RecvBatch::unwrap_proxied`].
+//! - [`shares`]: which of several destinations gets what a source sends, so that few move when one comes or goes.
 //! - [`CoreCounter`]: on which core the datagrams of a socket arrive, and from which device queue.
 //! - [`SourceFilter`]: sources refused in the kernel, by a table of millions of networks, and counted exactly.
 //!
@@ -83,6 +84,7 @@
 //! - `sys` `!`: every system call, behind one gate where a test makes it fail
 //! - `addr`: addresses as the kernel writes them (`sockaddr_in`, `sockaddr_in6`)
 //! - `proxy`: [`proxy`], headers that say who sent a datagram, read and written, pure
+//! - `shares`: [`shares`], which destination a source has, pure
 //!
 //! # Errors
 //!
@@ -148,6 +150,7 @@ mod ring;
 mod send;
 mod send_report;
 mod shape;
+pub mod shares;
 mod socket;
 mod source_filter;
 mod source_program;

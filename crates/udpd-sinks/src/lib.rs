@@ -21,3 +21,4 @@ pub mod tcp;
 mod tls;
 pub mod types;
 pub mod unix;
+mod weights;

@@ -7,9 +7,9 @@ use mmsg::PackedBatch;
 use nix::libc;
 use seeds::{Run, Simulation};
 
-use super::groups::destination_of;
 use super::simulated::{Network, PeerState};
 use super::*;
+use crate::weights;
 use udpd_base::ledger::SinkTally;
 use udpd_base::os::threads::ThreadRegistry;
 use udpd_base::sink::testing::scenes;
@@ -107,6 +107,11 @@ impl World {
         let mut taken = 0;
         let is_failover = self.is_failover;
         let groups: Vec<Range<usize>> = (0..self.sent.len()).map(|source| self.group(source)).collect();
+        let owner = |(from, group): (usize, &Range<usize>)| {
+            let peers: Vec<PeerAddress> = self.peers[group.clone()].iter().copied().map(PeerAddress::from).collect();
+            weights::shares(&peers, &[]).place_of(source(from as u8))
+        };
+        let owners: Vec<usize> = groups.iter().enumerate().map(owner).collect();
         for (place, &peer) in self.peers.iter().enumerate() {
             let (first, last) = &mut self.seen[place];
             self.network.peer(peer, |peer| {
@@ -116,7 +121,7 @@ impl World {
                     let before = last[from].replace(number);
                     assert!(before.is_none_or(|before| before < number), "{before:?} before {number} of {from}");
                     let group = &groups[from];
-                    let own = group.start + destination_of(source(from as u8), group.len());
+                    let own = group.start + owners[from];
                     assert!(is_failover || place == own, "a source has one destination");
                     assert!(group.contains(&place), "{from} has its own destinations");
                 }
@@ -138,7 +143,8 @@ fn simulate(run: &mut Run) -> String {
     let peers: Vec<SocketAddr> = (1..=count).map(|place| SocketAddr::from(([127, 0, 7, place], 9))).collect();
     let (is_failover, never_waits) = (setup.happens(2, 3), setup.happens(1, 4));
     let distribute = if is_failover { Distribute::Failover } else { Distribute::BySource };
-    let mode = RelayMode { distribute, probe_every: PROBE, keep_source: KeepSource::No, never_waits, spills: false };
+    let (keep_source, spills) = (KeepSource::No, false);
+    let mode = RelayMode { distribute, weights: &[], probe_every: PROBE, keep_source, never_waits, spills };
     let (registry, _events) = ThreadRegistry::new();
     let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: "relay", bound: &[] };
     let addresses: Vec<PeerAddress> = peers.iter().copied().map(PeerAddress::from).collect();

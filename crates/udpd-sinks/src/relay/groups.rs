@@ -1,8 +1,8 @@
 //! Which destination a datagram goes to: first the group, by the network that its source is in, and then one of the
 //! group, by its source or by which one works. Every destination is known here by its place.
 //!
-//! By source the choice is the same for ever: it follows from the address and the number of destinations, and neither a
-//! restart nor another host nor a dead destination changes it.
+//! By source the choice follows from the address and the names of the destinations ([`Shares`]): neither a restart nor
+//! another host nor a dead destination changes it, and one destination more or less only as much as it has to.
 //!
 //! With [`Failover`] the first that works gets everything. UDP tells little of whether a destination works, and late.
 //! What counts against one is what the kernel says: there is no route, it refuses to send, or the network has answered
@@ -12,14 +12,15 @@
 //! passed without one, it works again. So while the first of the list is gone, it costs the datagrams that were under
 //! way when it went, and one in each period. If none works, the one in use is on trial with all that it gets.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use mmsg::Datagram;
+use mmsg::shares::Shares;
 
 use super::destination::RelayDestination;
 use super::settings::{Distribute, RelayMode, SourceRoute};
+use crate::weights;
 use udpd_base::capture::headers;
 use udpd_base::seams::clock;
 use udpd_base::text::address::PeerAddress;
@@ -38,6 +39,7 @@ pub(super) struct DestinationGroups {
 struct DestinationGroup {
     first: usize,
     count: usize,
+    shares: Shares,
     failover: Option<Failover>,
     /// With a failover, the place of the destination in use for this batch.
     current: usize,
@@ -50,18 +52,20 @@ struct DestinationGroup {
 }
 
 impl DestinationGroups {
-    /// Groups of so many destinations for all sources except those of the routes, whose destinations follow.
-    pub(super) fn new(destinations: usize, routes: &[SourceRoute], mode: RelayMode) -> Self {
+    /// Groups of these destinations for all sources except those of the routes, whose destinations follow.
+    pub(super) fn new(destinations: &[PeerAddress], routes: &[SourceRoute], mode: RelayMode<'_>) -> Self {
         let mut first = 0;
-        let mut group = |count: usize| {
+        let mut group = |peers: &[PeerAddress]| {
+            let count = peers.len();
             let has_failover = mode.distribute == Distribute::Failover && count > 1;
             let failover = has_failover.then(|| Failover::new(count, mode.probe_every));
-            let (current, logged) = (first, Some(0));
-            let group = DestinationGroup { first, count, failover, current, tried: None, offered: None, logged };
+            let (current, logged, shares) = (first, Some(0), weights::shares(peers, mode.weights));
+            let group =
+                DestinationGroup { first, count, shares, failover, current, tried: None, offered: None, logged };
             first += count;
             group
         };
-        let groups = std::iter::once(destinations).chain(routes.iter().map(|route| route.to.len())).map(&mut group);
+        let groups = std::iter::once(destinations).chain(routes.iter().map(|route| &route.to[..])).map(&mut group);
         let groups = groups.collect();
         let mut networks: Vec<(IpNet, usize)> = routes.iter().map(|route| route.source).zip(1..).collect();
         networks.sort_by_key(|(network, _)| u8::MAX - network.prefix_len());
@@ -88,7 +92,7 @@ impl DestinationGroups {
         match group.failover {
             Some(_) => group.tried.take().unwrap_or(group.current),
             None if group.count == 1 => group.first,
-            None => group.first + destination_of(source(), group.count),
+            None => group.first + group.shares.place_of(source()),
         }
     }
 }
@@ -206,30 +210,8 @@ impl Failover {
     }
 }
 
-/// The place of the destination for this source, below `count`.
-pub(crate) fn destination_of(source: IpAddr, count: usize) -> usize {
-    let bits = match source.to_canonical() {
-        IpAddr::V4(address) => u64::from(address.to_bits()),
-        IpAddr::V6(address) => {
-            let bits = address.to_bits();
-            mixed((bits >> 64) as u64) ^ (bits as u64)
-        }
-    };
-    // The upper half of a product spreads as evenly as a remainder and needs no division.
-    ((u128::from(mixed(bits)) * count as u128) >> 64) as usize
-}
-
-/// Spreads numbers that are close together over all of their range.
-fn mixed(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr};
-
     use super::*;
 
     /// A failover among three, and a clock.
@@ -303,28 +285,5 @@ mod tests {
         assert_eq!(review(&mut failover, at(6), |_| false), 1);
         assert!(failover.works(), "it has had datagrams for four seconds, and nothing was heard");
         assert_eq!(try_one(&mut failover, at(12)), Some(0), "and those before it are tried again");
-    }
-
-    #[test]
-    fn neighbours_are_spread_evenly() {
-        for count in [2, 3, 7] {
-            let mut found = [vec![0_u32; count], vec![0; count]];
-            for number in 0..10_000_u32 {
-                let v4 = Ipv4Addr::from_bits(0x0a00_0000 + number);
-                let v6 = Ipv6Addr::from_bits((0x2001_0db8 << 96) + (u128::from(number) << 64) + 1);
-                found[0][destination_of(v4.into(), count)] += 1;
-                found[1][destination_of(v6.into(), count)] += 1;
-            }
-            let fair = 10_000 / count as u32;
-            assert!(found.iter().flatten().all(|&share| share.abs_diff(fair) < fair / 10), "{found:?}");
-        }
-    }
-
-    #[test]
-    fn a_source_has_the_destination_it_had_in_the_first_release() {
-        let chosen = |text: &str| destination_of(text.parse().expect(text), 1000);
-        assert_eq!(chosen("192.0.2.7"), chosen("::ffff:192.0.2.7"));
-        // Fixed values: a change of them would send every source elsewhere.
-        assert_eq!(["192.0.2.7", "10.0.0.1", "2001:db8::1"].map(chosen), [944, 541, 771]);
     }
 }

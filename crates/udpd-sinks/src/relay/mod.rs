@@ -9,7 +9,7 @@
 //! the kernel took it: UDP tells no more, except for the answers of the network, which are counted by destination.
 
 mod destination;
-pub(crate) mod groups;
+mod groups;
 mod log_lines;
 mod route;
 mod settings;
@@ -59,11 +59,11 @@ impl RelaySink {
     fn open(
         destinations: &[PeerAddress],
         routes: &[SourceRoute],
-        mode: RelayMode,
+        mode: RelayMode<'_>,
         lookup: Lookup<'_>,
         scenes: &Arc<[Scene]>,
     ) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
-        let groups = DestinationGroups::new(destinations.len(), routes, mode);
+        let groups = DestinationGroups::new(destinations, routes, mode);
         let peers: Vec<&PeerAddress> = destinations.iter().chain(routes.iter().flat_map(|route| &route.to)).collect();
         let may_wait = peers.len() == 1 && !mode.never_waits;
         let open = |peer: &PeerAddress| {

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use super::RelaySink;
 use super::destination;
 use crate::target::Lookup;
+use crate::weights::{self, PeerWeights, Weights};
 use udpd_base::exit::Failure;
 use udpd_base::os::lookup;
 use udpd_base::os::role::ThreadRole;
@@ -37,6 +38,7 @@ pub struct RelaySettings {
     /// Each network once.
     pub routes: Vec<SourceRoute>,
     pub distribute: Distribute,
+    pub weights: PeerWeights,
     pub probe_every: Duration,
     pub keep_source: KeepSource,
     pub resolve_every: Duration,
@@ -53,6 +55,8 @@ settings! {
         routes: Vec<SourceRoute> = {} like { "10.0.0.0/8" = "10.0.0.9:514" }, Routes;
         /// Whether every destination gets all, or one of them what a source sends, or the first that works.
         distribute: Distribute = "all", OneOf(DISTRIBUTIONS);
+        /// With "by_source", the destinations that get more than one share of the sources, and how many.
+        weights: PeerWeights = {} like { "10.0.0.9:514" = 2 }, Weights;
         /// With "failover", after how long a destination that has failed is tried again.
         probe_every: Duration = "10s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(3_600));
         /// Send with the original source address and port, or with a header that names them.
@@ -78,6 +82,8 @@ impl WrittenSink for RelaySettings {
         if count == 0 {
             findings.say(&place, "the list is empty: the datagrams would go nowhere", "name a destination");
         }
+        let peers: Vec<&PeerAddress> = self.peers().collect();
+        weights::check(&self.weights, self.distribute == Distribute::BySource, &peers, written, findings);
         if let Some(place) = written.place("probe_every").filter(|_| self.distribute != Distribute::Failover) {
             findings.say(&place, "nothing is tried", "write distribute = \"failover\", or remove it");
         }
@@ -85,7 +91,7 @@ impl WrittenSink for RelaySettings {
         if count > 0 && !has_choice && self.distribute == Distribute::Failover {
             findings.say(&place, "there is no other destination to go over to", "name a second one");
         }
-        let count = self.peers().count();
+        let count = peers.len();
         if count > DESTINATIONS_MAX {
             let what = format!("{count} destinations in one sink");
             findings.say(&place, what, format!("name at most {DESTINATIONS_MAX}"));
@@ -216,7 +222,8 @@ impl SinkSettings for RelaySettings {
         let name = opening.sink;
         let Self { distribute, probe_every, keep_source, .. } = *self;
         let spills = self.spill.is_on();
-        let mode = RelayMode { never_waits: opening.is_inline, spills, distribute, probe_every, keep_source };
+        let (never_waits, weights) = (opening.is_inline, &self.weights);
+        let mode = RelayMode { never_waits, spills, distribute, weights, probe_every, keep_source };
         let bound: Vec<SocketAddr> = opening.scenes.iter().map(|scene| scene.address).collect();
         let lookup = Lookup { registry: opening.registry, every: self.resolve_every, sink: name, bound: &bound };
         let opened = RelaySink::open(&self.destinations, &self.routes, mode, lookup, opening.scenes);
@@ -290,12 +297,13 @@ pub struct SourceRoute {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RelayMode {
+pub(super) struct RelayMode<'a> {
     /// What the kernel does not take at once fails.
     pub(super) never_waits: bool,
     /// What a destination does not take waits in a spill.
     pub(super) spills: bool,
     pub(super) distribute: Distribute,
+    pub(super) weights: &'a [(PeerAddress, u32)],
     /// With [`Distribute::Failover`], after how long one that has failed is tried.
     pub(super) probe_every: Duration,
     pub(super) keep_source: KeepSource,

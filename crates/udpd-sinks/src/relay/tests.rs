@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
-use super::groups::destination_of;
 use super::*;
 use udpd_base::exit::ExitCode;
 use udpd_base::ledger::{DestinationTally, SinkTally};
@@ -18,16 +17,23 @@ fn receiver() -> UdpSocket {
 
 type OpenedRelay = (RelaySink, Vec<Arc<DestinationLedger>>);
 
-fn mode(distribute: Distribute, keep_source: KeepSource) -> RelayMode {
-    RelayMode { distribute, probe_every: Duration::from_secs(10), keep_source, never_waits: false, spills: false }
+fn mode(distribute: Distribute, keep_source: KeepSource) -> RelayMode<'static> {
+    RelayMode {
+        distribute,
+        weights: &[],
+        probe_every: Duration::from_secs(10),
+        keep_source,
+        never_waits: false,
+        spills: false,
+    }
 }
 
-fn open(destinations: &[SocketAddr], routes: &[SourceRoute], mode: RelayMode) -> Result<OpenedRelay, RelayError> {
+fn open(destinations: &[SocketAddr], routes: &[SourceRoute], mode: RelayMode<'_>) -> Result<OpenedRelay, RelayError> {
     let destinations: Vec<PeerAddress> = destinations.iter().copied().map(PeerAddress::from).collect();
     open_peers(&destinations, routes, mode)
 }
 
-fn open_peers(peers: &[PeerAddress], routes: &[SourceRoute], mode: RelayMode) -> Result<OpenedRelay, RelayError> {
+fn open_peers(peers: &[PeerAddress], routes: &[SourceRoute], mode: RelayMode<'_>) -> Result<OpenedRelay, RelayError> {
     let (registry, _events) = ThreadRegistry::new();
     let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: "relay", bound: &[] };
     RelaySink::open(peers, routes, mode, lookup, &scenes(1))
@@ -123,7 +129,8 @@ fn by_source_each_sender_has_one_destination_and_a_dead_one_costs_the_others_not
     let dead = address(&receiver());
     let destinations = [address(&alive[0]), dead, address(&alive[1])];
     let (mut sink, ledgers) = relay(&destinations, KeepSource::No);
-    let chosen = destination_of("127.0.0.1".parse().expect("an address"), 3);
+    let chosen = crate::weights::shares(&destinations.map(PeerAddress::from), &[])
+        .place_of("127.0.0.1".parse().expect("an address"));
     for number in 0..20_u8 {
         assert_eq!(accept(&mut sink, &Received::over_loopback(&[&[number]]), 1).pending, 0);
     }

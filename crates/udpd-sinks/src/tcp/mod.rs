@@ -22,6 +22,7 @@ use std::time::Duration;
 use crate::relay::{DISTRIBUTIONS, Distribute};
 use crate::target::Lookup;
 use crate::tls::TlsSettings;
+use crate::weights::{self, PeerWeights, Weights};
 use peer_stream::TLS_MEMORY_BYTES;
 use sink::TcpSink;
 use udpd_base::exit::Failure;
@@ -46,6 +47,7 @@ pub struct TcpSettings {
     /// At least one, each once.
     pub destinations: Vec<PeerAddress>,
     pub distribute: Distribute,
+    pub weights: PeerWeights,
     pub probe_every: Duration,
     pub framing: TcpFraming,
     pub format: Format,
@@ -63,6 +65,8 @@ settings! {
         destinations: Vec<PeerAddress> = required like ["10.0.0.9:601"], List(parse_peer);
         /// Whether every destination gets all, or one of them what a source sends, or the first that works.
         distribute: Distribute = "all", OneOf(DISTRIBUTIONS);
+        /// With "by_source", the destinations that get more than one share of the sources, and how many.
+        weights: PeerWeights = {} like { "10.0.0.9:601" = 2 }, Weights;
         /// With "failover", after how long a destination that has failed is tried again.
         probe_every: Duration = "10s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(3_600));
         /// How datagrams are told apart in the stream.
@@ -114,6 +118,8 @@ impl WrittenSink for TcpSettings {
                 findings.say(&place, what, "name the hosts, or write type = \"udp\"");
             }
         }
+        let peers: Vec<&PeerAddress> = self.destinations.iter().collect();
+        weights::check(&self.weights, self.distribute == Distribute::BySource, &peers, written, findings);
         if let Some(place) = written.place("probe_every").filter(|_| self.distribute != Distribute::Failover) {
             findings.say(&place, "nothing is tried", "write distribute = \"failover\", or remove it");
         }

@@ -13,14 +13,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mmsg::Datagram;
+use mmsg::shares::Shares;
 use nix::poll::PollTimeout;
 
 use super::connection::{ConnectionTimes, TcpConnection};
 use super::search::is_writable;
 use super::window::SendWindow;
 use super::{TcpFraming, TcpSettings};
-use crate::relay::groups::destination_of;
 use crate::target::{DestinationTarget, FIRST_ANSWER, Lookup};
+use crate::weights;
 use udpd_base::capture::headers;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Encoder;
@@ -162,6 +163,7 @@ pub(super) struct TcpSink {
     name: String,
     /// One, or with `by_source` one for each destination.
     streams: Vec<TcpStreamTo>,
+    shares: Shares,
     encoder: Encoder,
     framing: TcpFraming,
     outcomes: Outcomes,
@@ -208,6 +210,7 @@ impl TcpSink {
         Ok(Self {
             name: lookup.sink.to_owned(),
             streams: groups.into_iter().map(stream).collect(),
+            shares: weights::shares(&settings.destinations, &settings.weights),
             encoder,
             framing: settings.framing,
             outcomes: Outcomes::default(),
@@ -221,7 +224,7 @@ impl TcpSink {
     fn choose(&self, datagram: &Datagram<'_>) -> usize {
         match self.streams.len() {
             1 => 0,
-            several => destination_of(headers::source(datagram).ip(), several),
+            _ => self.shares.place_of(headers::source(datagram).ip()),
         }
     }
 

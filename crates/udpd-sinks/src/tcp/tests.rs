@@ -170,12 +170,13 @@ fn a_source_has_one_destination_and_one_that_is_gone_does_not_hold_up_the_other(
     let ((gone, gone_address), (there, there_address)) = (listener(), listener());
     drop(gone);
     let settings = to(&[gone_address, there_address]);
+    let shares = crate::weights::shares(&settings.destinations, &[]);
     let mut sink = sink(&TcpSettings { distribute: Distribute::BySource, ..settings });
     let (mut tallies, mut counts) = (Tallies::new(0..1), [0, 0]);
-    for sender in 2..12 {
+    for sender in 2..42 {
         let address = format!("127.0.0.{sender}");
         let ip = address.parse().expect("an address");
-        counts[crate::relay::groups::destination_of(ip, 2)] += 100;
+        counts[shares.place_of(ip)] += 100;
         let payloads = numbered(sender * 100..sender * 100 + 100, 8);
         let batch = Received::from(&address, &payloads.iter().map(Vec::as_slice).collect::<Vec<_>>()).batch;
         tallies[0].pending += 100;
