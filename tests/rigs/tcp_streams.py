@@ -158,18 +158,29 @@ DRIVER = f"""global(defaultNetstreamDriver="ossl"
 MODE = ' StreamDriver.Name="ossl" StreamDriver.Mode="1" StreamDriver.AuthMode="anon"'
 
 
+def relp_input(port, tls):
+    """rsyslog answers for a record when its action is done: it has no queue between."""
+    files = {"caCert": "ca", "myCert": "server", "myPrivKey": "server"}
+    keys = "".join(f' tls.{key}="{os.getcwd()}/{CERTIFICATES}/{name}.pem"' for key, name in files.items())
+    secured = f' tls="on" tls.authMode="certvalid"{keys}' if tls else ""
+    return f"""module(load="imrelp"{' tls.tlslib="openssl"' if tls else ""})
+            input(type="imrelp" port="{port}" address="127.0.0.1" ruleset="all"{secured})"""
+
+
 class Rsyslog:
-    def __init__(self, port, tls):
+    def __init__(self, port, tls, relp=False):
+        driver = DRIVER if tls and not relp else ""
+        stream = f"""module(load="imtcp"{MODE if tls else ""})
+            input(type="imtcp" port="{port}" address="127.0.0.1" ruleset="all")"""
         self.folder = f"{WORK}/rsyslog-{port}"
         os.makedirs(self.folder)
         self.out, self.child = f"{self.folder}/out", None
         write(f"{self.folder}/conf", f"""
             global(workDirectory="{self.folder}")
-            {DRIVER if tls else ""}
-            module(load="imtcp"{MODE if tls else ""})
+            {driver}
             template(name="whole" type="string" string="%msg%\\n")
-            input(type="imtcp" port="{port}" address="127.0.0.1" ruleset="all")
-            ruleset(name="all") {{ action(type="omfile" file="{self.out}" template="whole" asyncWriting="off") }}
+            {relp_input(port, tls) if relp else stream}
+            ruleset(name="all"{' queue.type="Direct"' if relp else ""}) {{ action(type="omfile" file="{self.out}" template="whole" asyncWriting="off") }}
         """)
 
     def begin(self):
@@ -210,6 +221,32 @@ def rsyslog(framing, tls=False):
     passed(f"{what}: {sent} sent in {ROUNDS} parts, each in its file once")
 
 
+def relp(spill, tls=False):
+    """rsyslog is killed while datagrams come: what it has answered for is in its file, and what it has not comes again."""
+    port, udp = free_port(socket.SOCK_STREAM), free_port()
+    peer = Rsyslog(port, tls, relp=True)
+    peer.begin()
+    daemon = Daemon(listening(f'address = "127.0.0.1:{udp}"', out=tcp_sink(port, "relp", spill, tls)))
+    # A payload of several lines is one record.
+    sender = Paced(udp, RATE, lambda number: payload(number) + b"\n\tand more")
+    for turn in range(1, ROUNDS + 1):
+        until("rsyslog writes", lambda turn=turn: len(peer.numbers()) > turn * RATE)
+        peer.end(signal.SIGKILL)
+        peer.begin()
+    sent = sender.end()
+    daemon.await_arrived(sent)
+    until("all are answered", lambda: daemon.sink()["delivered"] == sent)
+    sink = daemon.end()["sinks"][0]
+    found = peer.numbers()
+    peer.end(signal.SIGTERM)
+    what = f"rsyslog by RELP, killed{', with a spill' if spill else ''}{', by TLS' if tls else ''}"
+    same(sorted(set(found)), list(range(sent)), f"{what}: what is in its file")
+    same((sink["delivered"], dropped_at(sink)), (sent, 0), f"{what}: delivered, dropped")
+    twice, told = len(found) - sent, sink["stream_repeats_at_most"]
+    check(twice <= told, lambda: f"{what}: {twice} came twice, {told} were told")
+    passed(f"{what}: {sent} sent through {ROUNDS} kills, all in its file, {twice} twice ({told} told)")
+
+
 def all_peers():
     for spill in (False, True):
         own_peer(spill, Peer.end_in_order, 0)
@@ -219,6 +256,11 @@ def all_peers():
         return skipped("the part with rsyslog: needs rsyslogd (Debian package rsyslog)")
     for framing in ("newline", "octet_counting"):
         rsyslog(framing)
+    if not glob.glob("/usr/lib*/*/rsyslog/imrelp.so") + glob.glob("/usr/lib*/rsyslog/imrelp.so"):
+        skipped("the part with rsyslog by RELP: needs its module (Debian package rsyslog-relp)")
+    else:
+        for spill, tls in ((False, False), (True, False), (True, True)):
+            relp(spill, tls)
     if not glob.glob("/usr/lib*/*/rsyslog/lmnsd_ossl.so") + glob.glob("/usr/lib*/rsyslog/lmnsd_ossl.so"):
         return skipped("the part with rsyslog by TLS: needs its driver (Debian package rsyslog-openssl)")
     return rsyslog("octet_counting", tls=True)

@@ -1,10 +1,12 @@
-//! What a log line says when a peer that connections are made to is not there: what to do, and where datagrams wait.
+//! What a log line says of a peer that connections are made to: its own words, what to do when it is not there, and
+//! where datagrams wait.
 
 use std::io;
 
 use nix::libc;
 
 use crate::tls;
+use udpd_base::format::json::is_control;
 
 /// What to do about a connection that could not be made, or has ended.
 pub(crate) fn cure(error: &io::Error) -> &'static str {
@@ -25,4 +27,26 @@ pub(crate) fn waiting_place(spills: bool) -> &'static str {
         true => "in the spill",
         false => "in memory, as far as there is room, and then count as sink_error",
     }
+}
+
+/// The longest reason that is told in a peer's words.
+pub(crate) const REASON_BYTES_MAX: usize = 200;
+
+/// What a peer says, printable and at most so long.
+pub(crate) fn shortened(text: &str, bytes_max: usize) -> String {
+    let mut short = String::new();
+    for character in text.chars() {
+        let character = if is_control(character) || character.is_whitespace() { ' ' } else { character };
+        if character == ' ' && (short.is_empty() || short.ends_with(' ')) {
+            continue;
+        }
+        if short.len() + character.len_utf8() > bytes_max - "...".len() {
+            short.truncate(short.trim_end().len());
+            short.push_str("...");
+            return short;
+        }
+        short.push(character);
+    }
+    short.truncate(short.trim_end().len());
+    short
 }

@@ -92,7 +92,7 @@ counters! {
             metric = "udpd_sink_spilled_before_datagrams_total";
         spill_repeats_at_most: "Of those so many at most had been sent before, by a process that was killed.",
             metric = "udpd_sink_spill_repeats_at_most_datagrams_total";
-        stream_repeats_at_most: "Datagrams that a TCP peer had not acknowledged, or an HTTP server not answered, when \
+        stream_repeats_at_most: "Datagrams that a TCP peer had not acknowledged, or a server not answered, when \
             its connection broke. They are sent again, so each of them may be there twice.",
             metric = "udpd_sink_stream_repeats_at_most_datagrams_total";
     } beside {

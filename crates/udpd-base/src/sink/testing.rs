@@ -5,8 +5,13 @@ use std::sync::Arc;
 
 use mmsg::{BatchShape, Control, Family, RecvBatch, Socket, Wait};
 
+use super::settings::{Opening, SinkSettings};
+use super::{OpenContext, Sink};
 use crate::format::Scene;
+use crate::handover::Caller;
 use crate::handover::batch::LaneBatch;
+use crate::handover::route::FullPolicy;
+use crate::os::threads::ThreadRegistry;
 
 #[derive(Debug)]
 pub struct Received {
@@ -46,6 +51,28 @@ impl Received {
         let source = sender.local_addr().expect("bound");
         Self { batch: LaneBatch::received(datagrams, 0, 0), source }
     }
+}
+
+/// A sink of one consumer, as it begins.
+pub fn opened(settings: &dyn SinkSettings) -> Box<dyn Sink> {
+    let (registry, _events) = ThreadRegistry::new();
+    let opening = Opening {
+        sink: "s",
+        consumer: 0,
+        consumers: 1,
+        when_full: FullPolicy::Block,
+        scenes: &scenes(1),
+        feeds: &[true],
+        listeners: &["in".to_owned()],
+        registry: &registry,
+        caller: &Caller::default(),
+        shared: &mut None,
+        is_inline: false,
+        context: &OpenContext::default(),
+    };
+    let mut sink = settings.open(opening).expect("it opens").sink;
+    sink.begin();
+    sink
 }
 
 /// So many lanes of one listener.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::HttpProfile;
 use super::request::{RefusedRecord, Verdict};
+use crate::peer_trouble::{REASON_BYTES_MAX, shortened};
 use serde_json::Value;
-use udpd_base::format::json::is_control;
 
 /// An answer, as far as it matters.
 #[derive(Debug, Clone, Copy)]
@@ -24,9 +24,6 @@ pub(super) struct ServerAnswer<'a> {
     /// The beginning of its body.
     pub(super) body: &'a [u8],
 }
-
-/// The longest reason.
-pub(super) const REASON_BYTES_MAX: usize = 200;
 
 /// Judges an answer to a request with so many records.
 pub(super) fn judge(profile: HttpProfile, answer: &ServerAnswer<'_>, records: usize) -> Verdict {
@@ -87,25 +84,6 @@ fn refused(answer: &ServerAnswer<'_>, otherwise: &str) -> Verdict {
 fn reason(status: u16, why: &str) -> String {
     let text = if why.is_empty() { format!("it answered {status}") } else { format!("it answered {status}: {why}") };
     shortened(&text, REASON_BYTES_MAX)
-}
-
-/// Printable and at most so long.
-fn shortened(text: &str, bytes_max: usize) -> String {
-    let mut short = String::new();
-    for character in text.chars() {
-        let character = if is_control(character) || character.is_whitespace() { ' ' } else { character };
-        if character == ' ' && (short.is_empty() || short.ends_with(' ')) {
-            continue;
-        }
-        if short.len() + character.len_utf8() > bytes_max - "...".len() {
-            short.truncate(short.trim_end().len());
-            short.push_str("...");
-            return short;
-        }
-        short.push(character);
-    }
-    short.truncate(short.trim_end().len());
-    short
 }
 
 /// How much of a body is read for a reason.

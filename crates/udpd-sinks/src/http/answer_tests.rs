@@ -2,6 +2,7 @@
 
 use super::*;
 use HttpProfile::{Clickhouse, Elasticsearch, Loki, Ndjson, Otlp, SplunkHec};
+use udpd_base::format::json::is_control;
 
 const ALL: [HttpProfile; 6] = [Clickhouse, Otlp, SplunkHec, Elasticsearch, Loki, Ndjson];
 

@@ -8,33 +8,9 @@ use std::sync::mpsc;
 use super::connection::testing::{Reply, SeenRequest, TestServer, to};
 use super::*;
 use udpd_base::capture::Capture;
-use udpd_base::handover::Caller;
-use udpd_base::handover::route::FullPolicy;
 use udpd_base::ledger::{CounterTable as _, SinkTally, Tallies};
-use udpd_base::os::threads::ThreadRegistry;
-use udpd_base::sink::testing::{Received, scenes};
-use udpd_base::sink::{OpenContext, Sink};
-
-fn opened(settings: &HttpSettings) -> Box<dyn Sink> {
-    let (registry, _events) = ThreadRegistry::new();
-    let opening = Opening {
-        sink: "s",
-        consumer: 0,
-        consumers: 1,
-        when_full: FullPolicy::Block,
-        scenes: &scenes(1),
-        feeds: &[true],
-        listeners: &["in".to_owned()],
-        registry: &registry,
-        caller: &Caller::default(),
-        shared: &mut None,
-        is_inline: false,
-        context: &OpenContext::default(),
-    };
-    let mut sink = settings.open(opening).expect("it opens").sink;
-    sink.begin();
-    sink
-}
+use udpd_base::sink::Sink;
+use udpd_base::sink::testing::{Received, opened};
 
 /// Small batches, soon.
 fn of(server: &TestServer) -> HttpSettings {

@@ -12,6 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::peer_stream::{PeerStream, READS_MAX};
+use super::relp::RelpAnswer;
 use super::search::{FoundPeer, PeerSearch, SearchState, TlsPeers};
 use crate::peer_trouble::{cure, waiting_place};
 use crate::target::DestinationTarget;
@@ -32,9 +33,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What a connection is made with.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ConnectionTimes {
+pub(super) struct ConnectionManner {
     pub(super) timeout: Duration,
     pub(super) probe_every: Duration,
+    /// The peer answers by RELP.
+    pub(super) is_relp: bool,
 }
 
 #[derive(Debug)]
@@ -59,7 +62,7 @@ pub(super) struct TcpConnection {
     sink: String,
     destinations: Vec<(PeerAddress, DestinationTarget)>,
     tls: Option<TlsPeers>,
-    times: ConnectionTimes,
+    manner: ConnectionManner,
     link: LinkState,
     pause: Duration,
     /// The destination whose last connection did not last, if there is one.
@@ -80,13 +83,13 @@ impl TcpConnection {
         sink: &str,
         destinations: Vec<(PeerAddress, DestinationTarget)>,
         tls: Option<TlsPeers>,
-        times: ConnectionTimes,
+        manner: ConnectionManner,
         spills: bool,
         now: Instant,
     ) -> Self {
         let (link, pause, gone) = (LinkState::Down { retry: now }, PAUSE_MIN, LogLimiter::default());
         let (sink, fleeting, looked, ended, is_logged_gone) = (sink.to_owned(), None, None, None, false);
-        Self { sink, destinations, tls, times, link, pause, fleeting, looked, ended, spills, is_logged_gone, gone }
+        Self { sink, destinations, tls, manner, link, pause, fleeting, looked, ended, spills, is_logged_gone, gone }
     }
 
     /// The connection, if there is one.
@@ -110,13 +113,18 @@ impl TcpConnection {
     }
 
     /// Says to the peer that no more comes.
-    pub(super) fn close(&mut self) {
+    pub(super) fn close(&mut self, is_all_answered: bool) {
         if let Some(stream) = self.peer_stream() {
-            stream.close();
+            stream.close(is_all_answered);
         }
     }
 
-    /// How many bytes were not acknowledged when a connection ended, once for each.
+    /// A connection has ended or another has taken its place, and it was not asked for.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    /// How many bytes were not acknowledged when a connection ended or another took its place, once for each.
     pub(super) fn take_ended(&mut self) -> Option<u64> {
         self.ended.take()
     }
@@ -167,7 +175,7 @@ impl TcpConnection {
                 let next = match search.look(now) {
                     SearchState::GoesOn => ProbeState::Searching(search),
                     SearchState::Found(found) => ProbeState::Found(found),
-                    SearchState::Failed(..) => ProbeState::At(now + self.times.probe_every),
+                    SearchState::Failed(..) => ProbeState::At(now + self.manner.probe_every),
                 };
                 self.set_probe(next);
             }
@@ -190,11 +198,13 @@ impl TcpConnection {
                 Err(error) => unknown = unknown.or(Some((place, error))),
             }
         }
-        PeerSearch::new(addresses, self.tls.clone(), self.times.timeout).failed_at(unknown)
+        let Self { tls, manner, .. } = self;
+        PeerSearch::new(addresses, tls.clone(), manner.timeout).failed_at(unknown).of_relp(manner.is_relp)
     }
 
     fn use_peer(&mut self, peer: FoundPeer, now: Instant) {
-        self.close();
+        self.close(self.ended.is_none());
+        self.ended.get_or_insert(0);
         let name = self.name(peer.place, Some(peer.address));
         let was_gone = mem::take(&mut self.is_logged_gone);
         match peer.place {
@@ -205,34 +215,31 @@ impl TcpConnection {
             0 => {}
             _ => log::warn!("sink {}: writes to {name} now, because those before it accept no connection", self.sink),
         }
-        let probe = if peer.place == 0 { ProbeState::Off } else { ProbeState::At(now + self.times.probe_every) };
+        let probe = if peer.place == 0 { ProbeState::Off } else { ProbeState::At(now + self.manner.probe_every) };
         self.link = LinkState::Up { peer, since: now, probe };
         self.looked = None;
     }
 
-    /// Writes a part, perhaps nothing. What the peer does not take now is no error.
-    pub(super) fn write(&mut self, bytes: &[u8], now: Instant) -> usize {
-        let Some(stream) = self.peer_stream() else { return 0 };
-        let written = if bytes.is_empty() { stream.flush().map(|()| 0) } else { stream.write(bytes) };
-        match written {
-            Ok(written) => written,
-            Err(error) if is_for_now(&error) => 0,
-            Err(error) => {
-                self.lose(now, &error);
-                0
-            }
+    /// Writes a part, perhaps nothing. What the peer does not take now is no error; after one the connection is of no
+    /// use.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(stream) = self.peer_stream() else { return Ok(0) };
+        match if bytes.is_empty() { stream.flush().map(|()| 0) } else { stream.write(bytes) } {
+            Err(error) if is_for_now(&error) => Ok(0),
+            written => written,
         }
     }
 
-    /// Looks whether the peer has ended the connection. What it says is not of interest.
-    pub(super) fn look(&mut self, now: Instant) {
-        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < LOOK_EVERY) {
+    /// Looks whether the peer has ended the connection, and what it answers, if that is of interest.
+    pub(super) fn look(&mut self, now: Instant, answer: &mut dyn FnMut(RelpAnswer<'_>) -> bool) {
+        let was_looked = self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < LOOK_EVERY);
+        if was_looked && !self.manner.is_relp {
             return;
         }
         self.looked = Some(now);
         for _ in 0..READS_MAX {
             let Some(stream) = self.peer_stream() else { return };
-            let error = match stream.read() {
+            let error = match stream.read(answer) {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 Ok(_) => continue,
                 Err(error) if is_for_now(&error) => return,
@@ -247,7 +254,8 @@ impl TcpConnection {
         }
     }
 
-    fn lose(&mut self, now: Instant, error: &io::Error) {
+    /// The connection has ended, or is ended here: with a peer that does not keep to RELP.
+    pub(super) fn lose(&mut self, now: Instant, error: &io::Error) {
         let LinkState::Up { peer, since, probe } = &mut self.link else { return };
         // A connection that is reset still knows it.
         self.ended = Some(peer.stream.unacknowledged_bytes().unwrap_or(u64::MAX));
@@ -260,7 +268,11 @@ impl TcpConnection {
         if lasted {
             self.pause = PAUSE_MIN;
         }
-        self.log_gone(now, place, "has ended the connection", error);
+        let what = match error.kind() {
+            io::ErrorKind::InvalidData => "is given up",
+            _ => "has ended the connection",
+        };
+        self.log_gone(now, place, what, error);
         match lasted {
             // A program that was started anew is there at once.
             true => self.link = LinkState::Down { retry: now },

@@ -3,11 +3,17 @@
 //! TCP says which bytes the kernel of the peer has, and not what its program did with them. So a datagram is kept until
 //! it is acknowledged, and sent again on the next connection where one breaks before: it may come twice, and is counted
 //! as such. What a program had not read yet when it ended is lost, and no sender can know it (RFC 6587, section 3).
+//!
+//! With RELP the program itself answers for each record, and only its answer counts.
 
+mod answered;
 mod connection;
 #[cfg(test)]
 mod odd_peers_tests;
 pub(crate) mod peer_stream;
+pub(crate) mod relp;
+#[cfg(test)]
+mod relp_tests;
 pub(crate) mod search;
 mod sink;
 #[cfg(test)]
@@ -36,7 +42,7 @@ use udpd_base::sink::settings::{
 };
 use udpd_base::sink::settings::{Scheme, Uri, WrittenSink};
 use udpd_base::text::address::{PeerAddress, parse_peer};
-use udpd_spill::spilling::Spill;
+use udpd_spill::spilling::{Spill, SpillFirst};
 
 /// Each is a connection and a window of bytes that are kept.
 const DESTINATIONS_MAX: usize = 16;
@@ -69,9 +75,9 @@ settings! {
         weights: PeerWeights = {} like { "10.0.0.9:601" = 2 }, Weights;
         /// With "failover", after how long a destination that has failed is tried again.
         probe_every: Duration = "10s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(3_600));
-        /// How datagrams are told apart in the stream.
+        /// How datagrams are told apart in the stream, or "relp", in which the server answers for each.
         framing: TcpFraming = "newline",
-            OneOf(&[("newline", TcpFraming::Newline), ("octet_counting", TcpFraming::OctetCounting)]);
+            OneOf(&TcpFraming::WORDS);
         /// How a datagram is written.
         format: Format = "lines", OneOf(&Format::WORDS);
         /// How long a peer may take to answer or to acknowledge before its connection is given up.
@@ -86,7 +92,7 @@ settings! {
     }
 }
 
-/// How datagrams are told apart in a stream (RFC 6587).
+/// How datagrams are told apart in a stream (RFC 6587), or how each is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TcpFraming {
     /// Records that end with a newline and hold no other.
@@ -94,11 +100,21 @@ pub enum TcpFraming {
     Newline,
     /// The payload as it is, after its length in digits and a space.
     OctetCounting,
+    /// The payload as it is, as a transaction of RELP.
+    Relp,
+}
+
+impl TcpFraming {
+    const WORDS: [(&'static str, Self); 3] =
+        [("newline", Self::Newline), ("octet_counting", Self::OctetCounting), ("relp", Self::Relp)];
 }
 
 impl WrittenSink for TcpSettings {
     const NAME: &'static str = "tcp";
-    const SCHEMES: &'static [Scheme] = &[Scheme { name: "tcp", form: "tcp:HOST:PORT", read: one_destination }];
+    const SCHEMES: &'static [Scheme] = &[
+        Scheme { name: "tcp", form: "tcp:HOST:PORT", read: one_destination },
+        Scheme { name: "relp", form: "relp:HOST:PORT", read: one_destination },
+    ];
 
     fn check(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
         self.spill.check(written, findings);
@@ -133,7 +149,7 @@ impl WrittenSink for TcpSettings {
             findings.say(&place, what, cure);
         }
         let Some(place) = written.place("format") else { return };
-        if self.framing == TcpFraming::OctetCounting {
+        if self.framing != TcpFraming::Newline {
             let what = "the payload is handed on as it is";
             findings.say(&place, what, "remove it, or write framing = \"newline\"");
         } else if self.format == Format::Pcapng {
@@ -151,7 +167,7 @@ impl TcpSettings {
     fn stream_format(&self) -> Format {
         match self.framing {
             TcpFraming::Newline => self.format,
-            TcpFraming::OctetCounting => Format::Lengths,
+            TcpFraming::OctetCounting | TcpFraming::Relp => Format::Lengths,
         }
     }
 
@@ -170,17 +186,31 @@ impl TcpSettings {
     }
 }
 
+/// Appends a number in digits.
+fn append_digits(bytes: &mut Vec<u8>, number: usize) {
+    let mut divisor = 1;
+    while number / divisor >= 10 {
+        divisor *= 10;
+    }
+    while divisor > 0 {
+        bytes.push(b'0' + (number / divisor % 10) as u8);
+        divisor /= 10;
+    }
+}
+
 /// A stream to one address or name.
 fn one_destination(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
     let to = lookup::destination("--to", uri.rest.strip_prefix("//").unwrap_or(uri.rest))?;
     let (destinations, looked_up) = (vec![to.address.into()], to.looked_up);
-    Ok(TcpSettings { destinations, looked_up, ..TcpSettings::defaults() }.finished())
+    let framing = if uri.scheme == "relp" { TcpFraming::Relp } else { TcpFraming::default() };
+    Ok(TcpSettings { destinations, framing, looked_up, ..TcpSettings::defaults() }.finished())
 }
 
 impl SinkSettings for TcpSettings {
     fn target(&self) -> SinkTarget<'_> {
         let peers: Vec<String> = self.destinations.iter().map(ToString::to_string).collect();
-        SinkTarget::Elsewhere(format!("TCP to {}", peers.join(", ")))
+        let how = if self.framing == TcpFraming::Relp { "RELP" } else { "TCP" };
+        SinkTarget::Elsewhere(format!("{how} to {}", peers.join(", ")))
     }
 
     fn records_arrival(&self) -> bool {
@@ -228,6 +258,9 @@ impl SinkSettings for TcpSettings {
         let sink = TcpSink::open(self, lookup, opening.encoder(self.stream_format()))?;
         if let (0, Some(meaning)) = (opening.consumer, &self.looked_up) {
             log::info!("sink {name}: {meaning}; udpd looks it up at the start and never again");
+        }
+        if self.framing == TcpFraming::Relp && self.spill.is_on() {
+            return Ok(OpenedSink::new(SpillFirst::open(sink, &self.spill, &opening)?));
         }
         self.spill.around(sink, &opening)
     }

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 
-use super::connection::{ConnectionTimes, TcpConnection};
+use super::connection::{ConnectionManner, TcpConnection};
 use super::peer_stream::PeerStream;
 use super::search::{FoundPeer, is_connected};
 use super::tests::{give, lines, listener, numbered, sink, to, until};
@@ -118,7 +118,7 @@ fn a_socket_that_the_kernel_has_connected_to_itself_is_no_peer() {
     // Over loopback it is connected at once, whatever this returns.
     let _ = connect(stream.as_raw_fd(), &SockaddrStorage::from(address));
     assert_eq!(stream.peer_addr().expect("connected"), address);
-    let mut peer = FoundPeer { place: 0, address, stream: PeerStream::new(stream, None) };
+    let mut peer = FoundPeer { place: 0, address, stream: PeerStream::new(stream, None, false) };
     let outcome = is_connected(&mut peer, clock::now());
     assert_eq!(outcome.expect_err("no peer").kind(), ErrorKind::ConnectionRefused);
 }
@@ -128,9 +128,10 @@ fn a_peer_that_was_gone_for_long_is_looked_for_at_once_at_the_end() {
     let (gone, address) = listener();
     drop(gone);
     let destinations = vec![(PeerAddress::from(address), DestinationTarget::At(address))];
-    let times = ConnectionTimes { timeout: Duration::from_secs(30), probe_every: Duration::from_secs(10) };
+    let (timeout, probe_every) = (Duration::from_secs(30), Duration::from_secs(10));
+    let manner = ConnectionManner { timeout, probe_every, is_relp: false };
     let mut now = clock::now();
-    let mut connection = TcpConnection::new("s", destinations, None, times, false, now);
+    let mut connection = TcpConnection::new("s", destinations, None, manner, false, now);
     for _ in 0..10 {
         now = now.max(connection.due(now));
         connection.advance(now, true);

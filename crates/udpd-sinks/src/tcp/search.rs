@@ -42,6 +42,7 @@ pub(crate) struct PeerSearch {
     /// Of the first that failed.
     error: Option<(usize, io::Error)>,
     timeout: Duration,
+    is_relp: bool,
 }
 
 #[derive(Debug)]
@@ -54,7 +55,13 @@ pub(crate) enum SearchState {
 
 impl PeerSearch {
     pub(crate) fn new(addresses: VecDeque<(usize, SocketAddr)>, tls: Option<TlsPeers>, timeout: Duration) -> Self {
-        Self { left: addresses, tls, attempt: None, error: None, timeout }
+        Self { left: addresses, tls, attempt: None, error: None, timeout, is_relp: false }
+    }
+
+    /// The same for a peer that has to open a session of RELP.
+    pub(super) fn of_relp(mut self, is_relp: bool) -> Self {
+        self.is_relp = is_relp;
+        self
     }
 
     /// The same, where an address could not be found out.
@@ -74,7 +81,7 @@ impl PeerSearch {
                         self.attempt = Some(attempt);
                         return SearchState::GoesOn;
                     }
-                    Ok(false) => self.note(place, io::ErrorKind::TimedOut.into()),
+                    Ok(false) => self.note(place, attempt.peer.stream.delay()),
                     Err(error) => self.note(place, error),
                 }
             }
@@ -98,7 +105,7 @@ impl PeerSearch {
         if let Some(attempt) = &self.attempt {
             let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::ZERO);
             // An error is met by the next look.
-            let _ = is_writable(&attempt.peer.stream.stream, limit);
+            let _ = is_ready(&attempt.peer.stream.stream, PollFlags::POLLOUT, limit);
         }
     }
 
@@ -110,7 +117,7 @@ impl PeerSearch {
                 Some(connection.map_err(io::Error::other)?)
             }
         };
-        Ok(PeerStream::new(stream, connection))
+        Ok(PeerStream::new(stream, connection, self.is_relp))
     }
 
     fn note(&mut self, place: usize, error: io::Error) {
@@ -120,7 +127,7 @@ impl PeerSearch {
 
 /// Whether the handshake is over; an error if it has failed.
 pub(super) fn is_connected(FoundPeer { address, stream: peer, .. }: &mut FoundPeer, now: Instant) -> io::Result<bool> {
-    if !is_writable(&peer.stream, PollTimeout::ZERO)? {
+    if !is_ready(&peer.stream, PollFlags::POLLOUT, PollTimeout::ZERO)? {
         return Ok(false);
     }
     peer.stream.take_error()?.map_or(Ok(()), Err)?;
@@ -131,9 +138,9 @@ pub(super) fn is_connected(FoundPeer { address, stream: peer, .. }: &mut FoundPe
     peer.shake_hands(now)
 }
 
-/// Waits until the stream takes something or has failed, at most so long.
-pub(super) fn is_writable(stream: &TcpStream, limit: PollTimeout) -> io::Result<bool> {
-    match poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)], limit) {
+/// Waits until the stream is ready for this or has failed, at most so long.
+pub(super) fn is_ready(stream: &TcpStream, wanted: PollFlags, limit: PollTimeout) -> io::Result<bool> {
+    match poll(&mut [PollFd::new(stream.as_fd(), wanted)], limit) {
         Err(Errno::EINTR) => Ok(false),
         found => Ok(found? > 0),
     }

@@ -8,18 +8,23 @@
 //! With a spill a datagram counts as delivered when the own kernel has it, because the spill has to go on without
 //! waiting for an answer to each batch. It stays in the window until it is acknowledged, and is sent again where the
 //! connection breaks before that.
+//!
+//! With RELP a datagram is acknowledged when the server has answered for it; see `answered` for that with a spill.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mmsg::Datagram;
 use mmsg::shares::Shares;
-use nix::poll::PollTimeout;
+use nix::poll::{PollFlags, PollTimeout};
 
-use super::connection::{ConnectionTimes, TcpConnection};
-use super::search::is_writable;
+use super::answered::BatchesOnTheWay;
+use super::connection::{ConnectionManner, TcpConnection};
+use super::relp::{self, RelpAnswer};
+use super::search::is_ready;
 use super::window::SendWindow;
-use super::{TcpFraming, TcpSettings};
+use super::{TcpFraming, TcpSettings, append_digits};
 use crate::target::{DestinationTarget, FIRST_ANSWER, Lookup};
 use crate::weights;
 use udpd_base::capture::headers;
@@ -27,10 +32,12 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Encoder;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::Tallies;
+use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::os::threads;
 use udpd_base::seams::clock;
 use udpd_base::sink::{ConsumerFeeders, Sink, deliver, fail};
 use udpd_base::text::address::PeerAddress;
+use udpd_base::text::units::print_duration;
 use udpd_spill::spilling::SpillableSink;
 
 /// After so many more bytes a stream is moved on before the batch is over.
@@ -50,10 +57,15 @@ const FINISH_LIMIT: Duration = Duration::from_secs(4);
 
 /// Where the outcome of a datagram is counted.
 #[derive(Debug, Default)]
-struct Outcomes {
-    /// By listener: how many are acknowledged, and how many are sent again.
+pub(super) struct Outcomes {
+    /// By listener: how many are acknowledged, how many are refused, and how many are sent again.
     acknowledged: Vec<u64>,
-    repeated: Vec<u64>,
+    refused: Vec<u64>,
+    pub(super) repeated: Vec<u64>,
+    /// In whose turn answers are, with RELP and a spill.
+    pub(super) batches: BatchesOnTheWay,
+    /// Of the first refusal that is not told yet.
+    reason: String,
 }
 
 fn add_one(counts: &mut Vec<u64>, listener: usize) {
@@ -64,8 +76,22 @@ fn add_one(counts: &mut Vec<u64>, listener: usize) {
 }
 
 impl Outcomes {
+    /// The server has answered for a record of this listener.
+    fn note_answer(&mut self, listener: usize, answer: RelpAnswer<'_>) {
+        if let (Some(reason), true) = (answer, self.reason.is_empty()) {
+            self.reason.push_str(reason);
+        }
+        if !self.batches.note_answer(listener, answer.is_some()) {
+            add_one(if answer.is_some() { &mut self.refused } else { &mut self.acknowledged }, listener);
+        }
+    }
+
     /// Adds what was counted to the ledger.
     fn settle(&mut self, tallies: &mut Tallies) {
+        for (listener, count) in self.refused.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+            tallies[listener].pending -= *count;
+            tallies[listener].dropped.refused += std::mem::take(count);
+        }
         for (listener, count) in self.acknowledged.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
             deliver(&mut tallies[listener], std::mem::take(count));
         }
@@ -89,29 +115,41 @@ impl Outcomes {
 
 /// A connection and what waits for it.
 #[derive(Debug)]
-struct TcpStreamTo {
-    connection: TcpConnection,
-    window: SendWindow,
+pub(super) struct TcpStreamTo {
+    pub(super) connection: TcpConnection,
+    pub(super) window: SendWindow,
     /// From so many bytes on that are to be written it is moved on within a batch.
     advance_at: usize,
+    /// With RELP, how long a server may be silent that owes an answer.
+    silence_max: Option<Duration>,
+    /// Since when it is.
+    silent_since: Instant,
 }
 
 impl TcpStreamTo {
     /// Connects, writes what the peer takes and takes account of what it has. Never waits.
     fn advance(&mut self, now: Instant, outcomes: &mut Outcomes) {
-        self.connection.look(now);
+        self.hear(now, outcomes);
         self.note_end(outcomes);
         self.connection.advance(now, self.window.is_acknowledged());
+        self.note_end(outcomes);
         loop {
             let bytes = match self.connection.is_leaving() {
                 true => self.window.rest_of_begun(),
                 false => self.window.unwritten(),
             };
-            let written = self.connection.write(bytes, now);
-            if written == 0 {
-                break;
+            match self.connection.write(bytes) {
+                Ok(0) => break,
+                Ok(written) => self.window.note_written(written),
+                Err(error) => {
+                    // The last answers may be there.
+                    self.hear(now, outcomes);
+                    if !self.connection.has_ended() {
+                        self.connection.lose(now, &error);
+                    }
+                    break;
+                }
             }
-            self.window.note_written(written);
         }
         self.note_end(outcomes);
         if let Some(unacknowledged) = self.connection.unacknowledged_bytes().filter(|_| !self.window.is_acknowledged())
@@ -120,6 +158,28 @@ impl TcpStreamTo {
         }
         // A peer that takes nothing is not tried again for each datagram.
         self.advance_at = self.window.unwritten_bytes() + WRITE_AT_BYTES;
+    }
+
+    /// Takes in what the peer says, and the end of its connection.
+    fn hear(&mut self, now: Instant, outcomes: &mut Outcomes) {
+        let Self { connection, window, silent_since, silence_max, .. } = self;
+        let is_owed = !window.is_acknowledged();
+        let mut is_heard = false;
+        connection.look(now, &mut |answer| {
+            is_heard = true;
+            window.take_answered().is_some_and(|listener| {
+                outcomes.note_answer(listener, answer);
+                true
+            })
+        });
+        if is_heard || !is_owed {
+            *silent_since = now;
+        }
+        if let Some(limit) = silence_max.filter(|limit| now.saturating_duration_since(*silent_since) >= *limit) {
+            let what = format!("it has answered no transaction for {}", print_duration(limit));
+            connection.lose(now, &io::Error::new(io::ErrorKind::InvalidData, what));
+            *silent_since = now;
+        }
     }
 
     /// Moves it on where enough has come since the last time.
@@ -137,14 +197,18 @@ impl TcpStreamTo {
     }
 
     /// Waits a moment for the peer.
-    fn wait(&self, limit: Duration) {
+    pub(super) fn wait(&self, limit: Duration) {
         let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::ZERO);
-        match self.connection.stream() {
-            Some(stream) if self.window.unwritten_bytes() > 0 && !self.connection.is_leaving() => {
+        let writes = self.window.unwritten_bytes() > 0 && !self.connection.is_leaving();
+        let mut wanted = PollFlags::empty();
+        wanted.set(PollFlags::POLLOUT, writes);
+        wanted.set(PollFlags::POLLIN, self.silence_max.is_some());
+        match self.connection.stream().filter(|_| !wanted.is_empty()) {
+            Some(stream) => {
                 // An error is met by the next write.
-                let _ = threads::blocking(|| is_writable(stream, limit));
+                let _ = threads::blocking(|| is_ready(stream, wanted, limit));
             }
-            _ => threads::blocking(|| clock::sleep(ACKNOWLEDGEMENT_WAIT)),
+            None => threads::blocking(|| clock::sleep(ACKNOWLEDGEMENT_WAIT)),
         }
     }
 
@@ -162,12 +226,13 @@ impl TcpStreamTo {
 pub(super) struct TcpSink {
     name: String,
     /// One, or with `by_source` one for each destination.
-    streams: Vec<TcpStreamTo>,
+    pub(super) streams: Vec<TcpStreamTo>,
     shares: Shares,
     encoder: Encoder,
     framing: TcpFraming,
-    outcomes: Outcomes,
-    due: Instant,
+    pub(super) outcomes: Outcomes,
+    pub(super) due: Instant,
+    refusals: LogLimiter,
     is_truncation_logged: bool,
     /// The places of the datagrams that an attempt has put into the window.
     gathered: Vec<usize>,
@@ -177,7 +242,9 @@ impl TcpSink {
     /// Begins to look up names. Connections are made when it begins, and none has to succeed.
     pub(super) fn open(settings: &TcpSettings, lookup: Lookup<'_>, encoder: Encoder) -> Result<Self, Failure> {
         let (now, spills) = (clock::now(), settings.spill.is_on());
-        let times = ConnectionTimes { timeout: settings.timeout, probe_every: settings.probe_every };
+        let is_relp = settings.framing == TcpFraming::Relp;
+        let TcpSettings { timeout, probe_every, .. } = *settings;
+        let manner = ConnectionManner { timeout, probe_every, is_relp };
         let mut targets = Vec::new();
         let tls = settings
             .tls
@@ -202,9 +269,11 @@ impl TcpSink {
             let names = group.iter().map(|(peer, _)| settings.tls.name_of(peer)).collect();
             let names = tls.clone().map(|tls| (tls, names));
             TcpStreamTo {
-                connection: TcpConnection::new(lookup.sink, group, names, times, spills, now),
-                window: SendWindow::new(settings.stream_format()),
+                connection: TcpConnection::new(lookup.sink, group, names, manner, spills, now),
+                window: SendWindow::new(settings.stream_format(), is_relp),
                 advance_at: WRITE_AT_BYTES,
+                silence_max: is_relp.then_some(timeout),
+                silent_since: now,
             }
         };
         Ok(Self {
@@ -215,6 +284,7 @@ impl TcpSink {
             framing: settings.framing,
             outcomes: Outcomes::default(),
             due: now,
+            refusals: LogLimiter::default(),
             is_truncation_logged: false,
             gathered: Vec::new(),
         })
@@ -232,17 +302,19 @@ impl TcpSink {
     #[inline]
     fn push(&mut self, place: usize, batch: &LaneBatch, datagram: &Datagram<'_>) {
         let Self { streams, encoder, framing, .. } = self;
-        streams[place].window.push(batch.listener, |bytes| match framing {
+        streams[place].window.push(batch.listener, |bytes, number| match framing {
             TcpFraming::Newline => encoder.append(bytes, batch.lane, datagram),
             TcpFraming::OctetCounting => {
-                append_length(bytes, datagram.payload().len());
+                append_digits(bytes, datagram.payload().len());
+                bytes.push(b' ');
                 bytes.extend_from_slice(datagram.payload());
             }
+            TcpFraming::Relp => relp::append_record(bytes, number, datagram.payload()),
         });
     }
 
     /// Whether the format can tell a datagram that was received in part from a whole one.
-    fn is_told(&mut self, datagram: &Datagram<'_>) -> bool {
+    pub(super) fn is_told(&mut self, datagram: &Datagram<'_>) -> bool {
         let is_told = self.framing == TcpFraming::Newline || !datagram.is_truncated();
         if !is_told && !std::mem::replace(&mut self.is_truncation_logged, true) {
             log::warn!(
@@ -254,9 +326,20 @@ impl TcpSink {
         is_told
     }
 
-    fn advance_all(&mut self, now: Instant) {
+    pub(super) fn advance_all(&mut self, now: Instant) {
         self.streams.iter_mut().for_each(|stream| stream.advance(now, &mut self.outcomes));
+        self.log_refusal(now);
         self.due = self.streams.iter().map(|stream| stream.due(now)).min().unwrap_or(now);
+    }
+
+    fn log_refusal(&mut self, now: Instant) {
+        if !self.outcomes.reason.is_empty() {
+            if let Some(silent) = self.refusals.pass(now) {
+                let (sink, reason, times) = (&self.name, &self.outcomes.reason, repeats(silent));
+                log::warn!("sink {sink}: the server will never take a datagram: {reason}{times}");
+            }
+            self.outcomes.reason.clear();
+        }
     }
 
     /// Makes room in the window of this stream, for which it waits if the peer is there and no other is held up.
@@ -276,19 +359,6 @@ impl TcpSink {
             self.streams[place].wait(PEER_WAIT);
         }
     }
-}
-
-/// Appends a length in digits and a space.
-fn append_length(bytes: &mut Vec<u8>, length: usize) {
-    let mut divisor = 1;
-    while length / divisor >= 10 {
-        divisor *= 10;
-    }
-    while divisor > 0 {
-        bytes.push(b'0' + (length / divisor % 10) as u8);
-        divisor /= 10;
-    }
-    bytes.push(b' ');
 }
 
 impl Sink for TcpSink {
@@ -341,6 +411,7 @@ impl Sink for TcpSink {
             sink.outcomes.settle(tallies);
             publish(tallies);
         });
+        self.close();
         let mut left = 0;
         for stream in &mut self.streams {
             stream.window.forget(|listener| {
@@ -348,7 +419,6 @@ impl Sink for TcpSink {
                 left += 1;
             });
         }
-        self.streams.iter_mut().for_each(|stream| stream.connection.close());
         self.log_left(left, "they count as failed, and some may be there");
     }
 }
@@ -370,6 +440,11 @@ impl TcpSink {
             let busy = self.streams.iter().find(|stream| !stream.window.is_empty());
             busy.into_iter().for_each(|stream| stream.wait(LOOK));
         }
+    }
+
+    /// Says to the peers that no more comes.
+    pub(super) fn close(&mut self) {
+        self.streams.iter_mut().for_each(|stream| stream.connection.close(stream.window.is_acknowledged()));
     }
 
     fn log_left(&self, left: u64, fate: &str) {
@@ -431,7 +506,7 @@ impl SpillableSink for TcpSink {
         self.outcomes.settle_repeats(tallies);
         let mut left = 0;
         self.streams.iter_mut().for_each(|stream| stream.window.forget(|_| left += 1));
-        self.streams.iter_mut().for_each(|stream| stream.connection.close());
+        self.close();
         self.log_left(left, "they count as delivered, and may be lost");
     }
 

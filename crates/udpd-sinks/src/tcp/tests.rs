@@ -277,9 +277,9 @@ fn a_stream_is_opened_anew_where_the_listeners_differ_that_own_what_is_not_ackno
 
 #[test]
 fn a_window_names_each_record_once_whatever_was_written_and_acknowledged() {
-    let mut window = SendWindow::new(Format::Lines);
+    let mut window = SendWindow::new(Format::Lines, false);
     for listener in 0..4 {
-        window.push(listener, |bytes| bytes.extend_from_slice(b"0123456789"));
+        window.push(listener, |bytes, _| bytes.extend_from_slice(b"0123456789"));
     }
     window.note_written(25);
     assert_eq!((window.unwritten_bytes(), window.rest_of_begun()), (15, &b"56789"[..]));

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use super::relp;
 use udpd_base::format::Format;
 
 /// How many bytes may wait for their acknowledgement. A connection writes no faster than this in one round trip.
@@ -23,9 +24,7 @@ pub(super) fn memory_bytes_max(format: Format) -> usize {
 }
 
 fn record_bytes_max(format: Format) -> usize {
-    /// The length in digits takes more than the one in bytes.
-    const DIGITS: usize = 8;
-    format.record_bytes_max(PAYLOAD_BYTES_MAX) + DIGITS
+    format.record_bytes_max(PAYLOAD_BYTES_MAX) + relp::FRAME_BYTES
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -44,12 +43,17 @@ pub(super) struct SendWindow {
     begin: u64,
     written: u64,
     end: u64,
+    /// What is behind it is not to be written yet.
+    released: u64,
     records: VecDeque<WindowRecord>,
     record_bytes_max: usize,
+    /// The number of the next record, where each begins with one.
+    next_number: u32,
+    is_numbered: bool,
 }
 
 impl SendWindow {
-    pub(super) fn new(format: Format) -> Self {
+    pub(super) fn new(format: Format, is_numbered: bool) -> Self {
         let record_bytes_max = record_bytes_max(format);
         Self {
             bytes: Vec::with_capacity(2 * BYTES_MAX + record_bytes_max),
@@ -57,8 +61,11 @@ impl SendWindow {
             begin: 0,
             written: 0,
             end: 0,
+            released: 0,
             records: VecDeque::with_capacity(RECORDS_MAX),
             record_bytes_max,
+            next_number: relp::FIRST_RECORD,
+            is_numbered,
         }
     }
 
@@ -68,25 +75,41 @@ impl SendWindow {
 
     /// Whether the longest record there is can be added.
     pub(super) fn has_room(&self) -> bool {
-        self.bytes.len() - self.head < BYTES_MAX && self.records.len() < RECORDS_MAX
+        self.has_room_for(0, 0)
+    }
+
+    /// The same after so many records and bytes more.
+    pub(super) fn has_room_for(&self, records: usize, bytes: usize) -> bool {
+        self.bytes.len() - self.head + bytes < BYTES_MAX && self.records.len() + records < RECORDS_MAX
     }
 
     /// How many bytes are to be written.
     pub(super) fn unwritten_bytes(&self) -> usize {
-        // All of it is in memory.
-        (self.end - self.written) as usize
+        self.unwritten().len()
     }
 
-    /// Adds a record of this listener, which `encode` appends. There has to be room.
-    pub(super) fn push(&mut self, listener: usize, encode: impl FnOnce(&mut Vec<u8>)) {
+    /// Adds a record of this listener, which `encode` appends, with its number. There has to be room.
+    pub(super) fn push(&mut self, listener: usize, encode: impl FnOnce(&mut Vec<u8>, u32)) {
+        self.hold(listener, encode);
+        self.release();
+    }
+
+    /// The same of one that is not to be written before it is released.
+    pub(super) fn hold(&mut self, listener: usize, encode: impl FnOnce(&mut Vec<u8>, u32)) {
         if self.bytes.capacity() - self.bytes.len() < self.record_bytes_max {
             self.bytes.drain(..self.head);
             self.head = 0;
         }
         let before = self.bytes.len();
-        encode(&mut self.bytes);
+        encode(&mut self.bytes, self.next_number);
+        self.next_number = relp::after(self.next_number);
         self.end += (self.bytes.len() - before) as u64;
         self.records.push_back(WindowRecord { end: self.end, listener });
+    }
+
+    /// Everything may be written.
+    pub(super) fn release(&mut self) {
+        self.released = self.end;
     }
 
     /// Whether the peer has everything that was written.
@@ -105,7 +128,9 @@ impl SendWindow {
 
     /// What is to be written.
     pub(super) fn unwritten(&self) -> &[u8] {
-        &self.bytes[self.head + (self.written - self.begin) as usize..]
+        // All of it is in memory.
+        let place = |position| self.head + (position - self.begin) as usize;
+        &self.bytes[place(self.written)..place(self.released)]
     }
 
     /// So many bytes more are written.
@@ -119,16 +144,27 @@ impl SendWindow {
     pub(super) fn acknowledge(&mut self, unacknowledged: u64, mut acknowledged: impl FnMut(usize)) {
         // A connection begins with a record, so nothing before the first one is in doubt.
         let known = self.written.saturating_sub(unacknowledged);
-        while let Some(record) = self.records.front().copied().filter(|record| record.end <= known) {
-            self.records.pop_front();
-            self.head += (record.end - self.begin) as usize;
-            self.begin = record.end;
-            acknowledged(record.listener);
+        while let Some(listener) = self.take_first(known) {
+            acknowledged(listener);
         }
+    }
+
+    /// The peer has answered for the first record: names its listener, unless it was not written to its end.
+    pub(super) fn take_answered(&mut self) -> Option<usize> {
+        self.take_first(self.written)
+    }
+
+    /// Takes out the first record, if it ends there or before.
+    fn take_first(&mut self, known: u64) -> Option<usize> {
+        let record = self.records.front().copied().filter(|record| record.end <= known)?;
+        self.records.pop_front();
+        self.head += (record.end - self.begin) as usize;
+        self.begin = record.end;
         if self.records.is_empty() {
             self.bytes.clear();
             self.head = 0;
         }
+        Some(record.listener)
     }
 
     /// The next connection begins with the first record. Names the listener of each one that the peer may have,
@@ -139,6 +175,20 @@ impl SendWindow {
         let was_begun = |record: &&WindowRecord| std::mem::replace(&mut begin, record.end) < written;
         self.records.iter().take_while(was_begun).map(|record| record.listener).for_each(repeated);
         self.written = self.begin;
+        if self.is_numbered {
+            self.number_anew();
+        }
+    }
+
+    /// The records are the first of a session.
+    fn number_anew(&mut self) {
+        self.next_number = relp::FIRST_RECORD;
+        let mut place = self.head;
+        for record in &self.records {
+            relp::write_number(&mut self.bytes[place..place + relp::NUMBER_DIGITS], self.next_number);
+            place = self.head + (record.end - self.begin) as usize;
+            self.next_number = relp::after(self.next_number);
+        }
     }
 
     /// Takes back the last records, at most so many, of which nothing is written; returns how many.
@@ -152,6 +202,8 @@ impl SendWindow {
             self.records.pop_back();
             self.bytes.truncate(self.head + (before - self.begin) as usize);
             self.end = before;
+            self.released = self.released.min(before);
+            self.next_number = relp::before(self.next_number);
             taken += 1;
         }
         taken
@@ -162,6 +214,6 @@ impl SendWindow {
         self.records.drain(..).map(|record| record.listener).for_each(forgotten);
         self.bytes.clear();
         self.head = 0;
-        (self.begin, self.written) = (self.end, self.end);
+        (self.begin, self.written, self.released) = (self.end, self.end, self.end);
     }
 }

@@ -1,5 +1,5 @@
 //! Fuzz targets: tokens that another program has written, which are read here also where no Kafka sink is built, and
-//! what a sink of type `http` hears and sends.
+//! what a sink of type `http` hears and sends, or one that speaks RELP hears.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -17,6 +17,7 @@ pub type NamedTarget = (&'static str, fn(&[u8]));
 pub fn targets() -> Vec<NamedTarget> {
     vec![
         ("kafka_tokens", token),
+        ("relp_answers", crate::tcp::relp::fuzz),
         #[cfg(feature = "http")]
         ("http_answers", crate::http::fuzz::answers),
         #[cfg(feature = "http")]

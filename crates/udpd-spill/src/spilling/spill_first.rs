@@ -86,6 +86,11 @@ pub trait BatchDestination: Send + fmt::Debug {
     /// Waits for an answer, at most so long.
     fn wait(&mut self, limit: Duration);
 
+    /// When an answer is to be looked for, unless what ends on the way wakes the consumer.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
     /// Nothing is tried again any more.
     fn stop(&mut self);
 
@@ -564,7 +569,7 @@ impl<D: BatchDestination> Sink for SpillFirst<D> {
             let due = since + self.destination.triggers().every;
             self.retry.map_or(due, |retry| due.max(retry))
         });
-        [news, batch, self.disk.next_sync].into_iter().flatten().min()
+        [news, batch, self.disk.next_sync, self.destination.due()].into_iter().flatten().min()
     }
 
     fn when_due(&mut self, tallies: &mut Tallies) {
