@@ -84,9 +84,14 @@ impl Keys {
         if let Some(near) = nearest(written, here().map(KeyDeclaration::name)) {
             return format!("did you mean {near}?");
         }
+        // The inner tables of others are about something else.
+        let is_near = |parent: &str| {
+            let is_inner = table.is_empty() || parent.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'));
+            is_inner || !parent.trim_end_matches(".*").contains('.')
+        };
         let parent = self.0.iter().find_map(|key| {
             let (parent, last) = key.path.rsplit_once('.')?;
-            (last == written && parent != table).then_some(parent)
+            (last == written && parent != table && is_near(parent)).then_some(parent)
         });
         match parent {
             Some(parent) => {
@@ -121,6 +126,8 @@ mod tests {
             key("listener", "[[listener]]", "listeners"),
             key("listener.address", "\"0.0.0.0:514\"", "bind port"),
             key("listener.batch_size", "64", ""),
+            key("listener.absorb", "{ weight = 512 }", ""),
+            key("listener.absorb.weight", "512", ""),
             key("sink", "[sink.archive]", ""),
             key("sink.*.when_full", "\"block\"", "overflow"),
         ])
@@ -139,7 +146,13 @@ mod tests {
         assert_eq!(cured("", "log_level"), "move it under [daemon], where log_level belongs");
         assert_eq!(cured("daemon", "batch_size"), "move it under [[listener]], where batch_size belongs");
         assert_eq!(cured("daemon", "when_full"), "move it under [sink.NAME], where when_full belongs");
-        assert_eq!(cured("listener", "colour"), "remove it; the keys here are address, batch_size");
-        assert_eq!(cured("listener", "size"), "remove it; the keys here are batch_size", "address is of another type");
+        assert_eq!(cured("listener", "weight"), "move it under [listener.absorb], where weight belongs");
+        assert_eq!(cured("sink.*", "weight"), "remove it; the keys here are when_full", "not into a table of others");
+        assert_eq!(cured("listener", "colour"), "remove it; the keys here are address, batch_size, absorb");
+        assert_eq!(
+            cured("listener", "size"),
+            "remove it; the keys here are batch_size, absorb",
+            "address is of another"
+        );
     }
 }
