@@ -38,6 +38,9 @@ pub(super) fn judge(profile: HttpProfile, answer: &ServerAnswer<'_>, records: us
     by_profile.unwrap_or_else(|| by_status(answer))
 }
 
+/// So much of an answer is read.
+pub(super) const ANSWER_BYTES_MAX: usize = 1 << 20;
+
 /// What a status means by itself.
 fn by_status(answer: &ServerAnswer<'_>) -> Verdict {
     let status = answer.status;
@@ -53,7 +56,7 @@ fn by_status(answer: &ServerAnswer<'_>) -> Verdict {
             None => "a redirect that leads nowhere: check url",
         },
         400 | 415 | 422 => return refused(answer, "it takes no such request"),
-        413 => return refused(answer, "the request is too large: lower batch.bytes"),
+        413 => return too_large(answer),
         401 => "it knows neither token nor password: check token_file, or username and password_file",
         403 => "what the token or the user may do does not cover this: check token_file, username, and rights there",
         404 => "nothing takes records there: check url",
@@ -75,10 +78,14 @@ fn later(answer: &ServerAnswer<'_>, why: &str) -> Verdict {
 /// Refused for good, in the server's words, or else in these.
 fn refused(answer: &ServerAnswer<'_>, otherwise: &str) -> Verdict {
     let why = match (answer.status, said(answer)) {
-        (413, _) | (_, None) => otherwise.to_owned(),
+        (_, None) => otherwise.to_owned(),
         (_, Some(said)) => said,
     };
     Verdict::Refused { reason: reason(answer.status, &why) }
+}
+
+fn too_large(answer: &ServerAnswer<'_>) -> Verdict {
+    Verdict::TooLarge { reason: reason(answer.status, "the datagram alone is too large: raise the limit there") }
 }
 
 fn reason(status: u16, why: &str) -> String {
@@ -178,7 +185,8 @@ fn clickhouse(answer: &ServerAnswer<'_>) -> Option<Verdict> {
         return Some(Verdict::Refused { reason: reason(answer.status, &told(code)) });
     }
     match answer.status {
-        400 | 413 | 415 | 422 => Some(Verdict::Refused { reason: reason(answer.status, &told(code)) }),
+        413 => Some(too_large(answer)),
+        400 | 415 | 422 => Some(Verdict::Refused { reason: reason(answer.status, &told(code)) }),
         _ => Some(later(answer, &told(code))),
     }
 }
@@ -326,7 +334,9 @@ fn item_fate(item: &Value) -> ItemFate {
     }
 }
 
-// Loki: entries that are too old are refused with a status of 400, and the others of the request are taken.
+// Loki: with a status of 400 some entries are refused, and the others of the request are taken. Its distributor counts
+// what it refuses of the same kind (`2 errors like: ...; 1 errors like: ...`), its ingester what came too late. Neither
+// says which entries these are.
 
 fn loki(answer: &ServerAnswer<'_>, records: usize) -> Option<Verdict> {
     if answer.status != 400 {
@@ -342,16 +352,36 @@ fn loki(answer: &ServerAnswer<'_>, records: usize) -> Option<Verdict> {
     if text.contains("error parsing labels") || text.contains("at least one label pair") {
         return Some(later(answer, "it takes no such labels: check labels"));
     }
-    // `total ignored: 3 out of 10 for stream`; what is too old is the beginning of a batch.
-    let (_, counts) = text.split_once("total ignored: ")?;
-    let mut numbers = counts.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
-    let (ignored, total) = (numbers.next()?.parse::<usize>().ok()?, numbers.next()?.parse::<usize>().ok()?);
-    if total != records || ignored >= records {
+    let ignored = refused_by_ingester(&text, records).or_else(|| refused_by_distributor(&text))?;
+    // What is cut off may name more.
+    if ignored >= records || answer.body.len() >= ANSWER_BYTES_MAX {
         return None;
     }
     let reason = reason(answer.status, &said(answer).unwrap_or_default());
+    // What is too old is the beginning of a batch.
     let refused = (0..ignored).map(|place| RefusedRecord { place, reason: reason.clone() });
     Some(Verdict::Taken { refused: refused.collect() })
+}
+
+/// Of `total ignored: 3 out of 10 for stream`.
+fn refused_by_ingester(text: &str, records: usize) -> Option<usize> {
+    let (_, counts) = text.split_once("total ignored: ")?;
+    let mut numbers = counts.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let (ignored, total) = (numbers.next()?.parse().ok()?, numbers.next()?.parse::<usize>().ok()?);
+    (total == records).then_some(ignored)
+}
+
+/// Of `2 errors like: ...; 1 errors like: ...`, the sum.
+fn refused_by_distributor(text: &str) -> Option<usize> {
+    let mut parts = text.split(" errors like: ");
+    let mut before = parts.next()?;
+    let mut sum: usize = 0;
+    for part in parts {
+        let count = before.rsplit("; ").next()?;
+        sum = sum.checked_add(count.parse().ok()?)?;
+        before = part;
+    }
+    (sum > 0).then_some(sum)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ fn check_reasons(verdict: &Verdict) {
     };
     match verdict {
         Verdict::Taken { refused } => refused.iter().for_each(|record| check(&record.reason)),
-        Verdict::Refused { reason } | Verdict::Later { reason, .. } => check(reason),
+        Verdict::Refused { reason } | Verdict::TooLarge { reason } | Verdict::Later { reason, .. } => check(reason),
         Verdict::Partly { refused, reason, .. } => {
             refused.iter().for_each(|record| check(&record.reason));
             check(reason);
@@ -83,7 +83,7 @@ fn the_answer_that_each_server_gives_when_all_is_well_is_taken() {
 #[test]
 fn by_its_status_an_answer_is_for_later_or_refused_and_names_the_cure() {
     for profile in ALL {
-        for status in [400, 413, 415, 422] {
+        for status in [400, 415, 422] {
             assert!(refused(profile, status, "").starts_with(&format!("it answered {status}: ")));
         }
         for (status, cure) in [
@@ -104,7 +104,8 @@ fn by_its_status_an_answer_is_for_later_or_refused_and_names_the_cure() {
         ] {
             assert!(later(profile, status, "").contains(cure), "{profile:?} {status}");
         }
-        assert!(refused(profile, 413, "too much").ends_with("lower batch.bytes"));
+        let too_large = judged(profile, 413, "too much");
+        assert!(matches!(too_large, Verdict::TooLarge { reason } if reason.ends_with("raise the limit there")));
     }
 }
 
@@ -298,6 +299,12 @@ fn entries_that_are_too_old_for_loki_are_refused_for_good() {
     assert!(reason.contains("entry with timestamp"), "{reason}");
     refused(Loki, 400, &body.replace("3 out of 10", "10 out of 10"));
     refused(Loki, 400, &body.replace("3 out of 10", "3 out of 11"));
+    let long = "2 errors like: max entry size '10' bytes exceeded for stream '{}'; 3 errors like: entry for stream \
+                '{}' has timestamp too old: 2020-01-01T00:00:00Z, oldest; and so on";
+    assert_eq!(refused_of_taken(Loki, 400, long).0, [0, 1, 2, 3, 4]);
+    refused(Loki, 400, &long.replace("2 errors", "7 errors"));
+    refused(Loki, 400, &long.replace("2 errors", "some errors"));
+    refused(Loki, 400, &format!("{long}{}", "x".repeat(ANSWER_BYTES_MAX)));
     refused(Loki, 400, "entry for stream '{job=\"udpd\"}' has timestamp too old: 2020-01-01T00:00:00Z");
     assert!(later(Loki, 429, &body).contains("entry with"), "a limit of a rate passes");
     let disallowed = "stream '{}' includes structured metadata, but this feature is disallowed. Please see";

@@ -69,6 +69,8 @@ pub(super) enum Verdict {
     Taken { refused: Vec<RefusedRecord> },
     /// It will never take any of them.
     Refused { reason: String },
+    /// It takes no request of this size, and may take its halves.
+    TooLarge { reason: String },
     /// It has taken none for now: the batch is to be sent again, after a pause if it has named one.
     Later { reason: String, after: Option<Duration> },
     /// It has those that are in neither list; `again` are to be sent again.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::mpsc;
 
-use super::connection::testing::{Reply, SeenRequest, TestServer, to};
+use super::connection::testing::{Reply, SeenRequest, TestServer, to, token};
 use super::*;
 use udpd_base::capture::Capture;
 use udpd_base::ledger::{CounterTable as _, SinkTally, Tallies};
@@ -85,15 +85,6 @@ fn with_spill(settings: HttpSettings, directory: &Path) -> HttpSettings {
     HttpSettings { spill: Spill::at(directory.to_owned(), 4 << 20), ..settings }
 }
 
-/// The names of batches, by the request line.
-fn tokens(seen: &[SeenRequest]) -> Vec<String> {
-    let token = |request: &SeenRequest| {
-        let (_, behind) = request.head.split_once("insert_deduplication_token=").expect("it has one");
-        behind.split(['&', ' ']).next().expect("a token").to_owned()
-    };
-    seen.iter().map(token).collect()
-}
-
 #[test]
 fn a_batch_that_a_killed_process_had_sent_goes_again_under_the_same_name_with_the_same_records() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -125,9 +116,38 @@ fn a_batch_that_a_killed_process_had_sent_goes_again_under_the_same_name_with_th
     drop(sink);
     drop(release);
     let (seen, _) = server.end();
-    let names = tokens(&seen);
+    let names: Vec<_> = seen.iter().map(token).collect();
     assert_eq!((names[1] == names[2], names.iter().collect::<BTreeSet<_>>().len()), (true, 3));
     assert_eq!(field("message", &seen), ["1", "2", "3", "4", "5", "4", "5", "6"]);
+}
+
+#[test]
+fn halves_of_a_batch_have_the_same_names_after_a_kill_between_them() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let too_large = || Reply::status(413);
+    let (release, released) = mpsc::channel();
+    let in_vain = Reply::After(released, Box::new(Reply::taken()));
+    let replies = vec![too_large(), Reply::taken(), in_vain, too_large(), Reply::taken(), Reply::taken()];
+    let server = TestServer::start(replies);
+    let settings = HttpSettings { profile: HttpProfile::Clickhouse, ..with_spill(of(&server), directory.path()) };
+    let (mut sink, mut tallies) = (opened(&settings), Tallies::new(0..1));
+    give(&mut *sink, &[b"1", b"2", b"3"], &mut tallies);
+    while server.seen().len() < 3 {
+        sink.flush(&mut tallies);
+        std::thread::yield_now();
+    }
+    assert_eq!((tallies[0].delivered, tallies[0].spilled), (0, 3), "a batch is decided as a whole");
+    // Killed: it finishes nothing.
+    drop(sink);
+    let (mut sink, mut tallies) = (opened(&settings), Tallies::new(0..1));
+    until(&mut *sink, &mut tallies, "all are taken", |tally| tally.delivered == 3);
+    sink.finish(&mut tallies, &mut |_| {});
+    drop(sink);
+    drop(release);
+    let (seen, _) = server.end();
+    let names: Vec<_> = seen.iter().map(token).collect();
+    assert_eq!(names[..3], names[3..], "so a server that remembers names has each half once");
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 3);
 }
 
 #[test]

@@ -25,7 +25,9 @@ pub(crate) fn answers(input: &[u8]) {
     let answer = ServerAnswer { status, retry_after: None, exception_code: header, location: header, body };
     let (refused, again, reason) = match answer::judge(profile, &answer, records) {
         Verdict::Taken { refused } => (refused, Vec::new(), None),
-        Verdict::Refused { reason } | Verdict::Later { reason, .. } => (Vec::new(), Vec::new(), Some(reason)),
+        Verdict::Refused { reason } | Verdict::TooLarge { reason } | Verdict::Later { reason, .. } => {
+            (Vec::new(), Vec::new(), Some(reason))
+        }
         Verdict::Partly { refused, again, reason, .. } => {
             let stands_alone = matches!(profile, HttpProfile::Elasticsearch | HttpProfile::SplunkHec);
             assert!(stands_alone && !again.is_empty(), "{profile:?} cannot send a part again");

@@ -81,6 +81,8 @@ struct OpenRecords {
     places: Option<Vec<usize>>,
     count: usize,
     refused: Vec<RefusedRecord>,
+    /// Those of a batch that is too large which come after the request: the next ones last.
+    waiting: Vec<Vec<usize>>,
 }
 
 impl OpenRecords {
@@ -107,11 +109,26 @@ impl OpenRecords {
         counts
     }
 
-    /// Only these are still open.
-    fn keep(&mut self, again: &[usize]) {
-        let places: Vec<usize> = again.iter().map(|place| self.place(*place)).collect();
+    /// Only these are still open of the request.
+    fn keep(&mut self, again: impl Iterator<Item = usize>) {
+        let places: Vec<usize> = again.map(|place| self.place(place)).collect();
         self.count = places.len();
         self.places = Some(places);
+    }
+
+    /// The first half goes first. A batch that is sent again is halved in the same way.
+    fn halve(&mut self) {
+        let half = self.count / 2;
+        self.waiting.push((half..self.count).map(|place| self.place(place)).collect());
+        self.keep(0..half);
+    }
+
+    /// Goes on to those that wait. Returns false when there are none.
+    fn go_on(&mut self) -> bool {
+        let Some(places) = self.waiting.pop() else { return false };
+        self.count = places.len();
+        self.places = Some(places);
+        true
     }
 }
 
@@ -153,8 +170,8 @@ impl Carrier {
     }
 
     fn carry(&mut self, batch: &RequestBatch) -> BatchOutcome {
-        let (places, count, refused) = (None, batch.records(), Vec::new());
-        let mut open = OpenRecords { places, count, refused };
+        let (places, count, refused, waiting) = (None, batch.records(), Vec::new(), Vec::new());
+        let mut open = OpenRecords { places, count, refused, waiting };
         let mut rest = mem::replace(&mut self.rest, RequestBatch::new(0));
         let is_decided = self.decide(batch, &mut rest, &mut open);
         self.rest = rest;
@@ -169,38 +186,51 @@ impl Carrier {
         let mut pause = PAUSE_MIN;
         self.pack(&batch.body);
         loop {
-            let body = if open.places.is_some() { &rest.body } else { &batch.body };
-            match self.attempt(batch, body, open) {
-                Attempt::Decided => return true,
+            let part = if open.places.is_some() { &*rest } else { batch };
+            // A server that has only refused some takes the others at once.
+            let after = match self.attempt(batch, part, open) {
+                Attempt::Decided if !open.go_on() => return true,
+                Attempt::Decided => Some(Duration::ZERO),
+                Attempt::TooLarge => {
+                    open.halve();
+                    Some(Duration::ZERO)
+                }
                 Attempt::AtOnce => continue,
                 Attempt::Partly { again, after } => {
-                    let before = (open.places.is_some()).then(|| mem::replace(rest, RequestBatch::new(0)));
-                    self.rebuild(before.as_ref().unwrap_or(batch), &again, batch, rest);
                     if again.len() < open.count {
                         pause = PAUSE_MIN;
                     }
-                    open.keep(&again);
-                    self.pack(&rest.body);
-                    // A server that has only refused some takes the others at once.
-                    if after != Some(Duration::ZERO) && !self.rest_for(after.unwrap_or(pause)) {
-                        return false;
-                    }
+                    open.keep(again.into_iter());
+                    after
                 }
                 Attempt::Later { after } => {
                     if !self.rest_for(after.unwrap_or(pause)) {
                         return false;
                     }
+                    pause = (2 * pause).min(PAUSE_MAX);
+                    continue;
                 }
+            };
+            if let Some(places) = &open.places {
+                self.writer.pick(batch, places, rest);
+                self.pack(&rest.body);
+            }
+            if after == Some(Duration::ZERO) {
+                pause = PAUSE_MIN;
+                continue;
+            }
+            if !self.rest_for(after.unwrap_or(pause)) {
+                return false;
             }
             pause = (2 * pause).min(PAUSE_MAX);
         }
     }
 
     /// Sends a request, and looks what the answer means.
-    fn attempt(&mut self, batch: &RequestBatch, body: &[u8], open: &mut OpenRecords) -> Attempt {
+    fn attempt(&mut self, batch: &RequestBatch, part: &RequestBatch, open: &mut OpenRecords) -> Attempt {
         let Self { exchange, writer, compress, credentials, packed, answer, .. } = self;
-        let body = if compress.is_some() { &packed[..] } else { body };
-        let (target, authorization) = (writer.target(batch), credentials.header());
+        let body = if compress.is_some() { packed } else { &part.body };
+        let (target, authorization) = (writer.target(part), credentials.header());
         let content_type = writer.content_type();
         let sent = threads::blocking(|| exchange.send(&target, content_type, authorization.as_ref(), body, answer));
         let head = match sent {
@@ -243,6 +273,15 @@ impl Carrier {
                 self.log.note_taken();
                 Attempt::Decided
             }
+            Verdict::TooLarge { .. } if open.count > 1 => {
+                self.log.note_too_large(open.count, part.body.len());
+                Attempt::TooLarge
+            }
+            Verdict::TooLarge { reason } => {
+                open.refuse_all(&reason);
+                self.log.note_taken();
+                Attempt::Decided
+            }
             Verdict::Partly { refused, mut again, reason, after } => {
                 again.retain(|place| *place < open.count);
                 open.refuse(self.cleaned(refused));
@@ -266,19 +305,6 @@ impl Carrier {
     fn cleaned(&self, mut refused: Vec<RefusedRecord>) -> Vec<RefusedRecord> {
         refused.iter_mut().for_each(|record| record.reason = self.credentials.clean(&record.reason));
         refused
-    }
-
-    /// Writes a body of these records of another one.
-    fn rebuild(&mut self, from: &RequestBatch, again: &[usize], batch: &RequestBatch, into: &mut RequestBatch) {
-        into.clear();
-        into.id = batch.id;
-        self.writer.begin(into);
-        for &place in again {
-            let begin = place.checked_sub(1).map_or(0, |before| from.ends[before]);
-            into.body.extend_from_slice(&from.body[begin..from.ends[place]]);
-            into.ends.push(into.body.len());
-        }
-        self.writer.end(into);
     }
 
     /// Compresses a body, if that is wanted.
@@ -318,6 +344,8 @@ enum Attempt {
     Decided,
     /// The same once more, without a pause.
     AtOnce,
+    /// In halves, without a pause.
+    TooLarge,
     Later {
         after: Option<Duration>,
     },

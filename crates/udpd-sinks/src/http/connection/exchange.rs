@@ -10,7 +10,7 @@ use ureq::http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use ureq::unversioned::transport::{ConnectProxyConnector, Connector};
 use ureq::{Agent, Body, Error, Proxy, SendBody, Timeout};
 
-use super::super::answer::ServerAnswer;
+use super::super::answer::{ANSWER_BYTES_MAX, ServerAnswer};
 use super::super::{HttpProfile, HttpSettings};
 use super::connector::{HttpConnector, RequestWatch, TargetResolver};
 use crate::peer_trouble;
@@ -28,16 +28,11 @@ pub(super) fn recipe(method: Method) -> Recipe {
     Recipe { method, level: 1 }
 }
 
-/// Whether answers of the server name records, so that only some of a body are sent again.
-pub(super) fn decides_each_record(profile: HttpProfile) -> bool {
-    matches!(profile, HttpProfile::Elasticsearch | HttpProfile::SplunkHec)
-}
-
 /// So much of an answer is read. The answer to a bulk request has an item for each record.
 pub(super) fn answer_bytes_max(profile: HttpProfile) -> usize {
     match profile {
         HttpProfile::Elasticsearch => 16 << 20,
-        _ => 1 << 20,
+        _ => ANSWER_BYTES_MAX,
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) struct ServerLog {
     is_failing: AtomicBool,
     /// A server that comes and goes gets one line a minute.
     gone: LogLimiter,
+    too_large: LogLimiter,
 }
 
 impl ServerLog {
@@ -32,8 +33,9 @@ impl ServerLog {
             Some(proxy) => format!("{scheme}://{peer} through the proxy {proxy}"),
             None => format!("{scheme}://{peer}"),
         };
-        let (trouble, is_failing, gone) = (Mutex::default(), AtomicBool::new(false), LogLimiter::default());
-        Self { sink: sink.to_owned(), server, spills: settings.spill.is_on(), trouble, is_failing, gone }
+        let (trouble, is_failing, spills) = (Mutex::default(), AtomicBool::new(false), settings.spill.is_on());
+        let (gone, too_large) = (LogLimiter::default(), LogLimiter::default());
+        Self { sink: sink.to_owned(), server, spills, trouble, is_failing, gone, too_large }
     }
 
     /// Whether the last request was in vain.
@@ -57,6 +59,18 @@ impl ServerLog {
             repeats(silent)
         );
         *known = Some(what.to_owned());
+    }
+
+    /// It takes no batch with so many records and bytes.
+    pub(super) fn note_too_large(&self, records: usize, bytes: usize) {
+        let Some(silent) = self.too_large.pass(clock::now()) else { return };
+        log::warn!(
+            "sink {}: {} takes no request of {records} datagrams in {bytes} bytes; udpd sends it in halves; lower \
+             batch.bytes, or raise the limit there{}",
+            self.sink,
+            self.server,
+            repeats(silent)
+        );
     }
 
     /// It has taken a batch.

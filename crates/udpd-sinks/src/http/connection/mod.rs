@@ -46,8 +46,8 @@ use udpd_base::seams::waits;
 pub(super) fn memory_bytes(settings: &HttpSettings) -> usize {
     let tls = if settings.speaks_tls() { TLS_MEMORY_BYTES + exchange::BUFFER_BYTES } else { 0 };
     let compression = settings.compress.map_or(0, |method| exchange::recipe(method).memory_bytes());
-    // What is sent again of a batch is a second body.
-    let again = if exchange::decides_each_record(settings.profile) { settings.batch.bytes } else { 0 };
+    // What is sent again of a batch, or in halves, is a second body.
+    let again = settings.batch.bytes;
     exchange::BUFFER_BYTES + tls + compression + again + exchange::answer_bytes_max(settings.profile)
 }
 

@@ -265,3 +265,18 @@ fn a_server_that_accepts_and_says_nothing_is_given_up_after_the_time_that_is_set
         assert_eq!(found.is_doubtful, authority.is_none(), "before the handshake is over nothing is sent");
     }
 }
+
+#[test]
+fn a_server_behind_a_proxy_that_is_not_trusted_or_not_let_through_gets_no_request() {
+    let server = TestServer::listen("127.0.0.1:0", Vec::new(), Some(server("server", false)));
+    let (address, carried) = proxy(server.address);
+    let through = |address| Some(parse_url(&format!("http://{address}")).expect("a URL"));
+    let found = trouble(&HttpSettings { proxy: through(address), ..by_tls(server.address, "other_ca") });
+    assert!(found.cure.contains("tls_ca_file") && !found.is_doubtful, "{found:?}");
+    carried.join().expect("no panic");
+    let (refusing, refused) = says(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+    let found = trouble(&HttpSettings { proxy: through(refusing), ..by_tls(server.address, "ca") });
+    assert!(!found.is_doubtful, "{found:?}");
+    refused.join().expect("no panic");
+    assert!(server.end().0.is_empty());
+}

@@ -71,6 +71,12 @@ impl SeenRequest {
     }
 }
 
+/// The name of a batch, by the request line.
+pub(in crate::http) fn token(request: &SeenRequest) -> String {
+    let (_, behind) = request.head.split_once("insert_deduplication_token=").expect("it has one");
+    behind.split(['&', ' ']).next().expect("a token").to_owned()
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     seen: Mutex<Vec<SeenRequest>>,
@@ -241,6 +247,7 @@ fn read_answer(_: HttpProfile, answer: &ServerAnswer<'_>, _: usize) -> Verdict {
         200 if again.is_empty() => Verdict::Taken { refused },
         200 => Verdict::Partly { refused, again, reason: "busy".to_owned(), after },
         400 => Verdict::Refused { reason: text.into_owned() },
+        413 => Verdict::TooLarge { reason: "too large".to_owned() },
         status => Verdict::Later { reason: format!("it answered {status}"), after },
     }
 }

@@ -5,9 +5,9 @@ use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use super::super::HttpSettings;
 use super::super::request::{BatchOutcome, RefusedRecord};
-use super::testing::{Ended, Reply, TestServer, batch, connections, finished, to, until};
+use super::super::{HttpProfile, HttpSettings};
+use super::testing::{Ended, Reply, TestServer, batch, connections, finished, to, token, until};
 use udpd_base::codec::{Method, unpacked};
 
 /// What a decided batch has: the places that were refused, and how many were sent again that may have arrived before.
@@ -144,6 +144,43 @@ fn only_the_records_that_the_server_has_not_taken_are_sent_again_and_keep_their_
     let (seen, _) = server.end();
     let bodies: Vec<&str> = seen.iter().map(|request| request.text()).collect();
     assert_eq!(bodies, ["r0\nr1\nr2\nr3\nr4\n", "r0\nr3\nr4\n", "r0\nr3\nr4\n", "r4\n"]);
+}
+
+#[test]
+fn a_batch_that_is_too_large_goes_in_halves_under_names_of_their_own_and_a_record_that_is_too_large_alone_is_refused() {
+    let too_large = || Reply::status(413);
+    // All five, the first two, each of those, and the other three, the first answer to which is lost.
+    let replies = vec![
+        too_large(),
+        too_large(),
+        Reply::taken(),
+        too_large(),
+        Reply::Raw(""),
+        Reply::status(503),
+        Reply::Answer(200, "", "refused 1\n".to_owned()),
+        Reply::taken(),
+    ];
+    let server = TestServer::start(replies);
+    let settings = HttpSettings { profile: HttpProfile::Clickhouse, ..to(&server.url()) };
+    let mut connections = connections(&settings);
+    connections.send(0, batch(&["r0", "r1", "r2", "r3", "r4"]));
+    assert_eq!(decided(&finished(&mut connections)), (vec![1, 3], 3));
+    connections.send(1, batch(&["next"]));
+    assert_eq!(decided(&finished(&mut connections)), (vec![], 0));
+    drop(connections);
+    let (seen, _) = server.end();
+    let sent: Vec<_> = seen.iter().map(|request| (token(request), request.text().replace('\n', " "))).collect();
+    let expected = [
+        ("0-5", "r0 r1 r2 r3 r4 "),
+        ("0-2", "r0 r1 "),
+        ("0-1", "r0 "),
+        ("1-1", "r1 "),
+        ("2-3", "r2 r3 r4 "),
+        ("2-3", "r2 r3 r4 "),
+        ("2-3", "r2 r3 r4 "),
+        ("0-1", "next "),
+    ];
+    assert_eq!(sent, expected.map(|(name, body)| (format!("0000000000000000-{name}"), body.to_owned())));
 }
 
 #[test]

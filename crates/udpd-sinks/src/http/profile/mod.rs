@@ -17,7 +17,7 @@ mod target;
 use std::net::SocketAddr;
 
 use self::row::Row;
-use super::request::RequestBatch;
+use super::request::{BatchId, RequestBatch};
 use super::{HttpProfile, HttpSettings, PayloadParse};
 use udpd_base::format::DatagramRecord;
 
@@ -112,7 +112,7 @@ impl BodyWriter {
     }
 
     /// Begins a body of the batch whose id is set.
-    pub(super) fn begin(&mut self, batch: &mut RequestBatch) {
+    pub(super) fn begin(&self, batch: &mut RequestBatch) {
         batch.body.extend_from_slice(&self.head);
     }
 
@@ -138,8 +138,25 @@ impl BodyWriter {
     }
 
     /// Ends a body.
-    pub(super) fn end(&mut self, batch: &mut RequestBatch) {
+    pub(super) fn end(&self, batch: &mut RequestBatch) {
         batch.body.extend_from_slice(self.tail);
+    }
+
+    /// Writes a batch of these records of another one. Those that stand in a row there have an id by their place.
+    pub(super) fn pick(&self, batch: &RequestBatch, places: &[usize], into: &mut RequestBatch) {
+        into.clear();
+        let begin = batch.id.begin + places.first().map_or(0, |first| *first as u64);
+        into.id = BatchId { begin, ..batch.id };
+        self.begin(into);
+        for &place in places {
+            let begin = place.checked_sub(1).map_or(self.head.len(), |before| batch.ends[before]);
+            let record = &batch.body[begin..batch.ends[place]];
+            // Where commas stand between records, there is none before the first.
+            let record = if into.ends.is_empty() { record.strip_prefix(b",").unwrap_or(record) } else { record };
+            into.body.extend_from_slice(record);
+            into.ends.push(into.body.len());
+        }
+        self.end(into);
     }
 }
 

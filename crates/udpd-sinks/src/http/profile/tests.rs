@@ -44,6 +44,23 @@ fn batch_of(settings: &HttpSettings, records: &[DatagramRecord<'_>]) -> RequestB
     batch
 }
 
+#[test]
+fn any_records_of_a_batch_make_a_batch_that_the_server_reads() {
+    let payloads = [&b"one"[..], b"two", b",[3", b"four"];
+    for profile in ALL {
+        let settings = settings(profile);
+        let all = batch_of(&settings, &payloads.map(record));
+        let values = values_of(profile, std::str::from_utf8(&all.body).expect("text"));
+        for places in [&[0, 1][..], &[2, 3], &[1], &[0, 3], &[0, 1, 2, 3]] {
+            let mut some = RequestBatch::new(0);
+            BodyWriter::new(&settings).pick(&all, places, &mut some);
+            let expected: Vec<_> = places.iter().map(|place| values[*place].clone()).collect();
+            assert_eq!(values_of(profile, std::str::from_utf8(&some.body).expect("text")), expected, "{profile:?}");
+            assert_eq!((some.id.begin, some.records()), (ID.begin + places[0] as u64, places.len()));
+        }
+    }
+}
+
 fn body_of(settings: &HttpSettings, records: &[DatagramRecord<'_>]) -> String {
     String::from_utf8(batch_of(settings, records).body).expect("text")
 }
