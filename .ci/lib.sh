@@ -161,6 +161,7 @@ tools=(
     rsyslogd:rsyslog             # the peer beside it
     dnsdist:dnsdist              # a proxy with headers
     softflowd:softflowd          # exporters of NetFlow and IPFIX
+    nfcapd:nfdump                # a collector of both
     nft:nftables                 # a firewall
     java:default-jre-headless mvn:maven  # a Kafka broker, OpenSearch
     pip3:python3-pip             # the engine of ClickHouse

@@ -100,6 +100,47 @@ fn by_source_a_destination_more_moves_only_the_sources_that_it_gets() {
     assert!([0, 1, 2].iter().all(|place| three.contains(place)) && !two.contains(&usize::MAX), "{three:?}");
 }
 
+/// A datagram of NetFlow 9 with this number, with a template or with a record.
+fn netflow9(number: u32, has_template: bool) -> Vec<u8> {
+    let set: &[u16] = if has_template { &[0, 12, 256, 1, 8, 4] } else { &[256, 8, 7, 7] };
+    let numbers = [70_000, 1_700_000_000, number, 5].map(u32::to_be_bytes).concat();
+    [[9, 1].map(u16::to_be_bytes).concat(), numbers, set.iter().flat_map(|set| set.to_be_bytes()).collect()].concat()
+}
+
+#[test]
+fn after_a_reload_with_one_destination_more_the_exporters_that_it_gets_send_their_templates_first() {
+    let receivers = [socket(), socket(), socket()];
+    let addresses = receivers.each_ref().map(address_of);
+    let address = free_address();
+    let setup = |count: usize| {
+        Setup::at(address).relay("relay", &addresses[..count]).keys("distribute = 'by_source'\ntemplates = 100")
+    };
+    let relay = setup(2).start();
+    let exporters: Vec<UdpSocket> = (1..=40).map(|host| socket_at((Ipv4Addr::new(127, 0, 1, host), 0))).collect();
+    let send = |number, has_template| {
+        let datagram = netflow9(number, has_template);
+        exporters.iter().for_each(|exporter| send_by(exporter, address, &datagram, 1));
+    };
+    send(1, true);
+    send(2, false);
+    relay.until_delivered(80);
+    receivers.iter().for_each(|receiver| _ = receiver.take_all());
+    relay.reload(&setup(3)).succeeds(&[]);
+    send(900, false);
+    send(901, false);
+    relay.until_delivered(160);
+    let of_third = receivers[2].take_all();
+    let (template, records) = (netflow9(899, true), [netflow9(900, false), netflow9(901, false)]);
+    let moved = of_third.iter().filter(|datagram| **datagram == template).count();
+    assert!(moved > 0 && of_third.len() == 3 * moved, "{of_third:?}");
+    for (place, datagram) in of_third.iter().enumerate().filter(|(_, datagram)| **datagram == template) {
+        assert_eq!(of_third.get(place + 1), Some(&records[0]), "right before the first record: {datagram:?}");
+    }
+    let ended = relay.end(160);
+    let sums = |what: &str| destinations(&ended.ledger).iter().map(|sum| count(sum, what)).sum::<u64>();
+    assert_eq!((sums("sent"), sums("templates")), (160, 40), "{:#}", ended.ledger);
+}
+
 #[test]
 fn a_relay_to_its_own_listener_never_starts() {
     let address = free_address();

@@ -95,6 +95,8 @@ counters! {
         stream_repeats_at_most: "Datagrams that a TCP peer had not acknowledged, or a server not answered, when \
             its connection broke. They are sent again, so each of them may be there twice.",
             metric = "udpd_sink_stream_repeats_at_most_datagrams_total";
+        templates_forgotten: "Templates of NetFlow 9 and IPFIX that a relay no longer keeps, because it had no room.",
+            unit = "templates", metric = "udpd_sink_templates_forgotten_total";
     } beside {
         /// Datagrams offered and not handed on, by reason.
         dropped: SinkDropped,
@@ -178,6 +180,8 @@ counters! {
             metric = "udpd_relay_too_long_datagrams_total";
         icmp_errors: "Errors with which the network answered for a destination, such as a port without a listener.",
             unit = "answers", metric = "udpd_relay_icmp_errors_total";
+        templates: "Datagrams of templates that udpd made for a destination (`templates`). They are in no other sum.",
+            metric = "udpd_relay_templates_datagrams_total";
     }
 }
 

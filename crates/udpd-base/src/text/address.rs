@@ -177,7 +177,7 @@ pub fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
 // again, because what is there at boot is not what is there a day later.
 
 /// Where to send to.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerAddress {
     Address(SocketAddr),
     /// An address that means something on one interface only, which is named.

@@ -29,6 +29,7 @@ mod records;
 mod settings;
 mod stream;
 mod table;
+pub mod templates;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

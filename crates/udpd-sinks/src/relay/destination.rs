@@ -19,6 +19,7 @@ use mmsg::SendBatch;
 use mmsg::proxy::{PREFIX_BYTES_MAX, Prefix};
 use mmsg::{Datagram, Socket};
 
+use super::groups::ANSWER_TIME;
 use super::log_lines::{DestinationError, DestinationLog, LOST, words};
 use super::route::{RelayError, RouteChange, RouteSocket};
 use super::settings::KeepSource;
@@ -68,6 +69,8 @@ pub(super) fn memory_bytes(keep_source: KeepSource) -> usize {
 struct QueuedMessage {
     listener: usize,
     datagrams: usize,
+    /// It is made of templates, and no datagram that anything counts.
+    is_repeat: bool,
     /// Of those, the ones known to have failed.
     failed: usize,
     /// Those that the destination did not take, and may take another time. Without a spill they fail.
@@ -104,6 +107,11 @@ pub(super) struct RelayDestination {
     has_failed: bool,
     /// The same for answers of the network.
     is_refused: bool,
+    /// It has failed since the last [`RelayDestination::take_new`], and when it was last seen to have.
+    is_troubled: bool,
+    troubled: Option<Instant>,
+    /// What was sent before it may not have, or not know to be from the same sender.
+    is_new: bool,
     tally: DestinationTally,
     ledger: Arc<DestinationLedger>,
     log_lines: DestinationLog,
@@ -136,6 +144,9 @@ impl RelayDestination {
             is_stalled: false,
             has_failed: false,
             is_refused: false,
+            is_troubled: false,
+            troubled: None,
+            is_new: false,
             tally: DestinationTally::default(),
             ledger: Arc::new(DestinationLedger::new(peer)),
             log_lines,
@@ -185,10 +196,10 @@ impl RelayDestination {
             self.log_full();
             return self.leave(listener, tallies);
         }
-        let bytes = match &mut self.spoof {
-            None => Ok(datagram.payload()),
-            Some(spoof) => spoof.packet(datagram, self.route.address(), self.route.mtu_bytes()),
-        };
+        let bytes = self.spoof.as_mut().map_or(Ok(datagram.payload()), |spoof| {
+            let source = headers::source(datagram);
+            spoof.packet(source, datagram.payload(), self.route.address(), self.route.mtu_bytes())
+        });
         let queued = match bytes {
             Ok(bytes) => self.queue.push_prefixed(prefix, bytes, None).is_ok(),
             Err(SpoofError::Nowhere) => {
@@ -204,11 +215,35 @@ impl RelayDestination {
         let headers_bytes = self.route.address().map_or(0, headers::headers_bytes);
         let is_open = headers_bytes + prefix.len() + datagram.payload().len() <= self.route.mtu_bytes();
         if queued {
-            self.messages.push(QueuedMessage { listener, datagrams: 1, failed: 0, left: 0, is_open });
+            self.messages.push(QueuedMessage { listener, datagrams: 1, is_repeat: false, failed: 0, left: 0, is_open });
             self.note_queued();
         } else {
             self.tally.failed += 1;
             fail(&mut tallies[listener], 1);
+        }
+    }
+
+    /// Queues templates of the exporter of a datagram, which go before it. They are lost where there is no room.
+    pub(super) fn push_templates(
+        &mut self,
+        listener: usize,
+        bound: SocketAddr,
+        datagram: &Datagram<'_>,
+        templates: &[u8],
+        tallies: &mut Tallies,
+    ) {
+        if self.queue.is_full() && !self.make_room(tallies) {
+            return;
+        }
+        let source = headers::source(datagram);
+        let prefix = self.is_prefixed.then(|| Prefix::new(source, headers::destination(datagram, bound)));
+        let bytes = self.spoof.as_mut().map_or(Ok(templates), |spoof| {
+            spoof.packet(source, templates, self.route.address(), self.route.mtu_bytes())
+        });
+        let prefix = prefix.as_ref().map_or(&[][..], Prefix::as_bytes);
+        if bytes.is_ok_and(|bytes| self.queue.push_prefixed(prefix, bytes, None).is_ok()) {
+            let message = QueuedMessage { listener, datagrams: 1, is_repeat: true, failed: 0, left: 0, is_open: false };
+            self.messages.push(message);
         }
     }
 
@@ -276,11 +311,12 @@ impl RelayDestination {
 
     fn review(&mut self) {
         match self.route.review() {
-            RouteChange::Same => {}
+            RouteChange::Same => return,
             RouteChange::Opened => self.log_lines.info("there is a route now"),
             RouteChange::To(address) => self.log_lines.info(&format!("is at {address} now")),
             RouteChange::From(address) => self.log_lines.info(&format!("udpd now sends from {address}")),
         }
+        self.is_new = true;
     }
 
     fn send(&mut self, tallies: &mut Tallies) {
@@ -345,11 +381,12 @@ impl RelayDestination {
             let is_too_long = failure.errno == nix::libc::EMSGSIZE;
             if is_too_long {
                 message.failed += failure.datagrams;
-                self.tally.too_long += failure.datagrams as u64;
+                self.tally.too_long += if message.is_repeat { 0 } else { failure.datagrams as u64 };
             } else {
                 message.left += failure.datagrams;
             }
             self.has_failed |= !is_too_long;
+            self.is_troubled |= !is_too_long;
             if failure.errno != nix::libc::ECONNREFUSED {
                 let consequence = if is_too_long { LOST } else { self.log_lines.consequence() };
                 self.log_error(DestinationError::Failed(failure.errno), || {
@@ -387,6 +424,10 @@ impl RelayDestination {
     fn settle(&mut self, decided: usize, tallies: &mut Tallies) {
         for message in &self.messages[self.decided..decided] {
             let (mut failed, mut left) = (message.failed, message.left);
+            if message.is_repeat {
+                self.tally.templates += u64::from(failed + left == 0);
+                continue;
+            }
             match &mut self.outcome {
                 None => failed += std::mem::take(&mut left),
                 Some(outcome) => {
@@ -417,6 +458,21 @@ impl RelayDestination {
         std::mem::take(&mut self.has_failed)
     }
 
+    /// What follows may be the first that it gets of a source.
+    pub(super) fn note_new(&mut self) {
+        self.is_new = true;
+    }
+
+    /// Whether that is so since the last call: it is new, or was in trouble and is quiet for as long as answers take.
+    pub(super) fn take_new(&mut self) -> bool {
+        if std::mem::take(&mut self.is_troubled) {
+            self.troubled = Some(clock::now());
+        } else if self.troubled.take_if(|since| clock::since(*since) >= ANSWER_TIME).is_some() {
+            self.is_new = true;
+        }
+        std::mem::take(&mut self.is_new)
+    }
+
     fn read_answer(&mut self) {
         if let Some(errno) = self.route.socket().and_then(waiting_error) {
             self.note_answer(errno);
@@ -427,6 +483,7 @@ impl RelayDestination {
     /// Logs an error once, and counts it against the destination unless the datagram is at fault.
     fn log_error(&mut self, error: DestinationError, text: impl FnOnce() -> String) {
         self.has_failed |= error.is_of_destination();
+        self.is_troubled |= error.is_of_destination();
         self.log_lines.error(error, text);
     }
 
@@ -587,24 +644,24 @@ impl Spoof {
         Self { packet: Vec::with_capacity(PACKET_BYTES_MAX) }
     }
 
-    /// The packet that carries this datagram to `destination`, on a route with this MTU.
+    /// The packet that carries this payload from its sender to `destination`, on a route with this MTU.
     fn packet(
         &mut self,
-        datagram: &Datagram<'_>,
+        source: SocketAddr,
+        payload: &[u8],
         destination: Option<SocketAddr>,
         mtu_bytes: usize,
     ) -> Result<&[u8], SpoofError> {
         let destination = destination.ok_or(SpoofError::Nowhere)?;
-        let source = headers::source(datagram);
         if source.is_ipv4() != destination.is_ipv4() {
             return Err(SpoofError::OtherFamily);
         }
-        let packet_bytes = headers::headers_bytes(source) + datagram.payload().len();
+        let packet_bytes = headers::headers_bytes(source) + payload.len();
         if packet_bytes > mtu_bytes {
             return Err(SpoofError::TooLong { packet_bytes, mtu_bytes });
         }
         self.packet.clear();
-        headers::append(&mut self.packet, source, destination, datagram.payload(), datagram.length());
+        headers::append(&mut self.packet, source, destination, payload, payload.len());
         Ok(&self.packet)
     }
 }

@@ -2,6 +2,7 @@
 //! come back, while sources send. Each datagram is in one place, and once the faults end all arrive again.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mmsg::PackedBatch;
 use nix::libc;
@@ -20,9 +21,15 @@ use std::ops::Range;
 
 /// A clock that moves when it is told.
 #[derive(Debug)]
-struct Clock {
+pub(super) struct Clock {
     start: Instant,
     passed: Mutex<Duration>,
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        Self { start: Instant::now(), passed: Mutex::default() }
+    }
 }
 
 impl Simulated for Clock {
@@ -41,10 +48,32 @@ fn source(number: u8) -> IpAddr {
     Ipv4Addr::new(192, 0, 2, number).into()
 }
 
+/// A datagram of NetFlow 9, some with a template before its record, of one of two lengths.
+fn export(from: usize, number: u32, chance: &mut seeds::Chance) -> Vec<u8> {
+    let numbers = [70_000, 1_700_000_000, number, from as u32].map(u32::to_be_bytes).concat();
+    let template: &[u16] = if chance.happens(1, 4) { &[0, 12, 256, 1, 8, 4] } else { &[] };
+    let sets = [template, if chance.happens(1, 3) { &[256, 8, 7, 7] } else { &[256, 4] }].concat();
+    let short = |numbers: &[u16]| numbers.iter().flat_map(|number| number.to_be_bytes()).collect::<Vec<u8>>();
+    [short(&[9, 1]), numbers, short(&sets)].concat()
+}
+
+/// Whether the relay has made a datagram: a template alone.
+fn is_repeat(datagram: &[u8]) -> bool {
+    datagram[20..22] == [0, 0] && datagram.len() == 32
+}
+
+fn count_exports(datagrams: &[Vec<u8>]) -> usize {
+    datagrams.iter().filter(|datagram| !is_repeat(datagram)).count()
+}
+
+/// How many runs have begun.
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
 struct World {
     clock: Arc<Clock>,
     network: Network,
     relay: RelaySink,
+    ledgers: Vec<Arc<DestinationLedger>>,
     tallies: Tallies,
     peers: Vec<SocketAddr>,
     /// So many of the last destinations are for the sources of the route.
@@ -78,9 +107,7 @@ impl World {
         for _ in 0..count {
             let from = from.start + chance.index(from.len());
             self.sent[from] += 1;
-            let mut payload = vec![from as u8];
-            payload.extend(self.sent[from].to_be_bytes());
-            payload.resize(if chance.happens(1, 3) { 9 } else { 5 }, 0);
+            let payload = export(from, self.sent[from], chance);
             let address = SocketAddr::new(source(from as u8), 5000);
             mmsg::pack_known(address, None, (&payload, payload.len()), &mut packed);
         }
@@ -115,9 +142,9 @@ impl World {
         for (place, &peer) in self.peers.iter().enumerate() {
             let (first, last) = &mut self.seen[place];
             self.network.peer(peer, |peer| {
-                for datagram in &peer.taken[*first..] {
-                    let from = usize::from(datagram[0]);
-                    let number = u32::from_be_bytes([datagram[1], datagram[2], datagram[3], datagram[4]]);
+                for datagram in peer.taken[*first..].iter().filter(|datagram| !is_repeat(datagram)) {
+                    let from = usize::from(datagram[19]);
+                    let number = u32::from_be_bytes(*datagram[12..].first_chunk().expect("a header"));
                     let before = last[from].replace(number);
                     assert!(before.is_none_or(|before| before < number), "{before:?} before {number} of {from}");
                     let group = &groups[from];
@@ -129,13 +156,16 @@ impl World {
                 taken += peer.taken.len() as u64;
             });
         }
-        assert_eq!(taken, tally.delivered, "what counts as delivered the kernel has taken: {tally:?}");
+        let counts = DestinationLedger::sum(self.ledgers.iter().map(Arc::as_ref));
+        let templates = counts.iter().map(|sum| sum.counts.templates).sum::<u64>();
+        let expected = tally.delivered + templates;
+        assert_eq!(taken, expected, "what counts as delivered, or as templates, the kernel has taken: {tally:?}");
         tally
     }
 }
 
 fn simulate(run: &mut Run) -> String {
-    let clock = Arc::new(Clock { start: Instant::now(), passed: Mutex::default() });
+    let clock = Arc::new(Clock::new());
     let _entered = enter(Arc::clone(&clock) as Arc<dyn Simulated>);
     let network = Network::enter();
     let setup = run.setup();
@@ -144,9 +174,12 @@ fn simulate(run: &mut Run) -> String {
     let (is_failover, never_waits) = (setup.happens(2, 3), setup.happens(1, 4));
     let distribute = if is_failover { Distribute::Failover } else { Distribute::BySource };
     let (keep_source, spills) = (KeepSource::No, false);
-    let mode = RelayMode { distribute, weights: &[], probe_every: PROBE, keep_source, never_waits, spills };
+    let templates = setup.below(3) as usize * 4;
+    let mode = RelayMode { distribute, weights: &[], probe_every: PROBE, keep_source, never_waits, spills, templates };
     let (registry, _events) = ThreadRegistry::new();
-    let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: "relay", bound: &[] };
+    // Relays of one name share what they keep of templates.
+    let sink = format!("relay {}", RUNS.fetch_add(1, Ordering::Relaxed));
+    let lookup = Lookup { registry: &registry, every: Duration::from_secs(60), sink: &sink, bound: &[] };
     let addresses: Vec<PeerAddress> = peers.iter().copied().map(PeerAddress::from).collect();
     let route: Vec<SocketAddr> = match setup.happens(1, 2) {
         true => (1..=2).map(|place| SocketAddr::from(([127, 0, 8, place], 9))).collect(),
@@ -156,13 +189,13 @@ fn simulate(run: &mut Run) -> String {
     let to = |route: &[SocketAddr]| route.iter().copied().map(PeerAddress::from).collect();
     let routes: Vec<SourceRoute> =
         route.chunks(2).map(|route| SourceRoute { source: network_of_route, to: to(route) }).collect();
-    let (mut relay, _) = RelaySink::open(&addresses, &routes, mode, lookup, &scenes(1)).expect("opened");
+    let (mut relay, ledgers) = RelaySink::open(&addresses, &routes, mode, lookup, &scenes(1)).expect("opened");
     let (routed, peers) = (route.len(), [peers, route].concat());
     Sink::begin(&mut relay);
     let seen = vec![(0, [None; 8]); peers.len()];
     let tallies = Tallies::from([SinkTally::default()]);
     let mut world =
-        World { clock, network, relay, tallies, peers, routed, is_failover, sent: [0; 8], seen, offered: 0 };
+        World { clock, network, relay, ledgers, tallies, peers, routed, is_failover, sent: [0; 8], seen, offered: 0 };
     while let Some(mut chance) = run.step() {
         let peer = *chance.pick(&world.peers);
         match chance.below(10) {
@@ -202,10 +235,10 @@ fn simulate(run: &mut Run) -> String {
                 world.pass(Duration::from_secs(seconds));
             }
         }
-        let before = world.network.peer(world.peers[good], |peer| peer.arrived.len());
+        let before = world.network.peer(world.peers[good], |peer| count_exports(&peer.arrived));
         world.send(5, unrouted.clone(), &mut chance);
         world.pass(Duration::from_secs(1));
-        let arrived = world.network.peer(world.peers[good], |peer| peer.arrived.len());
+        let arrived = world.network.peer(world.peers[good], |peer| count_exports(&peer.arrived));
         assert!(round < 20 * count || arrived - before >= 4, "{arrived} after {before} at {good}");
     }
     // The faults end. Failed ones are tried one after the other, each after its period and with four seconds for an
@@ -219,7 +252,8 @@ fn simulate(run: &mut Run) -> String {
         world.check();
     }
     let before = world.check();
-    let arrived = |world: &World, place: usize| world.network.peer(world.peers[place], |peer| peer.arrived.len());
+    let arrived =
+        |world: &World, place: usize| world.network.peer(world.peers[place], |peer| count_exports(&peer.arrived));
     let all = |world: &World| (0..world.peers.len()).map(|place| arrived(world, place)).sum::<usize>();
     let (first, sum) = (arrived(&world, 0), all(&world));
     world.send(30, unrouted, &mut chance);

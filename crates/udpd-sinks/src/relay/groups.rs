@@ -12,6 +12,7 @@
 //! passed without one, it works again. So while the first of the list is gone, it costs the datagrams that were under
 //! way when it went, and one in each period. If none works, the one in use is on trial with all that it gets.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -82,22 +83,34 @@ impl DestinationGroups {
     /// The place of the destination for a datagram.
     pub(super) fn choose(&mut self, datagram: &Datagram<'_>) -> usize {
         let source = || headers::source(datagram).ip();
-        let number = if self.networks.is_empty() {
-            0
-        } else {
-            let source = source();
-            self.networks.iter().find(|(network, _)| network.contains(&source)).map_or(0, |(_, number)| *number)
-        };
+        let number = self.number_of(source);
         let group = &mut self.groups[number];
-        match group.failover {
-            Some(_) => group.tried.take().unwrap_or(group.current),
-            None if group.count == 1 => group.first,
-            None => group.first + group.shares.place_of(source()),
+        group.tried.take().unwrap_or_else(|| group.place_of(source))
+    }
+
+    /// The place of the destination that this source has now. One that is tried does not count.
+    pub(super) fn place_of(&self, source: IpAddr) -> usize {
+        self.groups[self.number_of(|| source)].place_of(|| source)
+    }
+
+    fn number_of(&self, source: impl FnOnce() -> IpAddr) -> usize {
+        if self.networks.is_empty() {
+            return 0;
         }
+        let source = source();
+        self.networks.iter().find(|(network, _)| network.contains(&source)).map_or(0, |(_, number)| *number)
     }
 }
 
 impl DestinationGroup {
+    fn place_of(&self, source: impl FnOnce() -> IpAddr) -> usize {
+        match self.failover {
+            Some(_) => self.current,
+            None if self.count == 1 => self.first,
+            None => self.first + self.shares.place_of(source()),
+        }
+    }
+
     fn review(&mut self, sink: &str, destinations: &mut [RelayDestination]) {
         let Some(failover) = &mut self.failover else { return };
         let own = &mut destinations[self.first..self.first + self.count];
@@ -112,7 +125,9 @@ impl DestinationGroup {
         }
         // Failures of the others before they were needed tell nothing now.
         failover.review(now, |place| if is_at_rest { place == 0 } else { own[place].take_failure() });
-        self.current = self.first + failover.current();
+        if std::mem::replace(&mut self.current, self.first + failover.current()) != self.current {
+            own[failover.current()].note_new();
+        }
         self.offered = failover.tries(now);
         self.tried = self.offered.map(|place| self.first + place);
         let info = failover.works().then_some(failover.current());

@@ -13,7 +13,9 @@ mod groups;
 mod log_lines;
 mod route;
 mod settings;
+mod templates;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,8 +26,12 @@ use destination::RelayDestination;
 use groups::{ANSWER_TIME, DestinationGroups};
 use route::{RelayError, START_LOOKUP};
 use settings::RelayMode;
+use templates::RelayTemplates;
+
+use mmsg::Datagram;
 
 use crate::target::{DestinationTarget, FIRST_ANSWER, Lookup};
+use udpd_base::capture::headers;
 use udpd_base::format::Scene;
 use udpd_base::handover::batch::LaneBatch;
 use udpd_base::ledger::{DestinationLedger, Tallies};
@@ -46,6 +52,9 @@ struct RelaySink {
     name: String,
     destinations: Vec<RelayDestination>,
     groups: DestinationGroups,
+    /// Where templates follow their exporters.
+    templates: Option<RelayTemplates>,
+    keeps_address: bool,
     /// The addresses of the lanes.
     scenes: Arc<[Scene]>,
     /// When a queue that was not taken is tried again.
@@ -66,6 +75,7 @@ impl RelaySink {
         let groups = DestinationGroups::new(destinations, routes, mode);
         let peers: Vec<&PeerAddress> = destinations.iter().chain(routes.iter().flat_map(|route| &route.to)).collect();
         let may_wait = peers.len() == 1 && !mode.never_waits;
+        let templates = RelayTemplates::open(lookup.sink, mode.templates, &peers);
         let open = |peer: &PeerAddress| {
             let fail = |error| RelayError { destination: peer.clone(), operation: START_LOOKUP, error };
             let target = DestinationTarget::at(peer, lookup).map_err(fail)?;
@@ -74,7 +84,38 @@ impl RelaySink {
         let destinations = peers.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let ledgers = destinations.iter().map(RelayDestination::ledger).collect();
         let (name, scenes, never_waits) = (lookup.sink.to_owned(), Arc::clone(scenes), mode.never_waits);
-        Ok((Self { name, destinations, groups, scenes, retry: None, never_waits }, ledgers))
+        let keeps_address = mode.keep_source == KeepSource::Address;
+        let relay = Self { name, destinations, groups, templates, keeps_address, scenes, retry: None, never_waits };
+        Ok((relay, ledgers))
+    }
+
+    /// Takes account of failures, before a batch is sent.
+    fn review(&mut self) {
+        self.groups.review(&self.name, &mut self.destinations);
+        let Some(templates) = &mut self.templates else { return };
+        templates.review();
+        for (place, destination) in self.destinations.iter_mut().enumerate() {
+            if destination.take_new() {
+                templates.owe_to(place, |source| self.groups.place_of(source));
+            }
+        }
+    }
+
+    /// Chooses a destination for a datagram, and sends there first what has to go before it.
+    #[inline]
+    fn choose(&mut self, listener: usize, bound: SocketAddr, datagram: &Datagram<'_>, tallies: &mut Tallies) -> usize {
+        let chosen = self.groups.choose(datagram);
+        if let Some(templates) = &mut self.templates {
+            // What tries a destination alone brings it no exporter.
+            if templates.are_owed() && chosen == self.groups.place_of(headers::source(datagram).ip()) {
+                let destination = &mut self.destinations[chosen];
+                templates.send_before(datagram, chosen, |made| {
+                    destination.push_templates(listener, bound, datagram, made, tallies);
+                });
+            }
+            tallies[listener].templates_forgotten += templates.keep(datagram, chosen);
+        }
+        chosen
     }
 
     fn flush_all(&mut self, tallies: &mut Tallies) {
@@ -98,13 +139,16 @@ impl Sink for RelaySink {
     fn begin(&mut self) {
         let limit = clock::now() + if self.never_waits { Duration::ZERO } else { FIRST_ANSWER };
         self.destinations.iter_mut().for_each(|destination| destination.begin(limit));
+        if let Some(templates) = &mut self.templates {
+            templates.begin(self.keeps_address, |source| self.groups.place_of(source));
+        }
     }
 
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
-        self.groups.review(&self.name, &mut self.destinations);
+        self.review();
         let bound = self.scenes[batch.lane].address;
         for datagram in batch.datagrams.datagrams() {
-            let chosen = self.groups.choose(&datagram);
+            let chosen = self.choose(batch.listener, bound, &datagram, tallies);
             self.destinations[chosen].push(batch.listener, bound, &datagram, tallies);
         }
     }
@@ -149,13 +193,14 @@ impl SpillableSink for RelaySink {
             if turn > 0 && again.is_empty() {
                 break;
             }
-            self.groups.review(&self.name, &mut self.destinations);
+            self.review();
             let mut wanted = again.iter().peekable();
             for (place, datagram) in batch.datagrams.datagrams().enumerate() {
                 if turn > 0 && wanted.next_if_eq(&&place).is_none() {
                     continue;
                 }
-                let chosen = &mut self.destinations[self.groups.choose(&datagram)];
+                let chosen = self.choose(batch.listener, bound, &datagram, tallies);
+                let chosen = &mut self.destinations[chosen];
                 chosen.begin_datagram(place);
                 chosen.push(batch.listener, bound, &datagram, tallies);
             }

@@ -12,12 +12,13 @@ use ipnet::IpNet;
 
 use super::RelaySink;
 use super::destination;
+use super::templates;
 use crate::target::Lookup;
 use crate::weights::{self, PeerWeights, Weights};
 use udpd_base::exit::Failure;
 use udpd_base::os::lookup;
 use udpd_base::os::role::ThreadRole;
-use udpd_base::settings::kinds::{Flag, List, OneOf, OneOrMore, Or, SubTable, TimeSpan};
+use udpd_base::settings::kinds::{Flag, List, OneOf, OneOrMore, Or, SubTable, TimeSpan, WholeNumber};
 use udpd_base::settings::{Field, Findings, TableSettings, TomlTable, ValueKind, WrittenKeys, settings};
 use udpd_base::sink::settings::{
     AnySettings, Differs, Needs, OpenedSink, Opening, SinkSettings, SinkTarget, SpillPlace,
@@ -30,6 +31,9 @@ use udpd_spill::spilling::Spill;
 /// Each is a socket, a buffer and, with `distribute = "all"`, a thread.
 const DESTINATIONS_MAX: usize = 64;
 
+/// Each takes 2 KiB, and so many are 200 MiB.
+const EXPORTERS_MAX: u64 = 100_000;
+
 /// What is written of a sink of type `udp`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelaySettings {
@@ -41,6 +45,7 @@ pub struct RelaySettings {
     pub weights: PeerWeights,
     pub probe_every: Duration,
     pub keep_source: KeepSource,
+    pub templates: usize,
     pub resolve_every: Duration,
     pub spill: Spill,
     /// What the destination was looked up as, when it was written as a name.
@@ -61,6 +66,8 @@ settings! {
         probe_every: Duration = "10s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(3_600));
         /// Send with the original source address and port, or with a header that names them.
         keep_source: KeepSource = false like "proxy", Or(&[("proxy", KeepSource::Header)], Flag, KeepSource::flag);
+        /// For how many NetFlow 9 and IPFIX exporters templates are kept, for destinations that lack them; 0 = none.
+        templates: usize = 0 like 1000, WholeNumber(0..=EXPORTERS_MAX);
         /// How often the names of destinations are looked up.
         resolve_every: Duration = "60s", TimeSpan(Duration::from_secs(1)..=Duration::from_secs(86_400));
         /// What its destination does not take waits on a disk, see docs/spill.md.
@@ -177,7 +184,7 @@ impl SinkSettings for RelaySettings {
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
         let own = consumers * self.peers().count() * destination::memory_bytes(self.keep_source);
-        own + self.spill.memory_bytes(consumers)
+        own + templates::memory_bytes(consumers, self.templates) + self.spill.memory_bytes(consumers)
     }
 
     fn files_open(&self, consumers: usize, _: usize) -> usize {
@@ -220,10 +227,10 @@ impl SinkSettings for RelaySettings {
 
     fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
         let name = opening.sink;
-        let Self { distribute, probe_every, keep_source, .. } = *self;
+        let Self { distribute, probe_every, keep_source, templates, .. } = *self;
         let spills = self.spill.is_on();
         let (never_waits, weights) = (opening.is_inline, &self.weights);
-        let mode = RelayMode { never_waits, spills, distribute, weights, probe_every, keep_source };
+        let mode = RelayMode { never_waits, spills, distribute, weights, probe_every, keep_source, templates };
         let bound: Vec<SocketAddr> = opening.scenes.iter().map(|scene| scene.address).collect();
         let lookup = Lookup { registry: opening.registry, every: self.resolve_every, sink: name, bound: &bound };
         let opened = RelaySink::open(&self.destinations, &self.routes, mode, lookup, opening.scenes);
@@ -307,6 +314,8 @@ pub(super) struct RelayMode<'a> {
     /// With [`Distribute::Failover`], after how long one that has failed is tried.
     pub(super) probe_every: Duration,
     pub(super) keep_source: KeepSource,
+    /// For how many exporters templates are kept.
+    pub(super) templates: usize,
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ fn mode(distribute: Distribute, keep_source: KeepSource) -> RelayMode<'static> {
         keep_source,
         never_waits: false,
         spills: false,
+        templates: 0,
     }
 }
 
