@@ -52,6 +52,8 @@ mod user;
 mod sandbox;
 mod seats;
 mod sharing;
+// Who leaves a fleet, and how.
+mod member;
 // What the bench says of the traffic is what was done to it.
 mod bench;
 mod bench_ladder;

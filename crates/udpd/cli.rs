@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ::steer::Export;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -11,10 +12,11 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Format;
 use udpd_base::format::prefix::LinePrefix;
 use udpd_base::os::console;
+use udpd_base::text::units;
 use udpd_bench::{ladder, max, recv, send};
 use udpd_daemon::{check, privilege_helper, run};
 use udpd_endpoint::control;
-use udpd_endpoint::control::Connection;
+use udpd_endpoint::control::{Connection, DrainCommand};
 use udpd_engine::config;
 use udpd_engine::config::{Config, HostView, Lists, MayCome};
 use udpd_sandbox::privilege_helper::HelperOptions;
@@ -158,6 +160,30 @@ enum CliCommand {
                       Exit codes: 0 done, 78 the file is wrong, 77 it takes a right that was given up: restart udpd, \
                       1 refused for another reason, 69 no daemon is running or an address cannot be had")]
     Reload(RunningDaemon),
+    /// Have a running daemon leave its fleet without a loss: it is not ready, and receives on
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd drain                 until `udpd undrain`, or until it is stopped\n\
+                      \x20 udpd drain --for 30s       ends after 30 s at most\n\
+                      \n\
+                      Exit codes: 0 it drains, 1 refused, 69 no daemon is running")]
+    Drain {
+        /// End after this time at the latest, and earlier when nothing has come for drain_quiet, such as 30s
+        #[arg(long = "for", value_name = "TIME", value_parser = drain_time)]
+        limit: Option<Duration>,
+        #[command(flatten)]
+        daemon: RunningDaemon,
+    },
+    /// Have a daemon that drains stay in its fleet after all
+    #[command(after_help = "After SIGTERM it is too late: whatever stops udpd waits for its end.\n\
+                      \n\
+                      Exit codes: 0 done, 1 refused, 69 no daemon is running")]
+    Undrain(RunningDaemon),
+    /// Tell whether a running daemon is ready for datagrams, and why not
+    #[command(after_help = "Example, for a router that runs a script:\n\
+                      \x20 udpd ready || withdraw the route\n\
+                      \n\
+                      Exit codes: 0 ready, 1 not ready, and stderr says why, 69 no daemon is running")]
+    Ready(RunningDaemon),
     /// Set up NIC receive queues, their interrupts and the cores of the lanes: plan, apply, check, restore
     #[command(subcommand, after_help = "Example: udpd steer plan eth0")]
     Steer(SteerCommand),
@@ -398,6 +424,12 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
             let done = reach(daemon)?.reload()?;
             console::print(&mut io::stdout().lock(), &format!("{done}\n"))
         }
+        CliCommand::Drain { limit, daemon } => drain(daemon, DrainCommand::Begin(limit)),
+        CliCommand::Undrain(daemon) => drain(daemon, DrainCommand::End),
+        CliCommand::Ready(daemon) => {
+            reach(daemon)?.ready()?;
+            console::print(&mut io::stdout().lock(), "ready\n")
+        }
         CliCommand::Steer(command) => steer(command),
         CliCommand::Bench { command } => bench(command),
         CliCommand::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
@@ -416,6 +448,16 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
             console::print(&mut io::stdout().lock(), &String::from_utf8_lossy(&script))
         }
     }
+}
+
+fn drain(daemon: RunningDaemon, command: DrainCommand) -> Result<(), Failure> {
+    let done = reach(daemon)?.drain(command)?;
+    console::print(&mut io::stdout().lock(), &format!("{done}\n"))
+}
+
+fn drain_time(text: &str) -> Result<Duration, String> {
+    let limit = units::parse_duration(text).map_err(|advice| advice.to_string())?;
+    (limit <= Duration::from_secs(3600)).then_some(limit).ok_or_else(|| "write 0s to 1h".to_owned())
 }
 
 /// A file that is named must be readable; the usual one helps where it is.

@@ -1,4 +1,4 @@
-//! What others ask of the running daemon: its control socket and its metrics, which `service` serves.
+//! What others ask of the running daemon: its control socket, its metrics and its health, which `service` serves.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
@@ -8,5 +8,6 @@ pub mod control;
 #[cfg(feature = "testing")]
 #[path = "testing/fuzz.rs"]
 pub mod fuzz;
+pub mod health;
 pub mod metrics;
 mod service;

@@ -200,6 +200,7 @@ fn own(role: ThreadRole) -> Granted {
         ThreadRole::Endpoint => {
             grant(&[LOOK, of_libc::LOOK, SERVE, THREADS], &[by::NONBLOCKING, by::LIMITS, by::MAP_READ, by::THREADS]);
         }
+        ThreadRole::Health => grant(&[SERVE], &[by::NONBLOCKING, by::BACKGROUND]),
         ThreadRole::Watchdog => grant(&[LOOK, of_libc::LOOK, calls![SYS_sendto SYS_sendmsg]], &[]),
         ThreadRole::Reloader | ThreadRole::BrokerReloader => {
             grant(&[HOUSEKEEPING, CONFINE, THREADS], &[by::THREADS, by::FILTER, by::CONFINE]);
@@ -211,6 +212,8 @@ fn own(role: ThreadRole) -> Granted {
         ThreadRole::FilterHelper => grant(&[PRIVILEGED], &[by::QUEUES, by::LOAD]),
         ThreadRole::Main => {
             grant(&[LOOK, of_libc::LOOK, HOUSEKEEPING, of_libc::KEEP, THREADS], &[by::THREADS, by::LIMITS]);
+            // A socket for balancers that only connect, which listens while udpd is ready.
+            grant(&[calls![SYS_listen]], &[]);
             grant(
                 &[],
                 &[by::UNIX, by::DATAGRAMS, by::ROUTES, by::TABLES, by::CARDS, by::INTERFACE_INDEX, by::NONBLOCKING],
@@ -237,6 +240,7 @@ fn is_started_by(maker: ThreadRole, other: ThreadRole) -> bool {
             | ThreadRole::FilterHelper
             | ThreadRole::SourceKeeper
             | ThreadRole::HistoryWriter
+            | ThreadRole::Health
     );
     match maker {
         ThreadRole::Reloader => !is_never && !is_of_brokers,

@@ -94,6 +94,8 @@ mod tests {
             log_lines_lost: 6,
             last_reload: None,
             draining_since: None,
+            readiness: None,
+            drain: None,
         }
     }
 

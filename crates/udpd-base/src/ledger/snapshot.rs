@@ -39,6 +39,43 @@ pub struct Snapshot {
     /// Since when the daemon ends and only hands on what it holds, in seconds since 1970; absent before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draining_since: Option<f64>,
+    /// Whether a balancer is to send here; absent where no daemon has looked, as in a bench.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness: Option<ReadinessSnapshot>,
+    /// What came since udpd was told to leave and receives on; absent where it was not, or was told to stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainSnapshot>,
+}
+
+/// Whether the daemon is ready, and in one word and one sentence why not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReadinessSnapshot {
+    pub ready: bool,
+    /// "ready", or what keeps it from being so: "starting", "draining", "lane", "sink", "queue", "residual".
+    pub reason: String,
+    pub text: String,
+    /// Since when it is ready, or is not, in seconds since 1970.
+    pub since: f64,
+}
+
+/// A daemon that is not ready on purpose and receives on, so that what is still sent to it is not lost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DrainSnapshot {
+    /// When it began, in seconds since 1970.
+    pub since: f64,
+    /// When udpd ends at the latest; null where it waits for `udpd undrain` or a stop.
+    pub until: Option<f64>,
+    /// How many datagrams have arrived since then.
+    pub arrived: u64,
+    /// When the last of them was seen; null where none came.
+    pub last_arrived: Option<f64>,
+}
+
+impl Snapshot {
+    /// How many datagrams have arrived at all listeners, as far as the kernel tells.
+    pub fn arrived(&self) -> u64 {
+        self.listeners.iter().map(|listener| listener.arrived.unwrap_or(listener.counts.received)).sum()
+    }
 }
 
 /// How a sink fares, of all its listeners together.

@@ -95,6 +95,8 @@ pub fn example() -> Snapshot {
         log_lines_lost: 6,
         last_reload: None,
         draining_since: None,
+        readiness: None,
+        drain: None,
     }
 }
 

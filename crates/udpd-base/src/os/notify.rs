@@ -141,6 +141,12 @@ impl Notifier {
         self.send("WATCHDOG=1\n");
     }
 
+    /// The process has begun to leave, and takes this long at most: the manager is to wait as long, whatever its unit
+    /// says.
+    pub fn draining(&self, limit: Duration) {
+        self.send(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={}\n", limit.as_micros()));
+    }
+
     /// The process has begun to end.
     pub fn stopping(&self) {
         self.send("STOPPING=1\n");

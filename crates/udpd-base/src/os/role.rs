@@ -74,6 +74,8 @@ roles! {
         Compressor = "compression of files";
         /// Answers on the control socket, or for metrics.
         Endpoint = "control socket and metrics";
+        /// Tells balancers whether to send here.
+        Health = "health";
         /// Writes the days of the page to the file that is open.
         HistoryWriter = "days of the page";
         /// Writes the log.

@@ -79,6 +79,8 @@ pub const EFFECTS: &[(i32, Effect)] = &[
     (number_of(Signal::SIGSTOP), Effect::Default),
 ];
 
+pub const SIGTERM: i32 = number_of(Signal::SIGTERM);
+
 /// How long the thread sleeps when it can read no signal at all.
 const PAUSE: Duration = Duration::from_secs(1);
 

@@ -38,6 +38,10 @@ pub enum DaemonEvent {
     SinkClosed(String),
     /// A client asks for the configuration to be read again, and waits for the answer.
     Reload,
+    /// A client asks udpd to leave a fleet or to stay in it, and waits for the answer.
+    Drain,
+    /// udpd has received on for as long as it was to, and why that is now.
+    Drained(String),
     /// A process that is to take over has a request, and waits for the answer.
     TakeOver,
     /// Another process has taken over.

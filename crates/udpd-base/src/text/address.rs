@@ -17,6 +17,14 @@ pub fn parse_metrics(text: &str) -> Result<SocketAddr, ValueAdvice> {
     )
 }
 
+/// An address that balancers reach.
+pub fn parse_health(text: &str) -> Result<SocketAddr, ValueAdvice> {
+    parse(
+        text,
+        &Example { host: "0.0.0.0", host_noun: "for every network", port: "9818", instead_of_name: NOT_LOOKED_UP },
+    )
+}
+
 /// What to suggest for a part that is missing.
 struct Example {
     host: &'static str,

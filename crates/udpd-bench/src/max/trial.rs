@@ -137,14 +137,7 @@ pub(super) fn run_trial(
             let text = format!("the thread {name} has panicked, which is a bug of udpd: please report it");
             return Err(Failure::new(ExitCode::Failure, text));
         }
-        Ok(
-            DaemonEvent::Signal(_)
-            | DaemonEvent::Reload
-            | DaemonEvent::TakeOver
-            | DaemonEvent::TakenOver(_)
-            | DaemonEvent::Stranded(_),
-        )
-        | Err(_) => {}
+        Ok(_) | Err(_) => {}
     }
     let report = report?;
     // The sender's threads have ended, and what they used is in the sum of the process but in none of its threads.

@@ -135,8 +135,7 @@ fn wait_for_end(
                 return Err(Failure::new(ExitCode::Failure, text));
             }
             Ok(DaemonEvent::Signal(_)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Ok(DaemonEvent::Reload | DaemonEvent::TakeOver | DaemonEvent::TakenOver(_) | DaemonEvent::Stranded(_))
-            | Err(RecvTimeoutError::Timeout) => {}
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(second) = collector.sample_when_due(Instant::now()) {
             tell(RecvProgress::Second(second));

@@ -1,4 +1,4 @@
-//! The endpoints of the daemon: control socket and metrics, bound before there is anything to see.
+//! The endpoints of the daemon: control socket, metrics and health, bound before there is anything to see.
 //!
 //! A process that takes over from a running daemon has to wait for its end before it can bind the same. Then it
 //! receives already, and goes on without an endpoint rather than not at all.
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::handoff::HandoffServer;
+use super::member::Member;
 use super::reload::Reloader;
 use udpd_base::exit::Failure;
 use udpd_base::os::threads::ThreadRegistry;
@@ -15,6 +16,7 @@ use udpd_base::os::threads::lock;
 use udpd_base::seams::clock;
 use udpd_base::settings::Chosen;
 use udpd_endpoint::control::{BoundControlSocket, ControlServer, Seats};
+use udpd_endpoint::health::{HealthHandle, HealthServer};
 use udpd_endpoint::metrics::{KeptDays, MetricsHandle, MetricsServer, TokenFile};
 use udpd_engine::config::Config;
 use udpd_engine::pipeline::Pipeline;
@@ -29,20 +31,21 @@ pub(super) struct BoundEndpoints {
     control: Option<BoundControlSocket>,
     metrics: Option<MetricsServer>,
     token: Option<TokenFile>,
+    health: Vec<HealthServer>,
 }
 
 impl BoundEndpoints {
     pub(super) fn bind(config: &Config) -> Result<Self, Failure> {
         let control = optional(&config.daemon.control_socket, "control socket", |path| BoundControlSocket::bind(path))?;
         let metrics = bind_metrics(config)?;
-        Ok(Self { control, metrics, token: read_token(config)? })
+        Ok(Self { control, metrics, token: read_token(config)?, health: bind_health(config)? })
     }
 
     /// What can be bound beside a daemon with the same control socket and these metrics.
     pub(super) fn bind_beside(config: &Config, taken: Option<SocketAddr>) -> Result<Self, Failure> {
         let is_taken = taken.is_some() && taken == config.daemon.metrics_address.value;
         let metrics = if is_taken { None } else { bind_metrics(config)? };
-        Ok(Self { control: None, metrics, token: read_token(config)? })
+        Ok(Self { control: None, metrics, token: read_token(config)?, health: bind_health(config)? })
     }
 
     /// The rest, when that daemon has ended.
@@ -60,8 +63,7 @@ impl BoundEndpoints {
         config: &Config,
         pipeline: &Pipeline,
         seats: &Arc<Mutex<Seats>>,
-        reloader: &Reloader,
-        handoff: &HandoffServer,
+        (reloader, handoff, member): (&Reloader, &HandoffServer, &mut Member),
         registry: &ThreadRegistry,
     ) -> Result<Endpoints, Failure> {
         let [for_control, for_metrics, for_seats, for_streams] = [(); 4].map(|()| pipeline.ledger());
@@ -72,26 +74,42 @@ impl BoundEndpoints {
         };
         let (snapshot, streams) = (move || for_control.snapshot(), move || for_streams.streams());
         let reopen = move || files.reopen();
-        let (reload, take_over) = (reloader.requester(), handoff.requester());
+        let (reload, take_over) = (reloader.requester(), (handoff.requester(), member.requester()));
         let control =
             self.control.map(|own| own.serve(registry, (snapshot, streams), reopen, reload, seats, take_over));
         let days = config.daemon.kept_days();
         let days = days.as_ref().map(|(directory, days)| KeptDays { directory, days: *days });
         let metrics = self.metrics.map(|own| own.serve(registry, self.token, days, move || for_metrics.snapshot()));
-        Ok(Endpoints { control: control.transpose()?, metrics: metrics.transpose()? })
+        let health = self.health.into_iter().map(|own| own.serve(registry, member.board()));
+        let health: Vec<HealthHandle> = health.collect::<Result<_, _>>()?;
+        member.follow(health.iter().map(HealthHandle::follower));
+        Ok(Endpoints { control: control.transpose()?, metrics: metrics.transpose()?, health })
     }
 }
 
 pub(super) struct Endpoints {
     control: Option<ControlServer>,
     metrics: Option<MetricsHandle>,
+    health: Vec<HealthHandle>,
 }
 
 impl Endpoints {
     pub(super) fn close(self) {
         self.control.into_iter().for_each(ControlServer::stop);
         self.metrics.into_iter().for_each(MetricsHandle::stop);
+        self.health.into_iter().for_each(HealthHandle::stop);
     }
+}
+
+/// The sockets for checks of health, also beside those of a process that is to be taken over from.
+fn bind_health(config: &Config) -> Result<Vec<HealthServer>, Failure> {
+    let daemon = &config.daemon;
+    let keys = [
+        ("health_address", daemon.health_address, false),
+        ("health_connect_address", daemon.health_connect_address, true),
+    ];
+    let wanted = keys.into_iter().filter_map(|(key, address, by_readiness)| Some((key, address?, by_readiness)));
+    wanted.map(|(key, address, by_readiness)| HealthServer::bind(key, address, by_readiness)).collect()
 }
 
 fn bind_metrics(config: &Config) -> Result<Option<MetricsServer>, Failure> {

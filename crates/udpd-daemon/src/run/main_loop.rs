@@ -13,11 +13,13 @@ use super::descriptor_store::DescriptorStore;
 use super::gro_decision;
 use super::handoff::HandoffServer;
 use super::log_lines::log_ledger;
+use super::member::{END_LIMIT, Member};
 use super::reload::{self, PendingReload, ReloadAnswer, ReloadOutcome, ReloadResult, Reloader};
 use super::reopen::ReopenOnHangup;
 use crate::watch::listeners::ListenerWatch;
 use crate::watch::losses::LossWatch;
 use crate::watch::plan_drift::InterfaceWatch;
+use crate::watch::readiness::OtherFacts;
 use crate::watch::relay_loops::{LoopWatch, Relayed};
 use crate::watch::sink_stalls::{self, StallChange, StallWatch};
 use crate::watch::sink_states::SinkStateWatch;
@@ -27,6 +29,7 @@ use crate::watch::wrong_cpu::ArrivalWatch;
 use crate::watch::wrong_cpu_causes::Why;
 use crate::watch::xdp_queues::{self, QueueWatch};
 use udpd_base::exit::{ExitCode, Failure};
+use udpd_base::ledger::Snapshot;
 use udpd_base::logging::{self, LogLimiter, repeats};
 use udpd_base::os::notify::Notifier;
 use udpd_base::os::signals::{self, Effect};
@@ -72,6 +75,7 @@ pub(super) struct MainLoopParts<'a> {
     pub(super) reloader: Reloader,
     pub(super) seats: Arc<Mutex<Seats>>,
     pub(super) handoff: HandoffServer,
+    pub(super) member: Member,
 }
 
 /// The state of the main thread while the pipeline runs.
@@ -82,6 +86,7 @@ pub(super) struct MainLoop<'a> {
     pub(super) store: &'a mut DescriptorStore,
     pub(super) reloader: Reloader,
     pub(super) handoff: HandoffServer,
+    member: Member,
     notifier: &'a Notifier,
     seats: Arc<Mutex<Seats>>,
     reopen: ReopenOnHangup,
@@ -187,6 +192,7 @@ impl<'a> MainLoop<'a> {
             store,
             reloader: parts.reloader,
             handoff: parts.handoff,
+            member: parts.member,
             notifier,
             seats: parts.seats,
             listeners,
@@ -205,19 +211,21 @@ impl<'a> MainLoop<'a> {
     /// Handles events until one ends the daemon; makes a round once a second.
     pub(super) fn run(mut self) -> MainLoopEnd {
         let mut next = clock::now() + ROUND;
+        self.look_at_readiness(&self.pipeline.ledger().snapshot());
         for round in 1_u32.. {
             loop {
-                let until = self.next_look_at_gro().map_or(next, |look| look.min(next));
+                let looks = [self.next_look_at_gro(), self.member.next_look()];
+                let until = looks.into_iter().flatten().fold(next, Instant::min);
                 match self.events.next(until) {
-                    Ok(reason) if ends_daemon(&reason) => {
-                        self.look_at_arrivals();
-                        let Self { pipeline, listeners, handoff, .. } = self;
-                        return MainLoopEnd { reason, pipeline, listeners, handoff };
-                    }
+                    Ok(reason) if ends_daemon(&reason) && !self.drains_first(&reason) => return self.end(reason),
                     Ok(event) => self = self.handle(&event),
                     Err(RecvTimeoutError::Timeout) if clock::now() < next => self = self.decide_gro(),
                     Err(RecvTimeoutError::Timeout) => break,
                     Err(RecvTimeoutError::Disconnected) => unreachable!("the registry holds a sender"),
+                }
+                let ledger = self.pipeline.ledger();
+                if let Some(why) = self.member.look_at_drain(&ledger, self.config.daemon.drain_quiet) {
+                    return self.end(DaemonEvent::Drained(why));
                 }
             }
             next = clock::now() + ROUND;
@@ -227,8 +235,34 @@ impl<'a> MainLoop<'a> {
         unreachable!("there is no end of rounds in the life of a machine")
     }
 
+    /// The last look before the end.
+    fn end(mut self, reason: DaemonEvent) -> MainLoopEnd {
+        self.look_at_arrivals();
+        // After a take-over the other process is asked whether it is ready.
+        if !matches!(reason, DaemonEvent::TakenOver(_)) {
+            self.member.end(&self.pipeline.ledger());
+        }
+        let Self { pipeline, listeners, handoff, .. } = self;
+        MainLoopEnd { reason, pipeline, listeners, handoff }
+    }
+
+    /// Whether this end has to wait until nothing comes any more: that of the first SIGTERM, where there is a `drain`.
+    fn drains_first(&mut self, reason: &DaemonEvent) -> bool {
+        let limit = self.config.daemon.drain;
+        let is_asked = *reason == DaemonEvent::Signal(signals::SIGTERM) && !limit.is_zero();
+        let drains = is_asked && self.member.begin_to_leave(&self.pipeline.ledger(), limit);
+        if drains {
+            self.notifier.draining(limit + END_LIMIT);
+        }
+        drains
+    }
+
     fn handle(mut self, event: &DaemonEvent) -> Self {
         let DaemonEvent::Signal(number) = event else {
+            if *event == DaemonEvent::Drain {
+                self.member.serve_requests(&self.pipeline.ledger());
+                return self;
+            }
             if *event == DaemonEvent::TakeOver {
                 return self.serve_take_overs();
             }
@@ -246,7 +280,9 @@ impl<'a> MainLoop<'a> {
                 self.reopen.start_round();
             }
             Effect::Report => log_ledger(&self.pipeline.ledger().snapshot()),
-            Effect::Say | Effect::Block | Effect::Default | Effect::End | Effect::EndForced => {
+            // It has begun a drain.
+            Effect::End => {}
+            Effect::Say | Effect::Block | Effect::Default | Effect::EndForced => {
                 if self.named_signals.insert(*number) {
                     log::warn!("ignored the signal {name}, which means nothing to udpd; logged once");
                 }
@@ -393,6 +429,7 @@ impl<'a> MainLoop<'a> {
         // The next reload compares these keys with what runs as well.
         let mut daemon = self.config.daemon.clone();
         (daemon.log_level, daemon.pool_bytes) = (config.daemon.log_level, config.daemon.pool_bytes);
+        (daemon.drain, daemon.drain_quiet) = (config.daemon.drain, config.daemon.drain_quiet);
         self.config = Arc::new(Config { daemon, ..Config::clone(&config) });
         (self, done)
     }
@@ -486,6 +523,9 @@ impl<'a> MainLoop<'a> {
         let last_line = logging::last_trouble_of_sink;
         let states = self.sink_states.look(&snapshot, &stalled, clock::seconds_since_1970(), last_line);
         self.pipeline.ledger().set_sink_states(states);
+        let has_changed = self.look_at_readiness(&snapshot) || has_changed;
+        let snapshot = Snapshot { readiness: Some(self.member.told().clone()), ..snapshot };
+        let stalled = self.stalls.stalled(clock::now());
         if has_changed || round.is_multiple_of(REPORT_EVERY) {
             self.status.after(&snapshot, &stalled).into_iter().for_each(|line| self.notifier.status(line));
         }
@@ -495,6 +535,17 @@ impl<'a> MainLoop<'a> {
                 streams::lines(listener, changes, more).iter().for_each(|line| log::warn!("{line}"));
             });
         }
+    }
+
+    /// Tells balancers whether to send here; whether something else than before.
+    fn look_at_readiness(&mut self, snapshot: &Snapshot) -> bool {
+        let ledger = self.pipeline.ledger();
+        let facts = OtherFacts {
+            stalled: self.stalls.stalled(clock::now()),
+            waiting: self.pipeline.waiting_sinks().into_iter().collect(),
+            deaf: self.listeners.deaf(),
+        };
+        self.member.look(&ledger, snapshot, &facts)
     }
 
     /// Logs which listeners seem to receive what they relay.
@@ -557,8 +608,9 @@ fn ends_daemon(event: &DaemonEvent) -> bool {
         DaemonEvent::Signal(number) => matches!(signals::effect_of(*number), Effect::End | Effect::EndForced),
         DaemonEvent::SinkClosed(_)
         | DaemonEvent::ThreadPanicked(_)
+        | DaemonEvent::Drained(_)
         | DaemonEvent::TakenOver(_)
         | DaemonEvent::Stranded(_) => true,
-        DaemonEvent::Reload | DaemonEvent::TakeOver => false,
+        DaemonEvent::Reload | DaemonEvent::TakeOver | DaemonEvent::Drain => false,
     }
 }

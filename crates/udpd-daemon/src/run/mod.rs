@@ -15,6 +15,7 @@ mod main_loop;
 #[cfg(test)]
 #[path = "manager_tests.rs"]
 mod manager;
+mod member;
 mod reload;
 mod reopen;
 mod sandbox_setup;
@@ -37,6 +38,7 @@ use self::endpoints::BoundEndpoints;
 use self::handoff::{DRAIN_LIMIT, HandoffServer};
 use self::log_lines::{log_foreign_group_owner, log_lane, log_ledger, log_small_pages};
 use self::main_loop::{MainLoop, MainLoopEnd, MainLoopParts};
+use self::member::Member;
 use self::reload::Reloader;
 use self::sandbox_setup::SandboxSetup;
 pub(super) use self::sandbox_setup::{path_rules, roles};
@@ -159,7 +161,8 @@ fn serve(
     let listeners = ListenerWatch::new(&config, &pipeline);
     let seats = Arc::new(Mutex::new(neighbours::own_seats(&config, &plan)));
     let handoff = HandoffServer::new(registry);
-    let endpoints = endpoints.serve(&config, &pipeline, &seats, &reloader, &handoff, registry);
+    let mut member = Member::new(registry);
+    let endpoints = endpoints.serve(&config, &pipeline, &seats, (&reloader, &handoff, &mut member), registry);
     let endpoints = match endpoints.and_then(|endpoints| sandbox.complete(registry).map(|()| endpoints)) {
         Ok(endpoints) => endpoints,
         Err(failure) => {
@@ -180,6 +183,7 @@ fn serve(
         reloader,
         seats,
         handoff,
+        member,
     });
     watchdog.begin();
     let MainLoopEnd { reason, pipeline, mut listeners, handoff } = main_loop.run();
@@ -348,6 +352,8 @@ fn text_of(event: &DaemonEvent) -> String {
         DaemonEvent::Signal(number) => signals::name_of(*number),
         DaemonEvent::SinkClosed(why) | DaemonEvent::Stranded(why) => why.clone(),
         DaemonEvent::Reload => "a reload".to_owned(),
+        DaemonEvent::Drain => "a request to drain".to_owned(),
+        DaemonEvent::Drained(why) => format!("drained: {why}"),
         DaemonEvent::TakeOver => "a request to take over".to_owned(),
         DaemonEvent::TakenOver(by) => format!("{by} has taken over"),
         DaemonEvent::ThreadPanicked(name) => {
@@ -358,7 +364,7 @@ fn text_of(event: &DaemonEvent) -> String {
 
 fn result_of(event: DaemonEvent) -> Result<(), Failure> {
     match event {
-        DaemonEvent::TakenOver(_) => Ok(()),
+        DaemonEvent::TakenOver(_) | DaemonEvent::Drained(_) => Ok(()),
         DaemonEvent::Signal(number) if signals::effect_of(number) != Effect::EndForced => Ok(()),
         _ => Err(Failure::new(ExitCode::Failure, text_of(&event))),
     }

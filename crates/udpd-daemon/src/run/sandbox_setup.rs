@@ -290,6 +290,7 @@ pub(crate) fn roles(config: &Config) -> Vec<ThreadRole> {
         ThreadRole::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),
         ThreadRole::Compressor => config.sinks.iter().any(|sink| sink.settings.compression_bytes() > 0),
         ThreadRole::SequenceFollower => config.listeners.iter().any(|listener| listener.sequence.is_some()),
+        ThreadRole::Health => config.daemon.health_address.or(config.daemon.health_connect_address).is_some(),
         ThreadRole::HistoryWriter => config.daemon.kept_days().is_some(),
         ThreadRole::FileKeeper => {
             config.sinks.iter().any(|sink| matches!(sink.settings.target(), SinkTarget::Files(_)))

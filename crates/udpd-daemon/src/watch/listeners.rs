@@ -118,6 +118,13 @@ impl ListenerWatch {
         });
     }
 
+    /// Which listeners hear nothing of an interface now, and why.
+    pub fn deaf(&self) -> Vec<String> {
+        let is_deaf = |tie: &&InterfaceTie| tie.said == TieState::Failed || name_of(tie.index).is_none();
+        let gone = |tie: &InterfaceTie| format!("interface {} of listener {} is gone", tie.interface, tie.name);
+        self.ties.iter().filter(is_deaf).map(gone).collect()
+    }
+
     /// When the receivers have ended.
     pub fn end(&mut self) {
         for (offences, watch) in &mut self.limits {

@@ -13,6 +13,8 @@ fn reading(kernel_dropped: u64) -> Snapshot {
         log_lines_lost: 0,
         last_reload: None,
         draining_since: None,
+        readiness: None,
+        drain: None,
         listeners: vec![ListenerSnapshot {
             name: "syslog".into(),
             address: String::new(),

@@ -8,6 +8,7 @@ pub mod losses;
 pub mod plan_drift;
 pub mod port_sharing;
 pub mod rate_limits;
+pub mod readiness;
 pub mod relay_loops;
 pub mod sink_stalls;
 pub mod sink_states;

@@ -49,7 +49,10 @@ impl StatusLine {
             let in_flight = grouped(sink_stalls::in_flight(snapshot, sink));
             format!("sink {sink} takes nothing for {} s, {in_flight} in flight; ", lasts.as_secs())
         };
-        let line = stalled.iter().map(takes_nothing).collect::<String>() + &self.line(StatusSums::of(snapshot));
+        let unready = snapshot.readiness.as_ref().filter(|readiness| !readiness.ready);
+        let unready = unready.map(|readiness| format!("not ready ({}): {}; ", readiness.reason, readiness.text));
+        let stalled = stalled.iter().map(takes_nothing).collect::<String>();
+        let line = unready.unwrap_or_default() + &stalled + &self.line(StatusSums::of(snapshot));
         if line == self.said {
             return None;
         }
@@ -120,6 +123,8 @@ mod tests {
             log_lines_lost: 0,
             last_reload: None,
             draining_since: None,
+            readiness: None,
+            drain: None,
         };
         assert!(status.after(&snapshot, &BTreeMap::new()).is_some());
         snapshot.uptime_seconds = 20.0;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::server::LIMITS;
+use super::server::{DrainCommand, LIMITS};
 use super::socket;
 use super::take_over::is_readable;
 use udpd_base::exit::{ExitCode, Failure};
@@ -98,6 +98,21 @@ impl Connection {
     /// Has it read its configuration again; returns when that is in force, with what was done.
     pub fn reload(self) -> Result<String, Failure> {
         self.have_done(b"reload\n")
+    }
+
+    /// Has it leave the fleet, or stay in it; returns at once, with what will happen.
+    pub fn drain(self, command: DrainCommand) -> Result<String, Failure> {
+        self.have_done(command.question().as_bytes())
+    }
+
+    /// Whether it is ready; a failure says why not.
+    pub fn ready(self) -> Result<(), Failure> {
+        let fail = |why: String| Err(Failure::new(ExitCode::Failure, why));
+        match self.stats()?.readiness {
+            Some(readiness) if readiness.ready => Ok(()),
+            Some(readiness) => fail(format!("not ready: {}: {}", readiness.reason, readiness.text)),
+            None => fail("this udpd is older than its command and does not tell whether it is ready".to_owned()),
+        }
     }
 
     fn have_done(self, question: &[u8]) -> Result<String, Failure> {

@@ -70,7 +70,7 @@ fn serve(path: &Path) -> super::super::ControlServer {
             || Ok(String::new()),
             || Ok(String::new()),
             example,
-            drop,
+            (drop, drop),
         )
         .unwrap()
 }

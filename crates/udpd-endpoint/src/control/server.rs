@@ -6,6 +6,7 @@
 //! next one.
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use super::seats::Seats;
 use super::socket::BoundControlSocket;
@@ -21,7 +22,7 @@ use udpd_base::os::threads::{self, ThreadRegistry};
 pub(super) const LIMITS: ServiceLimits = ServiceLimits::new(32, 4096);
 
 /// The requests that a daemon knows.
-const KNOWN: &str = "stats, streams, seats, reopen, reload, take-over";
+const KNOWN: &str = "stats, streams, seats, reopen, reload, drain, undrain, take-over";
 
 /// How many may wait for the next round: fewer than are served at once, so that the ledger can still be asked for.
 const WAITING_MAX: usize = 16;
@@ -29,7 +30,7 @@ const WAITING_MAX: usize = 16;
 impl BoundControlSocket {
     /// Answers with what `snapshot`, `streams` and `seats` return, and does `reopen` and `reload` on request, until
     /// stopped. These return when it is done, with a line that says what was done or why not. `take_over` gets what a
-    /// process asks for that is to take over.
+    /// process asks for that is to take over, and `drain` what a client asks that has udpd leave a fleet or stay in it.
     pub fn serve(
         self,
         registry: &ThreadRegistry,
@@ -40,7 +41,7 @@ impl BoundControlSocket {
         reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static,
         reload: impl Fn() -> Result<String, Failure> + Send + Sync + 'static,
         seats: impl Fn() -> Seats + Send + 'static,
-        take_over: impl Fn(TakeOverRequest) + Send + Sync + 'static,
+        (take_over, drain): (impl Fn(TakeOverRequest) + Send + Sync + 'static, impl Fn(DrainRequest) + Send + 'static),
     ) -> Result<ControlServer, Failure> {
         let reopen = move || reopen().map_err(|why| Failure::new(ExitCode::Failure, why));
         let requests = Requests {
@@ -50,6 +51,7 @@ impl BoundControlSocket {
             reopen: SharedRounds::new(registry, "udpd-reopen", reopen),
             reload: SharedRounds::new(registry, "udpd-asked", reload),
             take_over: TakeOverServer::new(registry, take_over),
+            drain,
         };
         Ok(ControlServer { service: Service::start("udpd-control", self, registry, requests)? })
     }
@@ -70,20 +72,63 @@ impl ControlServer {
     }
 }
 
-struct Requests<S, P, T> {
+/// What a client asks of a member of a fleet. It gets an answer, or sees the end of its connection.
+#[derive(Debug)]
+pub struct DrainRequest {
+    pub command: DrainCommand,
+    owed: OwedAnswer,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainCommand {
+    /// Not ready, and receiving on: for this long at most and then the end, or until told otherwise.
+    Begin(Option<Duration>),
+    /// Ready again.
+    End,
+}
+
+impl DrainCommand {
+    /// As a request has it: `drain`, `drain` with milliseconds, or `undrain`.
+    fn read(question: &[u8]) -> Option<Self> {
+        match std::str::from_utf8(question).ok()?.split(' ').collect::<Vec<_>>()[..] {
+            ["drain"] => Some(Self::Begin(None)),
+            ["drain", millis] => Some(Self::Begin(Some(Duration::from_millis(millis.parse().ok()?)))),
+            ["undrain"] => Some(Self::End),
+            _ => None,
+        }
+    }
+
+    pub(super) fn question(self) -> String {
+        match self {
+            Self::Begin(None) => "drain\n".to_owned(),
+            Self::Begin(Some(limit)) => format!("drain {}\n", limit.as_millis()),
+            Self::End => "undrain\n".to_owned(),
+        }
+    }
+}
+
+impl DrainRequest {
+    pub fn answer(self, outcome: Result<String, Failure>) {
+        self.owed.send(outcome_line(outcome));
+    }
+}
+
+struct Requests<S, P, T, D> {
     snapshot: S,
     seats: P,
     streams: T,
     reopen: SharedRounds,
     reload: SharedRounds,
     take_over: TakeOverServer,
+    drain: D,
 }
 
-impl<S, P, T> ServiceProtocol for Requests<S, P, T>
+impl<S, P, T, D> ServiceProtocol for Requests<S, P, T, D>
 where
     S: Fn() -> Snapshot + Send + 'static,
     P: Fn() -> Seats + Send + 'static,
     T: Fn() -> Vec<ListenerStreams> + Send + 'static,
+    D: Fn(DrainRequest) + Send + 'static,
 {
     fn limits(&self) -> ServiceLimits {
         LIMITS
@@ -102,6 +147,10 @@ where
             ClientQuestion::Whole(b"reload") => return self.reload.request(asker),
             ClientQuestion::Whole(b"take-over") => return self.take_over.begin(),
             ClientQuestion::Whole(other) => {
+                if let Some(command) = DrainCommand::read(other) {
+                    (self.drain)(DrainRequest { command, owed: asker.owed_answer() });
+                    return Reply::Later;
+                }
                 let shown: String = String::from_utf8_lossy(other).chars().take(40).collect();
                 refusal(&format!("unknown request {shown:?}; known are: {KNOWN}"))
             }
@@ -192,14 +241,16 @@ fn run(rounds: &Mutex<Rounds>, work: &Work) {
         if waiting.is_empty() {
             return;
         }
-        let answer = line(match threads::blocking(work) {
-            Ok(done) => serde_json::json!({ "ok": done }).to_string(),
-            Err(failure) => {
-                serde_json::json!({ "error": failure.message, "exit_code": failure.code as u8 }).to_string()
-            }
-        });
+        let answer = outcome_line(threads::blocking(work));
         waiting.into_iter().for_each(|owed| owed.send(answer.clone()));
     }
+}
+
+fn outcome_line(outcome: Result<String, Failure>) -> Vec<u8> {
+    line(match outcome {
+        Ok(done) => serde_json::json!({ "ok": done }).to_string(),
+        Err(failure) => serde_json::json!({ "error": failure.message, "exit_code": failure.code as u8 }).to_string(),
+    })
 }
 
 fn lock(rounds: &Mutex<Rounds>) -> MutexGuard<'_, Rounds> {

@@ -21,7 +21,14 @@ fn served(path: &Path) -> ControlServer {
     let reopen = || Ok("nothing to reopen".into());
     BoundControlSocket::bind(path)
         .unwrap()
-        .serve(&ThreadRegistry::new().0, (example, Vec::new), reopen, || Ok(String::new()), Seats::default, drop)
+        .serve(
+            &ThreadRegistry::new().0,
+            (example, Vec::new),
+            reopen,
+            || Ok(String::new()),
+            Seats::default,
+            (drop, drop),
+        )
         .unwrap()
 }
 
@@ -223,7 +230,14 @@ fn reopening(path: &Path) -> (ControlServer, Receiver<()>, Sender<Result<String,
     };
     let server = BoundControlSocket::bind(path)
         .unwrap()
-        .serve(&ThreadRegistry::new().0, (example, Vec::new), reopen, || Ok(String::new()), Seats::default, drop)
+        .serve(
+            &ThreadRegistry::new().0,
+            (example, Vec::new),
+            reopen,
+            || Ok(String::new()),
+            Seats::default,
+            (drop, drop),
+        )
         .unwrap();
     (server, beginnings, ends)
 }

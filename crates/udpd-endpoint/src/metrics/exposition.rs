@@ -54,6 +54,10 @@ pub fn exposition(snapshot: &Snapshot) -> String {
     if let Some(before) = &snapshot.before {
         add_before(&mut to, before);
     }
+    if let Some(readiness) = &snapshot.readiness {
+        let help = "Whether udpd is ready for datagrams (1) or not (0); readiness in JSON says why not.";
+        to.add("udpd_ready", help, &[], u8::from(readiness.ready));
+    }
     let mut seen = BTreeSet::new();
     for listener in &snapshot.listeners {
         add_listener(&mut to, listener);

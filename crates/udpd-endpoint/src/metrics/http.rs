@@ -101,7 +101,7 @@ fn origin_form(target: &str) -> Option<(Option<&str>, &str)> {
 }
 
 /// How long the request head is, once its empty line has come.
-pub(super) fn head_length(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn head_length(bytes: &[u8]) -> Option<usize> {
     let with_return = bytes.windows(4).position(|window| window == b"\r\n\r\n");
     let without = bytes.windows(2).position(|window| window == b"\n\n");
     with_return.into_iter().chain(without).min()

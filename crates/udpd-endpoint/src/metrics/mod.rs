@@ -19,6 +19,8 @@ mod server;
 pub use access::TokenFile;
 pub use days::{DAYS_MAX, bytes_on_disk, file_in};
 pub use exposition::exposition;
+pub(crate) use http::head_length;
+pub(crate) use server::listen_failure;
 pub use server::{KeptDays, MetricsHandle, MetricsServer};
 
 #[cfg(test)]

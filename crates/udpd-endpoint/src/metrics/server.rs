@@ -4,6 +4,7 @@
 //! The address is there for scrapers. The page, its stream and its history are secondary: they have five of the eight
 //! places, and streams four of these, so that no number of open pages keeps a Prometheus server out.
 
+use std::io;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -49,22 +50,8 @@ pub struct MetricsServer {
 impl MetricsServer {
     pub fn bind(address: SocketAddr) -> Result<Self, Failure> {
         let bound = TcpListener::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
-        let (address, listener) = bound.map_err(|error| {
-            let (code, cure) = match error.kind() {
-                ErrorKind::AddrInUse => {
-                    let cure = format!("`ss -ltnp sport = :{}` shows who has it; choose another port", address.port());
-                    (ExitCode::Unavailable, cure)
-                }
-                ErrorKind::AddrNotAvailable => {
-                    (ExitCode::Unavailable, "no interface has this address; choose one of this host".into())
-                }
-                ErrorKind::PermissionDenied => (ExitCode::Permission, "choose a port above 1023".into()),
-                _ => (ExitCode::Unavailable, "choose another address".into()),
-            };
-            let way_out = "or set metrics_address to \"\" to run without";
-            Failure::new(code, format!("cannot bind metrics_address = \"{address}\": {error}; {cure}, {way_out}"))
-        })?;
-        Ok(Self { listener, address })
+        let bound = bound.map_err(|error| listen_failure("metrics_address", address, &error));
+        bound.map(|(address, listener)| Self { listener, address })
     }
 
     /// Where it is bound, with the port that the kernel chose if the port was 0.
@@ -95,6 +82,23 @@ impl MetricsServer {
         let service = Service::start("udpd-metrics", self.listener, registry, answers)?;
         Ok(MetricsHandle { service })
     }
+}
+
+/// Why the address that a key names cannot be had.
+pub(crate) fn listen_failure(key: &str, address: SocketAddr, error: &io::Error) -> Failure {
+    let (code, cure) = match error.kind() {
+        ErrorKind::AddrInUse => {
+            let cure = format!("`ss -ltnp sport = :{}` shows who has it; choose another port", address.port());
+            (ExitCode::Unavailable, cure)
+        }
+        ErrorKind::AddrNotAvailable => {
+            (ExitCode::Unavailable, "no interface has this address; choose one of this host".into())
+        }
+        ErrorKind::PermissionDenied => (ExitCode::Permission, "choose a port above 1023".into()),
+        _ => (ExitCode::Unavailable, "choose another address".into()),
+    };
+    let way_out = format!("or set {key} to \"\" to run without");
+    Failure::new(code, format!("cannot bind {key} = \"{address}\": {error}; {cure}, {way_out}"))
 }
 
 #[derive(Debug)]

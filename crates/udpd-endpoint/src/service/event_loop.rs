@@ -82,6 +82,7 @@ impl<L: StreamListener, P: ServiceProtocol> EventLoop<L, P> {
 
     /// Serves until stopped.
     pub(super) fn run(mut self) {
+        self.protocol.begin();
         loop {
             let now = clock::now();
             self.end_if_stopping(now);
@@ -149,7 +150,8 @@ impl<L: StreamListener, P: ServiceProtocol> EventLoop<L, P> {
     /// and which clients are ready, in their order.
     fn wait(&mut self, now: Instant) -> (bool, Vec<bool>) {
         let room_from = self.room_from(now);
-        let may_accept = self.end.is_none() && self.accept_from.is_none_or(|from| from <= now);
+        let may_accept =
+            self.end.is_none() && self.listener.is_open() && self.accept_from.is_none_or(|from| from <= now);
         let admits = may_accept && room_from.is_some_and(|from| from <= now);
         let deadlines = self.clients.iter().map(|client| client.deadline);
         let later = [self.accept_from, self.next_tick, room_from.filter(|_| may_accept)];

@@ -49,6 +49,10 @@ pub(crate) trait StreamListener: AsFd + Send + Sync + 'static {
     type Client: Read + Write + AsFd + Send + 'static;
     /// The next client, or `WouldBlock`.
     fn accept(&self) -> io::Result<Self::Client>;
+    /// Whether clients can connect now.
+    fn is_open(&self) -> bool {
+        true
+    }
 }
 
 impl StreamListener for TcpListener {
@@ -65,6 +69,12 @@ impl StreamListener for TcpListener {
 /// What a service is asked and answers.
 pub(crate) trait ServiceProtocol: Send + 'static {
     fn limits(&self) -> ServiceLimits;
+    /// What its thread is for.
+    fn role(&self) -> ThreadRole {
+        ThreadRole::Endpoint
+    }
+    /// Called on its thread before the first client.
+    fn begin(&self) {}
     /// The length of the question that these bytes begin with, once all of it has come.
     fn question_length(&self, bytes: &[u8]) -> Option<usize>;
     /// Answers a question, at once or later. It must not wait: all other clients would wait as well.
@@ -255,6 +265,12 @@ impl<L: StreamListener> Service<L> {
         Self::start_with(name, listener, registry, protocol, Box::new(poll))
     }
 
+    /// Opens the socket to clients, or closes it, as `change` has it, and lets the thread see that.
+    pub(crate) fn change_socket(&self, change: impl FnOnce(&L)) {
+        change(&self.listener);
+        self.waker.wake();
+    }
+
     fn start_with(
         name: &'static str,
         listener: L,
@@ -269,14 +285,18 @@ impl<L: StreamListener> Service<L> {
         // The longest queue that the host allows: a client in it waits for one round, and not for a second attempt to
         // connect.
         let prepared = ioctl_fionbio(&listener, true).map_err(io::Error::from);
-        let prepared = prepared.and_then(|()| Ok(socket::listen(&listener, Backlog::MAXALLOWABLE)?));
+        let prepared = prepared.and_then(|()| match listener.is_open() {
+            true => Ok(socket::listen(&listener, Backlog::MAXALLOWABLE)?),
+            false => Ok(()),
+        });
         prepared.map_err(|error| fail("prepare the socket of", error, "see why in the log of the kernel"))?;
         let waker = ServiceWaker::new().map_err(|error| fail("make the event that stops", error, raise_limit))?;
         let (is_stopping, listener) = (Arc::new(AtomicBool::new(false)), Arc::new(listener));
+        let role = protocol.role();
         let event_loop = EventLoop::new(name, &listener, protocol, &waker, &is_stopping, poll);
         let event_loop = event_loop.map_err(|error| fail("set a descriptor aside for", error, raise_limit))?;
         let thread = registry
-            .spawn(name, ThreadRole::Endpoint, move || event_loop.run())
+            .spawn(name, role, move || event_loop.run())
             .map_err(|error| threads::start_failure(name, &error))?;
         Ok(Self { name, listener, is_stopping, waker, thread })
     }

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use udpd_base::logging::LogFormat;
 use udpd_base::os::user;
 use udpd_base::os::user::WantedUser;
 use udpd_base::os::{path_check, runtime};
-use udpd_base::settings::kinds::{ByteSize, Choose, Chosen, OneOf, Optional, Or, QuotedText};
+use udpd_base::settings::kinds::{ByteSize, Choose, Chosen, OneOf, Optional, Or, QuotedText, TimeSpan};
 use udpd_base::settings::{Field, Findings, ValueKind, settings};
 use udpd_base::text::address;
 use udpd_base::text::advice::ValueAdvice;
@@ -25,6 +26,17 @@ settings! {
             elsewhere "metrics";
         /// A file with the token that metrics and page ask for. "" = they ask for none.
         metrics_token_file: Option<PathBuf> = "" like "/etc/udpd/metrics.token", Optional(path_check::check_file);
+        /// The address where balancers and Kubernetes ask by HTTP whether to send here, without a token: `/ready` and
+        /// `/live`. "" = none.
+        health_address: Option<SocketAddr> = "" like "0.0.0.0:9818", Optional(address::parse_health);
+        /// An address for balancers that can only connect: connections are accepted while udpd is ready and refused
+        /// while it is not. "" = none.
+        health_connect_address: Option<SocketAddr> = "" like "0.0.0.0:9819", Optional(address::parse_health);
+        /// How long udpd receives on after SIGTERM, not ready, before it ends: a balancer sends on for a while. "0s" =
+        /// not at all.
+        drain: Duration = "0s" like "30s", TimeSpan(Duration::ZERO..=DRAIN_MAX);
+        /// A drain that is to end ends early when nothing has come for so long.
+        drain_quiet: Duration = "5s", TimeSpan(Duration::from_millis(100)..=DRAIN_MAX);
         /// How many days the page shows beside the hour, "1d" to "31d": kept in a file of fixed length in the state
         /// directory, a minute in each point. "" = the hour only.
         history: Option<u32> = "" like "7d", Optional(days);
@@ -47,6 +59,9 @@ settings! {
 
 /// Less would not hold the batches of one lane. How much all lanes need is for the plan to say.
 const POOL: std::ops::RangeInclusive<u64> = 1 << 20..=1024 << 30;
+
+/// Longer than any balancer sends on.
+const DRAIN_MAX: Duration = Duration::from_secs(3600);
 
 const SANDBOX_MODES: &[(&str, SandboxMode)] =
     &[("auto", SandboxMode::Auto), ("require", SandboxMode::Require), ("off", SandboxMode::Off)];

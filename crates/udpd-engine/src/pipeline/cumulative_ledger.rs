@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::pipeline_ledger::{Drops, LedgerPosition, PipelineLedger, Progress};
 use udpd_base::ledger::snapshot::{
-    BeforeSnapshot, ListenerSnapshot, ListenerStreams, ReloadSnapshot, SinkStateSnapshot, StreamSnapshot,
+    BeforeSnapshot, DrainSnapshot, ListenerSnapshot, ListenerStreams, ReadinessSnapshot, ReloadSnapshot,
+    SinkStateSnapshot, StreamSnapshot,
 };
 use udpd_base::ledger::{CounterTable as _, Snapshot};
 use udpd_base::os::threads::lock;
@@ -32,6 +33,9 @@ struct Parts {
     removed: Vec<ListenerSnapshot>,
     last_reload: Option<ReloadSnapshot>,
     draining_since: Option<f64>,
+    readiness: Option<ReadinessSnapshot>,
+    /// As it began, with how many datagrams had arrived before.
+    drain: Option<(DrainSnapshot, u64)>,
     sink_states: BTreeMap<String, SinkStateSnapshot>,
     before: Option<BeforeSnapshot>,
 }
@@ -62,6 +66,8 @@ impl CumulativeLedger {
             removed: Vec::new(),
             last_reload: None,
             draining_since: None,
+            readiness: None,
+            drain: None,
             sink_states: BTreeMap::new(),
             before: None,
         };
@@ -166,6 +172,13 @@ impl CumulativeLedger {
         sum.before = parts.before;
         sum.last_reload.clone_from(&parts.last_reload);
         sum.draining_since = parts.draining_since;
+        sum.readiness.clone_from(&parts.readiness);
+        let arrived = sum.arrived();
+        let since = |(drain, before): &(DrainSnapshot, u64)| DrainSnapshot {
+            arrived: arrived.saturating_sub(*before),
+            ..drain.clone()
+        };
+        sum.drain = parts.drain.as_ref().map(since);
         for sink in sum.listeners.iter_mut().flat_map(|listener| &mut listener.sinks) {
             sink.state = parts.sink_states.get(&sink.name).cloned();
         }
@@ -175,6 +188,17 @@ impl CumulativeLedger {
     /// The daemon ends: from now on it only hands on what it holds.
     pub fn set_draining(&self, since: f64) {
         self.parts().draining_since = Some(since);
+    }
+
+    /// Whether a balancer is to send here, for the readings from now on.
+    pub fn set_readiness(&self, readiness: ReadinessSnapshot) {
+        self.parts().readiness = Some(readiness);
+    }
+
+    /// udpd is to leave and receives on, or (`None`) stays after all. `arrived` of it is counted by the readings, from
+    /// `before` on.
+    pub fn set_drain(&self, drain: Option<(DrainSnapshot, u64)>) {
+        self.parts().drain = drain;
     }
 
     /// How each sink fares, for the readings from now on.

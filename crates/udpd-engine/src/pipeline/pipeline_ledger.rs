@@ -177,6 +177,8 @@ impl PipelineLedger {
             log_lines_lost: udpd_base::logging::lines_lost(),
             last_reload: None,
             draining_since: None,
+            readiness: None,
+            drain: None,
         }
     }
 

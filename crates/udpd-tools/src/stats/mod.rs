@@ -81,6 +81,15 @@ pub fn render(snapshot: &Snapshot) -> String {
         let (by_kernel, by_itself) = (known(before.kernel_dropped), known(before.dropped));
         let _ = writeln!(text, "  until then the kernel had dropped {by_kernel} and it had dropped {by_itself} itself");
     }
+    if let Some(readiness) = snapshot.readiness.as_ref().filter(|readiness| !readiness.ready) {
+        let _ = writeln!(text, "not ready: {}: {}", readiness.reason, readiness.text);
+    }
+    if let Some(drain) = &snapshot.drain {
+        let ago = |at: f64| duration((clock::seconds_since_1970() - at).max(0.0));
+        let last = drain.last_arrived.map_or_else(|| "none".to_owned(), |at| format!("the last one {} ago", ago(at)));
+        let (began, arrived) = (ago(drain.since), grouped(drain.arrived));
+        let _ = writeln!(text, "draining since {began} ago: {arrived} datagrams have arrived since then, {last}");
+    }
     for listener in &snapshot.listeners {
         let _ = writeln!(text, "\nlistener {} on {}", listener.name, listener.address);
         push_sharers(&mut text, listener.shared_with.as_deref());

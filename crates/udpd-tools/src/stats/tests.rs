@@ -155,7 +155,14 @@ fn daemon(directory: &Path) -> (PathBuf, ControlServer) {
     let reopen = || Ok("nothing to reopen".into());
     let server = BoundControlSocket::bind(&path)
         .unwrap()
-        .serve(&ThreadRegistry::new().0, (example, Vec::new), reopen, || Ok(String::new()), Seats::default, drop)
+        .serve(
+            &ThreadRegistry::new().0,
+            (example, Vec::new),
+            reopen,
+            || Ok(String::new()),
+            Seats::default,
+            (drop, drop),
+        )
         .unwrap();
     (path, server)
 }

@@ -92,9 +92,7 @@ fn keep(
                 return Err(Failure::new(ExitCode::Failure, message));
             }
             // A watch answers no requests.
-            Woken::Event(
-                DaemonEvent::Reload | DaemonEvent::TakeOver | DaemonEvent::TakenOver(_) | DaemonEvent::Stranded(_),
-            ) => {}
+            Woken::Event(_) => {}
             Woken::Notice(notice) => {
                 let now = Instant::now();
                 if keeper.hear(&notice, now) {

@@ -113,6 +113,8 @@ pub(super) struct LaneHistory {
 pub(super) struct Model {
     pub version: String,
     pub uptime_seconds: f64,
+    /// Why it is not ready, where it is not.
+    pub unready: Option<String>,
     pub listeners: Vec<ListenerRow>,
     /// In the order of the ledger.
     pub lanes: Vec<LaneRow>,
@@ -142,6 +144,8 @@ impl Model {
         let between = ReadingPair { before: before.as_ref(), seconds };
         self.version.clone_from(&snapshot.version);
         self.uptime_seconds = snapshot.uptime_seconds;
+        let unready = snapshot.readiness.as_ref().filter(|readiness| !readiness.ready);
+        self.unready = unready.map(|readiness| format!("{}: {}", readiness.reason, readiness.text));
         self.listeners = snapshot.listeners.iter().map(|listener| between.listener(listener)).collect();
         let of = |(place, listener): (usize, &ListenerSnapshot)| between.lanes(place, listener);
         self.lanes = snapshot.listeners.iter().enumerate().flat_map(of).collect();

@@ -119,6 +119,10 @@ function showVerdict(now) {
     const worst = wasLost.sort((one, other) => other.lost - one.lost)[0];
     more.push(`Earlier, since the start: ${line(worst)}`);
   }
+  if (now.readiness && !now.readiness.ready) {
+    more.unshift(`Not ready, so balancers send elsewhere: ${now.readiness.text}.`);
+    if (now.drain) more.unshift(`${count(now.drain.arrived)} datagrams have arrived since udpd was told to leave.`);
+  }
   if (now.draining_since !== undefined) {
     // What is lost from now on no key cures.
     [tone, title, cure, more] = ["note", `Draining since ${clock(dateOf(now.draining_since))}`, "", []];

@@ -127,6 +127,10 @@ fn said(model: &Model, notice: &Notice, width: usize) -> Vec<ScreenLine> {
         let text = format!("The daemon was restarted {:.0} s ago: its counters began anew.", model.uptime_seconds);
         lines.extend(wrapped(&text, width).into_iter().map(|line| ScreenLine::of(TextStyle::Strong, line)));
     }
+    if let Some(why) = &model.unready {
+        let text = format!("NOT READY: {}", printable(why));
+        lines.extend(wrapped(&text, width).into_iter().map(|line| ScreenLine::of(TextStyle::Strong, line)));
+    }
     lines
 }
 
