@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::*;
 use hostloss::Losses;
+use udpd_base::ledger::snapshot::ReadinessSnapshot;
 use udpd_base::ledger::testing::numbered;
 use udpd_base::ledger::{ResidenceTally, Snapshot};
 
@@ -25,6 +26,8 @@ fn everything() -> Snapshot {
     snapshot.host.memory.udp_pages = Some(1);
     snapshot.host.softnet.entry(0).or_default().processed = Some(1);
     snapshot.host.lost = Losses::of(&snapshot.host);
+    let (reason, text) = ("ready".into(), "udpd is ready".into());
+    snapshot.readiness = Some(ReadinessSnapshot { ready: true, reason, text, since: 0.0 });
     snapshot
 }
 
