@@ -25,6 +25,7 @@ use udpd_base::handover::route::{FullPolicy, SinkRoute};
 use udpd_engine::config::{Config, HostView};
 use udpd_engine::pipeline::Pipeline;
 use udpd_engine::pipeline::StopSignal;
+use udpd_inspect::deduplicate::{CopyTable, FingerprintKey, Meeting};
 use udpd_inspect::policy::AccessList;
 
 #[path = "../tests/util/mod.rs"]
@@ -348,6 +349,32 @@ fn shares(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// What it costs to find out whether a datagram is a copy, by the length of its payload. Half of what is met is new,
+/// and the table is as large as that of 400,000 datagrams within the window.
+fn copies(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("deduplicate");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let key = FingerprintKey::random();
+    for length in [64, 512, 1400] {
+        let table = <CopyTable>::new(<CopyTable>::buckets(1_600_000), 2000);
+        let mut payloads = vec![vec![0; length]; BATCH];
+        let mut number = 0_u64;
+        group.bench_function(BenchmarkId::new("payload", length), |bencher| {
+            bencher.iter(|| {
+                for payload in &mut payloads {
+                    number += 1;
+                    payload[8..16].copy_from_slice(&(number / 2).to_le_bytes());
+                }
+                // At 200,000 a second.
+                let now = 3000 + number / 200;
+                let meet = |payload: &Vec<u8>| table.meet(key.of(black_box(payload), 0), 0, now);
+                payloads.iter().filter(|payload| meet(payload) == Meeting::New).count()
+            });
+        });
+    }
+    group.finish();
+}
+
 criterion_group!(benches, receive, split, control_messages, hand_over, pack, format_lines);
-criterion_group!(whole, end_to_end, host, access, shares);
+criterion_group!(whole, end_to_end, host, access, shares, copies);
 criterion_main!(benches, whole);

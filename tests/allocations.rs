@@ -35,6 +35,7 @@ fn nothing_is_allocated_while_datagrams_flow() {
     let Err(std::env::VarError::NotPresent) = std::env::var(TARGET) else { return send() };
     for engine in two_engines() {
         let setup = Setup::new().keys(engine).keys("deny = ['10.0.0.0/8']\nrate_limit = { per_source = 10000000 }");
+        let setup = setup.keys("deduplicate = { window = '100ms' }");
         run_with(&setup.file("archive", "in.log").null("nothing"));
     }
     every_other_sink();

@@ -43,6 +43,8 @@ mod stalls;
 mod kernel_filter;
 mod lists;
 mod policies;
+// Both sides of a redundant pair, and each datagram once.
+mod deduplicate;
 // Who sent it, behind a relay.
 mod proxied;
 // What never reached this host.

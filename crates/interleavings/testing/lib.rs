@@ -1,7 +1,8 @@
-//! The hand-over of udpd-base, compiled once more on loom's model of threads and memory: its atomics and fences, its
-//! parking, its counted references. A test in `tests/` then runs in every order in which its threads can come, and each
-//! load sees every value that the memory order allows, also those that this machine never shows. `udpd_base` knows
-//! nothing of it, apart from `handover/sync.rs`, in whose place `handover/sync.rs` of this crate stands.
+//! The hand-over of udpd-base and the table of copies of udpd-inspect, compiled once more on loom's model of threads
+//! and memory: its atomics and fences, its parking, its counted references. A test in `tests/` then runs in every order
+//! in which its threads can come, and each load sees every value that the memory order allows, also those that this
+//! machine never shows. The crates know nothing of it, apart from a file `sync.rs`, in whose place one of this crate
+//! stands.
 //!
 //! The same order comes at the same place in every run, so a test that fails fails again. What a model leaves out: time
 //! (no deadline passes), wake-ups for no reason, and a plain store beside a swap of the same flag.
@@ -10,6 +11,7 @@
 #![cfg(not(test))]
 #![allow(missing_docs, dead_code, unreachable_pub, clippy::print_stdout)]
 
+pub mod deduplicate;
 pub mod explore;
 pub mod handover;
 

@@ -35,6 +35,9 @@ counters! {
             unit = "calls", metric = "udpd_receive_calls_total", by_lane = true;
         receive_errors: "Receive calls that failed; a failed call loses nothing.",
             unit = "calls", metric = "udpd_receive_errors_total", by_lane = true;
+        deduplicate_overflow: "Datagrams handed on that `deduplicate` could not remember, its table being full: their \
+            copies are handed on, too.",
+            metric = "udpd_deduplicate_overflow_datagrams_total";
     } beside {
         /// Datagrams read and not offered to the sinks, by reason.
         dropped: ListenerDropped,
@@ -53,6 +56,10 @@ counters! {
             cure = "Nothing: you asked for it.", is_quiet = true;
         rate_limited: "Its source was beyond `rate_limit`.",
             cure = "Raise `burst` for senders that pause and catch up.", is_quiet = true;
+        duplicate: "`deduplicate`: another side of its feed had brought it before.",
+            cure = "Nothing: you asked for it.", is_quiet = true;
+        repeated: "`deduplicate`: its own side had brought it before.",
+            cure = "Find out why one side brings it twice, if that is news.", is_quiet = true;
         no_batch: "Every batch was in use; the size of the pool rules this out.",
             cure = "This is a bug of udpd: please report it.";
         unsplit: "A GRO train without its segment size; counts as one.", cure = "Set `gro = \"off\"`.";

@@ -18,6 +18,7 @@ mod files;
 mod lane;
 mod residence;
 pub mod senders;
+mod sides;
 pub mod snapshot;
 mod trains;
 
@@ -28,6 +29,7 @@ pub use files::FileLedger;
 pub use lane::{LaneLedger, LaneReading, QueueState, XdpSnapshot};
 pub use residence::{ResidenceBucket, ResidenceSnapshot, ResidenceTally};
 pub use senders::{Echoes, Keyed, SENDERS_SHOWN, SenderSnapshot};
+pub use sides::SideCounts;
 pub use snapshot::Snapshot;
 pub use trains::Trains;
 

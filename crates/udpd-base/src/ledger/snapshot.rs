@@ -163,6 +163,9 @@ pub struct ListenerSnapshot {
     /// Whether trains are taken in one piece: "off", "on", "auto" while it finds out, then "auto: off" or "auto: on".
     #[serde(default)]
     pub gro: String,
+    /// The feed that it has sides of, where it drops copies: of several listeners by its name, of this one alone empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feed: Option<String>,
     #[serde(flatten)]
     pub counts: LaneTally,
     /// What never reached this host, by the numbers in its datagrams; null without `sequence`.

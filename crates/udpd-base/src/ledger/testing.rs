@@ -68,6 +68,7 @@ pub fn example() -> Snapshot {
         kernel_dropped_between: Some(0),
         kernel_dropped_unit: "datagrams".into(),
         gro: "off".into(),
+        feed: None,
         counts: LaneTally::sum(lanes.iter().map(|lane| lane.counts).chain([beside])),
         wrong_cpu: None,
         upstream: None,

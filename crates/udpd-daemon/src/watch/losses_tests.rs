@@ -23,6 +23,7 @@ fn reading(kernel_dropped: u64) -> Snapshot {
             kernel_dropped_between: None,
             kernel_dropped_unit: String::new(),
             gro: String::new(),
+            feed: None,
             counts: LaneTally::default(),
             wrong_cpu: None,
             upstream: None,

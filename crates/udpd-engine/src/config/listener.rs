@@ -15,6 +15,7 @@ use udpd_base::settings::kinds::{
 use udpd_base::settings::{Field, Findings, KeyDeclaration, ValueKind, settings};
 use udpd_base::text::address;
 use udpd_base::text::advice::ValueAdvice;
+use udpd_inspect::deduplicate::{Copies, Deduplicate};
 use udpd_inspect::policy::{Access, Proxies, RateLimit, SourceLimit};
 use udpd_inspect::upstream::{AnySequence, Sequence};
 
@@ -77,6 +78,8 @@ settings! {
         sequence: Option<Sequence> = "" like "netflow9", AnySequence, elsewhere "protocol";
         /// With `sequence`: after so long without a datagram an exporter is silent, which the log says. "0s" = never.
         silence: Duration = "0s" like "5m", TimeSpan(Duration::ZERO..=Duration::from_secs(7 * 86_400));
+        /// Hand on each datagram once that both sides of a redundant pair bring: the first to come.
+        deduplicate: Option<Copies> = {} like { window = "2s" }, Deduplicate, elsewhere "dedup arbitrate";
         // Indexes into `Config::sinks`, each once.
         /// The sinks that get every datagram of this listener.
         sinks: Vec<usize> = required like ["archive"], NameList, elsewhere "sink outputs";

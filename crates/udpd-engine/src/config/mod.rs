@@ -9,6 +9,7 @@ mod arguments;
 mod check;
 mod daemon;
 pub mod feeders;
+pub mod feeds;
 mod file;
 mod host_view;
 mod listener;

@@ -204,7 +204,11 @@ impl ReloadContext {
         retention: Retention,
     ) -> Result<ReplacementPipeline, Failure> {
         let assignment = self.assign_sockets(config, plan)?;
-        let threads = LaneThread::spawn_all(LaneSetup::all_after(&self.config, config, plan), &assignment, registry)?;
+        let threads = LaneThread::spawn_all(
+            LaneSetup::all_after(&self.config, &self.feeds, config, plan),
+            &assignment,
+            registry,
+        )?;
         let block_pools = BlockPools::make(&plan.pool, registry)?;
         let (started, replaced) = (self.own_ledger.started, Some((self, &retention)));
         let builder = Builder { config, plan, registry, assignment, threads, block_pools, started, replaced };
@@ -389,6 +393,7 @@ impl Builder<'_> {
                 interface: listener.interface.clone().unwrap_or_default(),
                 xdp_mode: xdp::mode_name(listener.xdp_mode),
                 sinks: listener.sinks.clone(),
+                feed: listener.deduplicate.as_ref().map(|copies| copies.feed.clone().unwrap_or_default()),
                 upstream: own.clone().find_map(|thread| thread.setup.upstream.clone()),
                 lanes: own.map(lane).collect(),
                 between: OnceLock::new(),

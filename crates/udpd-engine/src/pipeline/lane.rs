@@ -226,6 +226,7 @@ fn run(
         unwrapper: setup.unwrapper.clone(),
         observer,
         policy,
+        deduplicator: setup.deduplicator.clone(),
         gather: setup.listener.gather,
         stop,
         sampler: BatchSampler::new(),

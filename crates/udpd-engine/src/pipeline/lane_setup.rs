@@ -5,10 +5,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::config::feeds::feeds;
 use crate::config::{Config, ListenerConfig};
 use crate::plan::{LanePlan, PipelinePlan};
 use udpd_base::sink::settings::SinkTarget;
 use udpd_base::text::address;
+use udpd_inspect::deduplicate::{Deduplicator, Feed, FeedPlan};
 use udpd_inspect::policy::{AccessList, Offences, Unwrapper};
 use udpd_inspect::upstream::UpstreamMonitor;
 
@@ -24,6 +26,8 @@ pub struct LaneSetup {
     pub access: Option<Arc<AccessList>>,
     /// The sources that exceed its rate limit, where it has one.
     pub offences: Option<Arc<Offences>>,
+    /// Drops the copies of what has come on another side, or before.
+    pub deduplicator: Option<Deduplicator>,
     /// Counts what never reached this host, where its listener has a `sequence`.
     pub upstream: Option<UpstreamMonitor>,
     /// It feeds a sink that sends to addresses.
@@ -48,6 +52,17 @@ pub(super) fn destinations<'c>(config: &'c Config, listener: &ListenerConfig) ->
 impl LaneSetup {
     /// Those of all lanes of a plan.
     pub(super) fn all(config: &Config, plan: &PipelinePlan) -> Vec<Self> {
+        Self::all_with(config, plan, &[])
+    }
+
+    /// The same, with those of these feeds that are of the plan too: they go on with what they remember.
+    fn all_with(config: &Config, plan: &PipelinePlan, feeds_before: &[Arc<Feed>]) -> Vec<Self> {
+        let (feed_of, feeds) = feeds(&config.listeners);
+        let feed = |plan: FeedPlan| {
+            let known = feeds_before.iter().find(|known| known.plan == plan).cloned();
+            known.unwrap_or_else(|| Arc::new(Feed::new(plan)))
+        };
+        let feeds: Vec<Arc<Feed>> = feeds.into_iter().map(feed).collect();
         let shared = |(index, listener): (usize, &ListenerConfig)| {
             let lanes = plan.lanes.iter().filter(|lane| lane.listener == index).count();
             let upstream = listener
@@ -61,20 +76,27 @@ impl LaneSetup {
         let setup = |(index, plan): (usize, &LanePlan)| {
             let (listener, unwrapper, access, upstream, is_relayed) = listeners[plan.listener].clone();
             let offences = listener.rate_limit.map(|_| Arc::default());
+            let feed = feed_of[plan.listener].map(|feed| Arc::clone(&feeds[feed]));
+            let deduplicator = feed.map(|feed| Deduplicator::new(feed, &listener.name, plan.address));
             let (plan, has_warned) = (plan.clone(), false);
-            Self { index, plan, listener, unwrapper, access, offences, upstream, is_relayed, has_warned }
+            Self { index, plan, listener, unwrapper, access, offences, deduplicator, upstream, is_relayed, has_warned }
         };
         plan.lanes.iter().enumerate().map(setup).collect()
     }
 
     /// The same when another configuration was in force before.
-    pub(super) fn all_after(before: &Config, config: &Config, plan: &PipelinePlan) -> Vec<Self> {
+    pub(super) fn all_after(
+        before: &Config,
+        feeds_before: &[Arc<Feed>],
+        config: &Config,
+        plan: &PipelinePlan,
+    ) -> Vec<Self> {
         let has_warned = |listener: &ListenerConfig| {
             let asks_for = |listener: &ListenerConfig| (listener.busy_poll, listener.engine, listener.gro);
             let mut known = before.listeners.iter().filter(|known| known.name == listener.name);
             known.any(|known| asks_for(known) == asks_for(listener))
         };
-        let mut all = Self::all(config, plan);
+        let mut all = Self::all_with(config, plan, feeds_before);
         all.iter_mut().for_each(|setup| setup.has_warned = has_warned(&setup.listener));
         all
     }
@@ -120,6 +142,6 @@ mod tests {
             setups.iter().filter(|setup| setup.warns()).map(|setup| setup.listener.name.clone()).collect()
         };
         assert_eq!(warners(LaneSetup::all(&now, &plan)), ["new", "other", "same"], "one lane of each");
-        assert_eq!(warners(LaneSetup::all_after(&before, &now, &plan)), ["new", "other"]);
+        assert_eq!(warners(LaneSetup::all_after(&before, &[], &now, &plan)), ["new", "other"]);
     }
 }

@@ -89,6 +89,8 @@ pub(super) struct ListenerSection {
     pub xdp_mode: &'static str,
     pub sinks: Vec<usize>,
     pub lanes: Vec<LaneSection>,
+    /// The feed that it has sides of, where it drops copies; empty where it is all of it.
+    pub feed: Option<String>,
     /// What never reached this host, where its datagrams have numbers.
     pub upstream: Option<UpstreamMonitor>,
     /// What the kernel dropped at sockets of the previous process since that looked last; empty where it has none.
@@ -349,6 +351,7 @@ impl PipelineLedger {
             }
             .to_owned(),
             gro: listener.gro.state().to_owned(),
+            feed: listener.feed.clone(),
             counts,
             upstream: listener.upstream.as_ref().map(|upstream| {
                 let own = &counts.dropped;

@@ -142,6 +142,7 @@ fn removed_listener(name: &str, closed: &[DiscardReport], dropped: Option<u64>) 
         kernel_dropped_between: dropped,
         kernel_dropped_unit: if has_gro { "buffers" } else { "datagrams" }.to_owned(),
         gro: if has_gro { "on" } else { "off" }.to_owned(),
+        feed: None,
         counts,
         upstream: None,
         shared_with: None,

@@ -32,6 +32,7 @@ use udpd_base::ledger::{LaneLedger, LaneTally};
 use udpd_base::os::threads;
 use udpd_base::os::threads::lock;
 use udpd_base::seams::{clock, waits};
+use udpd_inspect::deduplicate::Deduplicator;
 use udpd_inspect::policy::{Policy, Unwrapper};
 use udpd_inspect::upstream::Observer;
 
@@ -85,6 +86,8 @@ pub(super) struct Receiver {
     pub(super) observer: Option<Box<Observer>>,
     /// Drops what the listener refuses, where it refuses anything.
     pub(super) policy: Option<Box<Policy>>,
+    /// Drops copies, where its listener is a side of a feed.
+    pub(super) deduplicator: Option<Deduplicator>,
     /// Let datagrams gather this long before a batch is taken that would not be full.
     pub(super) gather: Duration,
     pub(super) stop: Arc<StopSignal>,
@@ -327,6 +330,9 @@ impl Receiver {
         }
         if self.drop_truncated && batch.summary().truncated > 0 {
             tally.dropped.truncated += batch.retain(|datagram| !datagram.is_truncated()) as u64;
+        }
+        if let Some(deduplicator) = &self.deduplicator {
+            deduplicator.apply(batch, tally);
         }
         let offered = batch.summary().datagrams;
         if offered == 0 {

@@ -20,6 +20,7 @@ use crate::config::{Config, SinkConfig};
 use crate::plan::PipelinePlan;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::sink::Differs;
+use udpd_inspect::deduplicate::Feed;
 
 /// Everything that is needed to build a replacement while the current pipeline keeps running.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct ReloadContext {
     pub(super) files: SinkFiles,
     /// By lane, the name of its socket, and the socket where it has one.
     sockets: Vec<(String, Option<Arc<Socket>>)>,
+    /// What its lanes remember of their feeds.
+    pub(super) feeds: Vec<Arc<Feed>>,
     /// Why a receiver cannot be woken.
     cannot_wake: Option<String>,
     consumers: Vec<RetainedConsumer>,
@@ -109,6 +112,7 @@ impl Pipeline {
             handoff: Arc::clone(&consumer.handoff),
             ended: consumer.ended.clone(),
         };
+        let feed = |lane: &Lane| lane.setup.deduplicator.as_ref().map(|own| Arc::clone(&own.feed));
         ReloadContext {
             config: Arc::clone(&self.config),
             plan: self.plan(),
@@ -116,6 +120,7 @@ impl Pipeline {
             cumulative_ledger: self.ledger(),
             files: self.files(),
             sockets: self.lanes.iter().map(|lane| (lane.socket_name(), lane.socket())).collect(),
+            feeds: self.lanes.iter().filter_map(feed).collect(),
             cannot_wake: self.lanes.iter().filter(is_running).find_map(cannot_wake),
             consumers: self.consumers.iter().map(consumer).collect(),
             moving: self.moving_consumers(),

@@ -27,6 +27,8 @@ pub struct MemoryPlan {
     pub policy_bytes: usize,
     /// The tables of `allow`, `deny` and their files.
     pub list_bytes: usize,
+    /// What feeds remember of their datagrams, for `deduplicate`.
+    pub deduplicate_bytes: usize,
     /// The streams of `sequence`, and the notes about them.
     pub upstream_bytes: usize,
     /// What the sinks may take at most.
@@ -51,7 +53,7 @@ impl MemoryPlan {
 
     pub fn total_bytes(&self) -> usize {
         let of_sinks = [self.sink_bytes, self.compression_bytes];
-        let parts = [self.policy_bytes, self.list_bytes, self.upstream_bytes, self.own_bytes()];
+        let parts = [self.policy_bytes, self.list_bytes, self.deduplicate_bytes, self.upstream_bytes, self.own_bytes()];
         of_sinks.into_iter().chain(parts).fold(self.pool_bytes(), usize::saturating_add)
     }
 }
@@ -68,6 +70,7 @@ impl fmt::Display for MemoryPlan {
             ("up to ", self.compression_bytes, "for compressing files"),
             ("", self.policy_bytes, "in tables of rate limits"),
             ("", self.list_bytes, "in lists of networks"),
+            ("", self.deduplicate_bytes, "for finding copies"),
             ("up to ", self.upstream_bytes, "for sequence numbers"),
         ];
         others

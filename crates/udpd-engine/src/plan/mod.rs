@@ -45,10 +45,12 @@ pub use self::seating::PlacementInput;
 use self::seating::{LanePlacement, Placements};
 use self::spread::Intake;
 use crate::config::feeders::{Feeder, LaneFeeds};
+use crate::config::feeds::feeds;
 use crate::config::{Config, ListenerConfig, SinkConfig, Spread, overlap};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::sink::settings::SinkTarget;
 use udpd_endpoint::control::{NeighbourSearch, Neighbours, default_paths};
+use udpd_inspect::deduplicate::FeedPlan;
 use udpd_inspect::policy;
 use udpd_inspect::policy::AccessList;
 
@@ -166,6 +168,8 @@ pub struct PipelinePlan {
     pub compression_bytes: usize,
     /// The memory of the lists of networks.
     pub list_bytes: usize,
+    /// The memory of the feeds whose copies are dropped.
+    pub deduplicate_bytes: usize,
     /// True when receivers share cores.
     pub shared_cores: bool,
     /// The memory node of each core, as far as the machine tells.
@@ -205,6 +209,7 @@ impl PipelinePlan {
             sink_bytes,
             compression_bytes: compression_bytes(config),
             list_bytes: list_bytes(config),
+            deduplicate_bytes: feeds(&config.listeners).1.iter().map(FeedPlan::bytes).sum(),
             shared_cores: shared,
             node_of_core,
             interfaces,
@@ -253,6 +258,7 @@ impl PipelinePlan {
             compression_bytes: self.compression_bytes,
             policy_bytes: sum(|lane| lane.policy_bytes),
             list_bytes: self.list_bytes,
+            deduplicate_bytes: self.deduplicate_bytes,
             upstream_bytes: sum(|lane| lane.upstream_bytes),
             receive_buffer_bytes: sum(|lane| 2 * lane.receive_buffer_bytes),
             threads: self.lanes.len() + self.sinks.iter().map(SinkPlan::threads).sum::<usize>() + followers + others,

@@ -1,7 +1,7 @@
 //! Reads the sequence number of a datagram from its header: a function for each protocol, which returns `None` for a
 //! datagram of another protocol or one that is too short. They read nothing behind the header.
 
-use super::settings::{Fixed, NumberOrder};
+use super::settings::{Fixed, NumberOrder, Sequence};
 
 /// The most flows of a NetFlow 5 datagram that fits into an Ethernet frame.
 pub(super) const FLOWS_MAX: u16 = 30;
@@ -130,6 +130,22 @@ pub(super) fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8]) -> Op
         NumberOrder::Little => u64::from_le_bytes(word) << behind >> behind,
     };
     Some(SequenceHeader { stream: 0, number, units: 1, clock: ExporterClock::default() })
+}
+
+/// Of the sequences whose numbers need no address beside them, the bytes that no other datagram of any sender has: the
+/// number, and what tells its stream from others. With RTP also its time, because 65,536 numbers are soon used up.
+#[inline]
+pub(super) fn number_bytes(sequence: Sequence, payload: &[u8]) -> Option<&[u8]> {
+    match sequence {
+        Sequence::NetFlow | Sequence::NetFlow5 | Sequence::NetFlow9 | Sequence::Ipfix => None,
+        Sequence::Sflow => {
+            sflow(payload)?;
+            // The agent with its kind, the sub-agent and the number.
+            payload.get(4..if long(payload, 4)? == 1 { 20 } else { 32 })
+        }
+        Sequence::Rtp => rtp(payload).and_then(|_| payload.get(2..12)),
+        Sequence::Fixed(Fixed { offset, bytes, .. }) => payload.get(offset..offset + bytes),
+    }
 }
 
 pub(super) fn short(bytes: &[u8], at: usize) -> Option<u16> {

@@ -122,6 +122,24 @@ impl Sequence {
         }
     }
 
+    /// Whether its numbers tell a datagram from all others of a listener, whichever address brings it.
+    pub fn needs_no_address(self) -> bool {
+        matches!(self, Self::Sflow | Self::Rtp | Self::Fixed(_))
+    }
+
+    /// The bytes of a datagram that do so; `None` where it has no number.
+    pub fn number_bytes(self, payload: &[u8]) -> Option<&[u8]> {
+        header::number_bytes(self, payload)
+    }
+
+    /// How many datagrams of a stream come before a number comes again; `None` where that is as good as never.
+    pub fn numbers_until_again(self) -> Option<u64> {
+        match self {
+            Self::Fixed(Fixed { bytes: bytes @ ..8, .. }) => Some(1 << (8 * bytes)),
+            _ => None,
+        }
+    }
+
     /// How many bytes of a datagram must be kept for its number to be read.
     pub fn header_bytes(self) -> usize {
         match self {

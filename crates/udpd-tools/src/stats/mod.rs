@@ -18,7 +18,7 @@ use udpd_base::ledger::snapshot::{
     LaneSnapshot, ListenerSnapshot, ListenerStreams, SharerSnapshot, SinkSnapshot, Snapshot, StreamSnapshot, Takes,
     UpstreamSnapshot,
 };
-use udpd_base::ledger::{CounterTable as _, LedgerCounter};
+use udpd_base::ledger::{CounterTable as _, LedgerCounter, SideCounts};
 use udpd_base::os::console;
 use udpd_base::seams::clock;
 use udpd_base::text::tables::{TextTable, grouped, or_dash};
@@ -105,6 +105,10 @@ pub fn render(snapshot: &Snapshot) -> String {
         push_table(&mut text, listener.lanes.iter().map(lane).collect());
         push_table(&mut text, listener.lanes.iter().filter_map(queue).collect());
         push_table(&mut text, listener.lanes.iter().flat_map(senders).collect());
+    }
+    for (name, sides) in snapshot.feeds().into_iter().filter(|(_, sides)| sides.len() > 1) {
+        let _ = writeln!(text, "\nfeed {name}: what each of its sides brought");
+        push_table(&mut text, sides.iter().map(side).collect());
     }
     text + &render_host(&snapshot.host)
 }
@@ -315,6 +319,18 @@ fn stream(stream: &StreamSnapshot) -> Row {
         cell("unit", &stream.unit),
         cell("since", format!("{} ago", duration(now.saturating_sub(stream.since) as f64))),
         cell("state", state),
+    ]
+}
+
+/// One side of a feed.
+fn side(side: &SideCounts) -> Row {
+    vec![
+        cell("side", &side.listener),
+        cell("address", &side.address),
+        cell("first", grouped(side.first)),
+        cell("after another", grouped(side.second)),
+        cell("repeated", grouped(side.repeated)),
+        cell("not, or not yet", grouped(side.missing)),
     ]
 }
 

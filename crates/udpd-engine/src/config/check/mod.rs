@@ -18,6 +18,7 @@ pub use self::af_xdp::SLOT_BYTES_MIN;
 use super::Config;
 use super::daemon::DaemonConfig;
 use super::feeders::LaneFeeds;
+use super::feeds;
 use super::file::Sections;
 use super::host_view::HostView;
 use super::listener::ListenerConfig;
@@ -48,6 +49,7 @@ pub(super) fn validate(mut file: Sections<'_>, host: &HostView, findings: &mut F
     listeners::check_names(&file.listeners, findings);
     listeners::check_overlaps(&file.listeners, findings);
     af_xdp::check(&file.listeners, findings);
+    feeds::check(&file.listeners, findings);
     let mut listeners: Vec<ListenerConfig> = file.listeners.iter().map(|section| section.settings.clone()).collect();
     let steer = file.steer.as_ref().map_or_else(SteerConfig::default, |section| {
         let mut steer = check_steer(section, host, findings);
