@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::tests::{PLAIN, Subject, counts, path_of};
 use super::*;
@@ -121,6 +121,13 @@ fn compress_by_hand(plain: &PathBuf, to: &PathBuf) {
     packed.set_modified(plain.metadata().expect("there").modified().expect("a time")).expect("set");
 }
 
+/// Adds a compressed form to this list.
+fn list_packed(subject: &Subject, list: &str, packed: &Path) {
+    let (list, name) = (path_of(subject, list), packed.file_name().expect("a name").display());
+    let line = format!("{} {name}\n", packed.metadata().expect("there").ino());
+    fs::write(&list, fs::read_to_string(&list).expect("a list") + &line).expect("written");
+}
+
 #[test]
 fn whatever_a_crash_leaves_the_next_start_ends_with_one_whole_form() {
     for state in ["nothing yet", "a part", "listed", "named", "both forms"] {
@@ -163,9 +170,7 @@ fn keep_by_bytes_removes_the_plain_form_of_a_compressed_file_before_any_other_fi
     let plain = finished_and_ended(&mut subject);
     let packed = Method::Gzip.path_of(&plain);
     compress_by_hand(&plain, &packed);
-    let (list, name) = (path_of(&subject, ".log.udpd-index"), packed.file_name().expect("a name").display());
-    let line = format!("{} {name}\n", packed.metadata().expect("there").ino());
-    fs::write(&list, fs::read_to_string(&list).expect("a list") + &line).expect("written");
+    list_packed(&subject, ".log.udpd-index", &packed);
     let long = "long".repeat(20);
     let bytes = packed.metadata().expect("there").len() + long.len() as u64 + 1;
     subject.reopen_with(FileSettings { compress: None, keep: Keep { files: 0, bytes }, ..settings });
@@ -173,6 +178,23 @@ fn keep_by_bytes_removes_the_plain_form_of_a_compressed_file_before_any_other_fi
     subject.close();
     assert_eq!(subject.texts(), [&long, "precious"]);
     assert_eq!(only(&subject, "precious"), packed);
+}
+
+#[test]
+fn a_path_that_comes_again_is_not_written_on_where_a_power_loss_has_left_its_file_in_both_forms() {
+    let mut subject = Subject::open("%Y.log", FileSettings { compress: None, ..compressing(9) });
+    let settings = FileSettings { compress: Some(Method::Gzip), ..subject.file().settings.clone() };
+    assert!(subject.write("precious"));
+    subject.close();
+    let plain = only(&subject, "precious");
+    let packed = Method::Gzip.path_of(&plain);
+    compress_by_hand(&plain, &packed);
+    list_packed(&subject, ".%Y.log.udpd-index", &packed);
+    subject.reopen_with(settings);
+    assert!(subject.write("next"));
+    subject.close();
+    assert_eq!(only(&subject, "precious"), packed);
+    assert_eq!(only(&subject, "next"), plain);
 }
 
 #[test]

@@ -132,10 +132,17 @@ impl FileRetention {
         }
     }
 
-    /// On a file system without `RENAME_NOREPLACE` a file gets its final name by a link, and a crash may leave it with
-    /// both names. Removes the first one, which finishes the file.
-    pub(super) fn finish_interrupted(&self, path: &Path) {
+    /// Ends what a crash has left half done at the path of a file that is about to be begun. On a file system without
+    /// `RENAME_NOREPLACE` a file gets its final name by a link, and a crash may leave it with both names: removes the
+    /// first one, which finishes the file. And where time codes of the path repeat, a file of before may be there in
+    /// both forms: removes the plain one, else new records would be written behind those that are compressed already.
+    pub(super) fn finish_interrupted(&mut self, path: &Path) {
         let Ok(found) = path.symlink_metadata() else { return };
+        if let Some(index) = self.index.as_mut().filter(|_| self.name.is_dated()) {
+            let mut files = index.present();
+            files.retain(|file| file.plain.as_ref().is_some_and(|plain| plain.path == path));
+            files.iter_mut().for_each(|file| _ = self.bytes_without_copy(file));
+        }
         if !found.is_file() || found.nlink() != 2 {
             return;
         }

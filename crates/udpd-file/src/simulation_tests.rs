@@ -271,7 +271,7 @@ impl World {
         for entry in fs::read_dir(self.directory.path()).expect("a directory").flatten() {
             let _ = fs::remove_dir(entry.path());
         }
-        self.disk.inner.lose_power(chance);
+        self.disk.lose_power(chance, &Index::path_of(&FileName::new(self.settings.path.clone(), Duration::ZERO)));
         let mut facts = self.disk.facts();
         facts.read.clear();
         let all: BTreeSet<Number> = (0..self.fates.len() as Number).collect();

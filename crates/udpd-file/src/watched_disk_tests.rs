@@ -128,6 +128,26 @@ impl WatchedDisk {
         done
     }
 
+    /// Loses power. Puts the numbers that removed files have now into the index, in place of those that they had.
+    pub(super) fn lose_power(&self, chance: &mut Chance, index: &Path) {
+        let renumbered = self.inner.lose_power(chance);
+        let now = |number: &u64| renumbered.get(number).copied();
+        let mut facts = self.facts();
+        let (foreign, adoptable): (Vec<u64>, Vec<u64>) =
+            (facts.foreign.iter().filter_map(now).collect(), facts.adoptable.iter().filter_map(now).collect());
+        facts.foreign.extend(foreign);
+        facts.adoptable.extend(adoptable);
+        let Ok(text) = fs::read(index) else { return };
+        let lines = text.split_inclusive(|byte| *byte == b'\n').map(|line| {
+            let end = line.iter().position(|byte| *byte == b' ').unwrap_or_default();
+            let number = std::str::from_utf8(&line[..end]).ok().and_then(|number| number.parse().ok());
+            let number = number.and_then(|number| now(&number));
+            number.map_or_else(|| line.to_vec(), |number| [number.to_string().as_bytes(), &line[end..]].concat())
+        });
+        fs::write(index, lines.collect::<Vec<_>>().concat()).expect("written");
+        self.inner.adopt();
+    }
+
     /// What is in a file now.
     pub(super) fn content(&self, facts: &mut Facts, path: &Path) -> Content {
         let Ok(found) = path.symlink_metadata() else { return Content::default() };

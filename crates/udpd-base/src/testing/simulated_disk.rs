@@ -103,6 +103,17 @@ struct SimulatedFile {
     synced: Vec<u8>,
     changes: Vec<Change>,
     bad: Vec<Range<u64>>,
+    /// Its mtime when it was last seen.
+    changed_at: Option<SystemTime>,
+}
+
+impl SimulatedFile {
+    /// What it held before a power loss.
+    fn whole(&self) -> Vec<u8> {
+        let mut content = self.synced.clone();
+        self.changes.iter().for_each(|change| change.make(&mut content));
+        content
+    }
 }
 
 /// A change of names.
@@ -198,7 +209,8 @@ impl SimulatedDisk {
         let (mut files, mut names) = (BTreeMap::new(), BTreeMap::new());
         for (path, inode) in files_below(&self.root) {
             let synced = if state.is_recorded { fs::read(&path).expect("readable") } else { Vec::new() };
-            files.insert(inode, SimulatedFile { synced, changes: Vec::new(), bad: bad(state, inode) });
+            let changed_at = path.symlink_metadata().and_then(|found| found.modified()).ok();
+            files.insert(inode, SimulatedFile { synced, changes: Vec::new(), bad: bad(state, inode), changed_at });
             names.insert(path, inode);
         }
         (state.files, state.names, state.synced_names) = (files, names.clone(), names);
@@ -247,8 +259,10 @@ impl SimulatedDisk {
         self.state().names.keys().cloned().collect()
     }
 
-    /// What a power loss leaves takes the place of what is there. All that had files open must be gone.
-    pub fn lose_power(&self, chance: &mut Chance) {
+    /// What a power loss leaves takes the place of what is there. All that had files open must be gone. A file that
+    /// loses nothing keeps its mtime. Returns the inode numbers of removed files that are back, the old one first:
+    /// a real disk would give them their old numbers.
+    pub fn lose_power(&self, chance: &mut Chance) -> BTreeMap<u64, u64> {
         let state = self.state();
         assert!(state.is_recorded, "what a power loss leaves was not recorded");
         let kept = chance.index(state.journal.len() + 1);
@@ -269,7 +283,7 @@ impl SimulatedDisk {
             }
             .expect("it is there");
         }
-        let mut written: BTreeMap<u64, PathBuf> = BTreeMap::new();
+        let (mut written, mut renumbered) = (BTreeMap::<u64, PathBuf>::new(), BTreeMap::new());
         for (path, inode) in names {
             match written.get(&inode) {
                 Some(first) => fs::hard_link(first, &path).expect("a link"),
@@ -277,6 +291,14 @@ impl SimulatedDisk {
                     let options = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).clone();
                     let file = options.open(aside(inode)).expect("a file");
                     file.write_all_at(&contents[&inode], 0).expect("room");
+                    let own = state.files.get(&inode).filter(|own| own.whole() == contents[&inode]);
+                    if let Some(changed_at) = own.and_then(|own| own.changed_at) {
+                        file.set_modified(changed_at).expect("set");
+                    }
+                    let now = file.metadata().expect("it is open").ino();
+                    if now != inode {
+                        renumbered.insert(inode, now);
+                    }
                     fs::rename(aside(inode), &path).expect("renamed");
                     written.insert(inode, path);
                 }
@@ -287,6 +309,7 @@ impl SimulatedDisk {
         }
         drop(state);
         self.adopt();
+        renumbered
     }
 }
 
@@ -312,7 +335,7 @@ fn left_of(file: &SimulatedFile, chance: &mut Chance) -> Vec<u8> {
     let count = file.changes.len();
     match chance.below(5) {
         0 => {}
-        1 => file.changes.iter().for_each(|change| change.make(&mut content)),
+        1 => content = file.whole(),
         2 => {
             let kept = chance.index(count + 1);
             file.changes[..kept].iter().for_each(|change| change.make(&mut content));
@@ -330,9 +353,7 @@ fn left_of(file: &SimulatedFile, chance: &mut Chance) -> Vec<u8> {
                 }
             }
             if kind == 3 {
-                let mut all = file.synced.clone();
-                file.changes.iter().for_each(|change| change.make(&mut all));
-                content.resize(all.len(), 0);
+                content.resize(file.whole().len(), 0);
             }
         }
     }
@@ -390,6 +411,7 @@ impl State {
             && let Some(file) = self.files.get_mut(&found.ino())
         {
             file.changes.push(change());
+            file.changed_at = found.modified().ok();
         }
     }
 
@@ -421,6 +443,7 @@ impl State {
             for change in std::mem::take(&mut file.changes) {
                 change.make(&mut file.synced);
             }
+            file.changed_at = found.modified().ok();
         }
     }
 }
