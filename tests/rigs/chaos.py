@@ -318,7 +318,8 @@ def everything():
     os.makedirs(f"{chaos.directory}/files")
     chaos.begin_process()
     load = senders(PORT, FLOWS, LENGTH, RATE)
-    cable = Bench(f"{ADDRESS}:{CABLE_PORT}", 500, place=OTHER)
+    # It sends until it is ended, behind a campaign of any length.
+    cable = Bench(f"{ADDRESS}:{CABLE_PORT}", 500, place=OTHER, seconds=2 * SECONDS + 600)
     try:
         chaos.campaign()
     except Failed as why:

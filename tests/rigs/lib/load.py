@@ -71,7 +71,8 @@ class Paced(threading.Thread):
     has sent `count` of them. `sent` is how many it has sent."""
 
     def __init__(self, port, rate, payload, sockets=1, count=None):
-        super().__init__()
+        # A rig that fails does not wait for it.
+        super().__init__(daemon=True)
         self.port, self.rate, self.payload, self.count = port, rate, payload, count
         self.sockets, self.sent, self.goes_on = [udp_socket() for _ in range(sockets)], 0, True
         self.start()
