@@ -1,6 +1,7 @@
 //! The command line: what the operator typed, turned into one call. Help texts have an example each.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -227,6 +228,12 @@ enum CliCommand {
         /// Make sockets for queues past the kernel's stack
         #[arg(long)]
         queues: bool,
+        /// Addresses to put on an interface
+        #[arg(long)]
+        announce: Vec<IpAddr>,
+        /// That interface
+        #[arg(long, default_value = "")]
+        on: String,
         /// The numbers of a user and a group to become
         #[arg(long, num_args = 2)]
         user: Vec<u32>,
@@ -434,8 +441,8 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
         CliCommand::Bench { command } => bench(command),
         CliCommand::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
         CliCommand::Man(arguments) => man::execute(&arguments, Cli::command(), &mut io::stdout().lock()),
-        CliCommand::Warden { filters, queues, user } => {
-            privilege_helper::execute(HelperOptions { filters, queues }, &user)
+        CliCommand::Warden { filters, queues, announce, on, user } => {
+            privilege_helper::execute(HelperOptions { filters, queues }, (&announce, &on), &user)
         }
         CliCommand::Completions { shell } => {
             let shell = match shell {

@@ -5,6 +5,7 @@
 // These crates are parts of one program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
 
+mod announcer;
 pub mod check;
 #[cfg(feature = "testing")]
 #[path = "testing/fuzz.rs"]

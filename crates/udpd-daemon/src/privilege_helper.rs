@@ -3,24 +3,26 @@
 //! is requested. It ends when the daemon does.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use mmsg::Socket;
 use nix::sys::signal::SigSet;
 use rustix::net::{SocketType, sockopt};
 
+use crate::announcer::Announcer;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
 use udpd_base::os::threads::{ThreadRegistry, ThreadSandbox};
 use udpd_base::os::user;
 use udpd_base::os::user::Account;
-use udpd_sandbox::privilege_helper::{self, HelperOptions, MESSAGE_BYTES, PrivilegedFd, PrivilegedOp};
+use udpd_sandbox::privilege_helper::{self, ANNOUNCE, HelperOptions, MESSAGE_BYTES, PrivilegedFd, PrivilegedOp};
 use udpd_sandbox::{PathRules, Sandbox};
 
 /// Serves the daemon at standard input until that is gone. It becomes the `user` and group of these numbers first,
-/// if there are any.
-pub fn execute(options: HelperOptions, user: &[u32]) -> Result<(), Failure> {
+/// if there are any. `announce`: the addresses that it may put on an interface.
+pub fn execute(options: HelperOptions, announce: (&[IpAddr], &str), user: &[u32]) -> Result<(), Failure> {
     let stdin = io::stdin();
     let daemon = stdin.as_fd();
     if sockopt::socket_type(daemon) != Ok(SocketType::SEQPACKET) {
@@ -39,8 +41,16 @@ pub fn execute(options: HelperOptions, user: &[u32]) -> Result<(), Failure> {
     let (registry, _events) = ThreadRegistry::new();
     let (sandbox, _) = Sandbox::prepare(&registry).map_err(|error| threads::start_failure("udpd-trial", &error))?;
     sandbox.open_only(PathRules::default());
-    sandbox.enter(&[if options.filters { ThreadRole::FilterHelper } else { ThreadRole::PrivilegeHelper }]);
-    let served = serve(daemon, options).or_else(|error| match error.kind() {
+    let mut roles = vec![if options.filters { ThreadRole::FilterHelper } else { ThreadRole::PrivilegeHelper }];
+    let (addresses, interface) = announce;
+    let mut announcer = None;
+    if !addresses.is_empty() {
+        let fail = |error| Failure::new(ExitCode::Failure, format!("cannot ask the kernel for its addresses: {error}"));
+        announcer = Some(Announcer::open(addresses, interface).map_err(fail)?);
+        roles.push(ThreadRole::Announcer);
+    }
+    sandbox.enter(&roles);
+    let served = serve(daemon, options, announcer).or_else(|error| match error.kind() {
         // The daemon has gone before its answer came, or with one unread.
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(()),
         _ => Err(error),
@@ -48,7 +58,7 @@ pub fn execute(options: HelperOptions, user: &[u32]) -> Result<(), Failure> {
     served.map_err(|error| Failure::new(ExitCode::Failure, format!("cannot hear the daemon: {error}")))
 }
 
-fn serve(daemon: BorrowedFd<'_>, options: HelperOptions) -> io::Result<()> {
+fn serve(daemon: BorrowedFd<'_>, options: HelperOptions, mut announcer: Option<Announcer>) -> io::Result<()> {
     answer(daemon, Ok(None))?;
     let mut bytes = [0; MESSAGE_BYTES];
     loop {
@@ -57,6 +67,11 @@ fn serve(daemon: BorrowedFd<'_>, options: HelperOptions) -> io::Result<()> {
             return Ok(());
         }
         let text = std::str::from_utf8(&bytes[..length]).unwrap_or_default();
+        if let Some(request) = text.strip_prefix(ANNOUNCE) {
+            let outcome = announcer.as_mut().map_or_else(|| Err(refusal()), |own| own.answer(request));
+            answer(daemon, outcome.map(|()| None))?;
+            continue;
+        }
         let outcome = match text.parse::<PrivilegedFd>() {
             Ok(wanted) if !options.allows(&wanted) => Err(rustix::io::Errno::PERM.into()),
             Ok(wanted) => {

@@ -35,6 +35,7 @@ fn kept(role: ThreadRole) -> CapabilitySet {
         // It makes a raw socket whenever the way to its destination changes.
         ThreadRole::SourceKeeper => CapabilitySet::NET_RAW,
         ThreadRole::PrivilegeHelper => OF_SOCKETS,
+        ThreadRole::Announcer => CapabilitySet::NET_ADMIN,
         ThreadRole::FilterHelper => OF_SOCKETS.union(CapabilitySet::BPF),
         _ => CapabilitySet::empty(),
     }

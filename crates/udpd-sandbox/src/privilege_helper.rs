@@ -13,7 +13,7 @@
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -39,12 +39,18 @@ pub const COMMAND: &str = "warden";
 
 const FILTERS: &str = "--filters";
 const QUEUES: &str = "--queues";
+/// An address that it may put on an interface follows, and that interface.
+const ADDRESS: &str = "--announce";
+const INTERFACE: &str = "--on";
 /// The numbers of a user and a group follow.
 const USER: &str = "--user";
 
 /// How long an answer may take, the first one included, before which the helper has to be started. A helper that is
 /// slower is stopped, or gone; and then its rights are gone for the life of this process.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a request for such an address begins with.
+pub const ANNOUNCE: &str = "announce ";
 
 /// The longest request or answer.
 pub const MESSAGE_BYTES: usize = 128;
@@ -206,7 +212,11 @@ struct Helper {
 
 /// Starts the helper of this process, which ends when this process does. It reads its requests from standard input.
 /// With an account it becomes that user, while this process is still root.
-pub fn start(options: HelperOptions, account: Option<&Account>) -> io::Result<()> {
+pub fn start(
+    options: HelperOptions,
+    (addresses, interface): (&[IpAddr], &str),
+    account: Option<&Account>,
+) -> io::Result<()> {
     let (own, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&own, Timeout::Recv, Some(ANSWER_LIMIT))?;
     set_socket_timeout(&own, Timeout::Send, Some(ANSWER_LIMIT))?;
@@ -216,6 +226,8 @@ pub fn start(options: HelperOptions, account: Option<&Account>) -> io::Result<()
         .arg(COMMAND)
         .args(options.filters.then_some(FILTERS))
         .args(options.queues.then_some(QUEUES))
+        .args(addresses.iter().flat_map(|address| [ADDRESS.to_owned(), address.to_string()]))
+        .args([INTERFACE, interface].into_iter().filter(|_| !addresses.is_empty()))
         .args(account.iter().flat_map(|account| [USER.to_owned(), account.uid.to_string(), account.gid.to_string()]))
         .env_clear()
         .current_dir("/")
@@ -301,6 +313,13 @@ pub fn make(wanted: PrivilegedFd, parts: &[BorrowedFd<'_>]) -> io::Result<OwnedF
         },
         _ => Err(refusal),
     })
+}
+
+/// Has the helper put an address on its interface (`on`), take it away (`off`), or leave it to another process
+/// (`leave`). Without a helper, and with one that lacks the right, that is not permitted.
+pub fn announce(command: &str, address: IpAddr) -> io::Result<()> {
+    let answered = ask(&[], &format!("{ANNOUNCE}{command} {address}"));
+    answered.map_or_else(|| Err(Errno::PERM.into()), |(outcome, _)| outcome)
 }
 
 /// Loads filters of sources, as [`make`].

@@ -208,6 +208,7 @@ fn own(role: ThreadRole) -> Granted {
             grant(&[], &[by::UNIX, by::ROUTES, by::TABLES, by::CARDS, by::INTERFACE_INDEX]);
         }
         ThreadRole::RingReloader => grant(&[RING, NEW_RING], &[by::NEW_RING]),
+        ThreadRole::Announcer => grant(&[calls![SYS_sendto SYS_recvfrom]], &[]),
         ThreadRole::PrivilegeHelper => grant(&[PRIVILEGED], &[by::QUEUES, by::NO_PROGRAMS]),
         ThreadRole::FilterHelper => grant(&[PRIVILEGED], &[by::QUEUES, by::LOAD]),
         ThreadRole::Main => {
@@ -241,6 +242,7 @@ fn is_started_by(maker: ThreadRole, other: ThreadRole) -> bool {
             | ThreadRole::SourceKeeper
             | ThreadRole::HistoryWriter
             | ThreadRole::Health
+            | ThreadRole::Announcer
     );
     match maker {
         ThreadRole::Reloader => !is_never && !is_of_brokers,

@@ -94,6 +94,8 @@ roles! {
         PrivilegeHelper = "warden";
         /// The same where the kernel refuses sources: it also loads filters.
         FilterHelper = "warden (filters)";
+        /// The same where it also puts service addresses on an interface, by a socket that is open.
+        Announcer = "warden (announce), besides";
     }
 }
 

@@ -191,6 +191,14 @@ impl Rights {
         if let Some(address) = metrics.value.filter(|_| metrics.written) {
             self.try_address("metrics_address", address, TcpListener::bind(with_any_port(address)).map(drop));
         }
+        if !config.daemon.announce.is_empty() && !has(CapabilitySet::NET_ADMIN) {
+            let message = format!(
+                "announce as user {} takes CAP_NET_ADMIN; in the unit file: AmbientCapabilities=CAP_NET_ADMIN, \
+                 CapabilityBoundingSet=CAP_NET_ADMIN and SystemCallFilter=capset",
+                self.user
+            );
+            self.missing.push(Failure::new(ExitCode::Permission, message));
+        }
         let keeps_sources = |sink: &&SinkConfig| sink.settings.needs().roles.contains(&ThreadRole::SourceKeeper);
         for sink in config.sinks.iter().filter(keeps_sources) {
             if !has(CapabilitySet::NET_RAW) {

@@ -239,8 +239,9 @@ impl<'a> MainLoop<'a> {
     fn end(mut self, reason: DaemonEvent) -> MainLoopEnd {
         self.look_at_arrivals();
         // After a take-over the other process is asked whether it is ready.
-        if !matches!(reason, DaemonEvent::TakenOver(_)) {
-            self.member.end(&self.pipeline.ledger());
+        match reason {
+            DaemonEvent::TakenOver(_) => self.member.leave(),
+            _ => self.member.end(&self.pipeline.ledger()),
         }
         let Self { pipeline, listeners, handoff, .. } = self;
         MainLoopEnd { reason, pipeline, listeners, handoff }
@@ -384,6 +385,7 @@ impl<'a> MainLoop<'a> {
                 Ok(None) => {
                     next = clock::now() + ROUND;
                     self.read_counters();
+                    self.member.renew();
                 }
             }
         };

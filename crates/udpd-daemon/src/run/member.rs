@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use super::announcement::Announcement;
 use super::handoff::DRAIN_LIMIT;
 use crate::watch::readiness::{FaultFinder, OtherFacts, Readiness};
 use udpd_base::exit::{ExitCode, Failure};
@@ -17,6 +18,7 @@ use udpd_base::text::tables::grouped;
 use udpd_base::text::units::print_duration;
 use udpd_endpoint::control::{DrainCommand, DrainRequest};
 use udpd_endpoint::health::HealthBoard;
+use udpd_engine::config::Config;
 use udpd_engine::pipeline::CumulativeLedger;
 
 /// How long the end after a drain may take: sinks hand on what they hold, and a disk closes files.
@@ -30,6 +32,7 @@ pub(super) struct Member {
     faults: FaultFinder,
     board: HealthBoard,
     followers: Vec<Box<dyn Fn(bool) + Send>>,
+    announcement: Announcement,
     drain: Option<Drain>,
     requests: Receiver<DrainRequest>,
     to_requests: Sender<DrainRequest>,
@@ -55,7 +58,7 @@ struct Drain {
 }
 
 impl Member {
-    pub(super) fn new(registry: &ThreadRegistry) -> Self {
+    pub(super) fn new(config: &Config, registry: &ThreadRegistry) -> Self {
         let readiness = Readiness::new(clock::seconds_since_1970());
         let (to_requests, requests) = unbounded();
         Self {
@@ -63,6 +66,7 @@ impl Member {
             readiness,
             faults: FaultFinder::default(),
             followers: Vec::new(),
+            announcement: Announcement::new(&config.daemon),
             drain: None,
             requests,
             to_requests,
@@ -102,16 +106,23 @@ impl Member {
         if has_changed {
             self.publish(ledger, before.ready, &before.reason);
         }
+        self.renew();
         has_changed
     }
 
+    /// Renews what is announced, at least every few seconds, also while a reload is made.
+    pub(super) fn renew(&mut self) {
+        self.announcement.follow(self.readiness.told().ready);
+    }
+
     /// Tells readers of the ledger and balancers, and the log where more than the words has changed.
-    fn publish(&self, ledger: &CumulativeLedger, was_ready: bool, reason_before: &str) {
+    fn publish(&mut self, ledger: &CumulativeLedger, was_ready: bool, reason_before: &str) {
         let now = self.readiness.told();
         ledger.set_readiness(now.clone());
         self.board.publish(now);
         if now.ready != was_ready {
             self.followers.iter().for_each(|follow| follow(now.ready));
+            self.announcement.follow(now.ready);
         }
         match (now.reason.as_str(), reason_before) {
             (now, before) if now == before => {}
@@ -240,6 +251,11 @@ impl Member {
                 "its time is over; {came} datagrams came in {lasted}, the last one {last} ago: senders still send here"
             )
         })
+    }
+
+    /// Another process has taken over, and tells from now on whether it is ready.
+    pub(super) fn leave(&self) {
+        self.announcement.leave();
     }
 
     /// udpd ends now, and hands on what it holds.

@@ -1,6 +1,7 @@
 //! `udpd run`: the daemon. Starts the pipeline and its endpoints (log, control socket, metrics), waits for the end, and
 //! closes the ledger.
 
+mod announcement;
 mod crash_record;
 mod daemon_user;
 mod descriptor_store;
@@ -161,7 +162,7 @@ fn serve(
     let listeners = ListenerWatch::new(&config, &pipeline);
     let seats = Arc::new(Mutex::new(neighbours::own_seats(&config, &plan)));
     let handoff = HandoffServer::new(registry);
-    let mut member = Member::new(registry);
+    let mut member = Member::new(&config, registry);
     let endpoints = endpoints.serve(&config, &pipeline, &seats, (&reloader, &handoff, &mut member), registry);
     let endpoints = match endpoints.and_then(|endpoints| sandbox.complete(registry).map(|()| endpoints)) {
         Ok(endpoints) => endpoints,

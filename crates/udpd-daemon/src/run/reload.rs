@@ -245,6 +245,8 @@ pub(super) fn keys_that_need_a_restart(config: &Config, before: &Config) -> Vec<
         ("control_socket", now.control_socket != then.control_socket),
         ("metrics_address", now.metrics_address != then.metrics_address),
         ("metrics_token_file", now.metrics_token_file != then.metrics_token_file),
+        ("announce", now.announce != then.announce),
+        ("announce_interface", now.announce_interface != then.announce_interface),
         ("health_address", now.health_address != then.health_address),
         ("health_connect_address", now.health_connect_address != then.health_connect_address),
         ("history", now.history != then.history),

@@ -189,11 +189,12 @@ fn make_spills(config: &Config) -> Result<(), Failure> {
 
 /// Starts the privilege helper, where there are rights to keep, and tells it what it may make.
 pub(super) fn start_privilege_helper(config: &Config, account: Option<&Account>) -> io::Result<()> {
-    let Some(role) = role_of_helper(config).filter(|_| config.daemon.sandbox != SandboxMode::Off) else {
-        return Ok(());
-    };
+    let announce = &config.daemon.announce;
+    let is_needed = config.daemon.sandbox != SandboxMode::Off || !announce.is_empty();
+    let Some(role) = role_of_helper(config).filter(|_| is_needed) else { return Ok(()) };
     let queues = config.listeners.iter().any(ListenerConfig::is_past_the_stack);
-    privilege_helper::start(HelperOptions { filters: role == ThreadRole::FilterHelper, queues }, account)
+    let options = HelperOptions { filters: role == ThreadRole::FilterHelper, queues };
+    privilege_helper::start(options, (announce, &config.daemon.announce_interface), account)
 }
 
 /// What the threads of this daemon may open.
@@ -290,6 +291,7 @@ pub(crate) fn roles(config: &Config) -> Vec<ThreadRole> {
         ThreadRole::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),
         ThreadRole::Compressor => config.sinks.iter().any(|sink| sink.settings.compression_bytes() > 0),
         ThreadRole::SequenceFollower => config.listeners.iter().any(|listener| listener.sequence.is_some()),
+        ThreadRole::Announcer => !config.daemon.announce.is_empty() && udpd_sandbox::has_rights_of(*role),
         ThreadRole::Health => config.daemon.health_address.or(config.daemon.health_connect_address).is_some(),
         ThreadRole::HistoryWriter => config.daemon.kept_days().is_some(),
         ThreadRole::FileKeeper => {

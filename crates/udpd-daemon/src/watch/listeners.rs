@@ -50,6 +50,8 @@ struct InterfaceTie {
 enum TieState {
     Nothing,
     Gone,
+    /// It has another name, and is heard all the same.
+    Renamed,
     Failed,
 }
 
@@ -120,7 +122,7 @@ impl ListenerWatch {
 
     /// Which listeners hear nothing of an interface now, and why.
     pub fn deaf(&self) -> Vec<String> {
-        let is_deaf = |tie: &&InterfaceTie| tie.said == TieState::Failed || name_of(tie.index).is_none();
+        let is_deaf = |tie: &&InterfaceTie| matches!(tie.said, TieState::Gone | TieState::Failed);
         let gone = |tie: &InterfaceTie| format!("interface {} of listener {} is gone", tie.interface, tie.name);
         self.ties.iter().filter(is_deaf).map(gone).collect()
     }
@@ -168,6 +170,7 @@ impl InterfaceTie {
             None if self.said == TieState::Nothing => {
                 self.said = TieState::Gone;
                 if let Some(other) = name_of(self.index) {
+                    self.said = TieState::Renamed;
                     log::warn!(
                         "listener {}: interface {} is now called {other}; the listener still receives from it, but a \
                          restart would fail: correct the configuration or the name",

@@ -1,6 +1,6 @@
 //! `[daemon]`: the settings of the process itself.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use udpd_base::logging::LogFormat;
 use udpd_base::os::user;
 use udpd_base::os::user::WantedUser;
 use udpd_base::os::{path_check, runtime};
-use udpd_base::settings::kinds::{ByteSize, Choose, Chosen, OneOf, Optional, Or, QuotedText, TimeSpan};
+use udpd_base::settings::kinds::{ByteSize, Choose, Chosen, List, OneOf, Optional, Or, QuotedText, TimeSpan};
 use udpd_base::settings::{Field, Findings, ValueKind, settings};
 use udpd_base::text::address;
 use udpd_base::text::advice::ValueAdvice;
@@ -37,6 +37,11 @@ settings! {
         drain: Duration = "0s" like "30s", TimeSpan(Duration::ZERO..=DRAIN_MAX);
         /// A drain that is to end ends early when nothing has come for so long.
         drain_quiet: Duration = "5s", TimeSpan(Duration::from_millis(100)..=DRAIN_MAX);
+        /// Service addresses that are on an interface while udpd is ready, and not while it is not, so that a routing
+        /// daemon of this host announces them. Takes CAP_NET_ADMIN.
+        announce: Vec<IpAddr> = [] like ["192.0.2.53/32"], List(service_address);
+        /// The interface that they are put on.
+        announce_interface: String = "lo", QuotedText(|name| Ok(name.to_owned()));
         /// How many days the page shows beside the hour, "1d" to "31d": kept in a file of fixed length in the state
         /// directory, a minute in each point. "" = the hour only.
         history: Option<u32> = "" like "7d", Optional(days);
@@ -79,6 +84,24 @@ fn days(text: &str) -> Result<u32, ValueAdvice> {
         let what = format!("{text:?} is no number of days from 1 to {DAYS_MAX}");
         ValueAdvice::new(what, "write a whole number with d, such as \"7d\", or \"\" for the hour only")
     })
+}
+
+/// An address that a host has in common with others, alone or with the length of its prefix.
+fn service_address(text: &str) -> Result<IpAddr, ValueAdvice> {
+    let (address, length) = text.split_once('/').unwrap_or((text, ""));
+    let right = "write an address of its own, such as \"192.0.2.53/32\" or \"2001:db8::53/128\"";
+    let wrong = |what: String| ValueAdvice::new(what, right);
+    let address: IpAddr = address.parse().map_err(|_| wrong(format!("{text:?} is no IP address")))?;
+    let whole = if address.is_ipv4() { "32" } else { "128" };
+    if text.contains('/') && length != whole {
+        return Err(wrong(format!(
+            "{text:?} is a network, and this host would seek all others of it on the interface"
+        )));
+    }
+    if address.is_loopback() || address.is_unspecified() || address.is_multicast() {
+        return Err(wrong(format!("{text:?} is no address that a router can send to one host")));
+    }
+    Ok(address)
 }
 
 impl DaemonConfig {
