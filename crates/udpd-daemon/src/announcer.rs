@@ -1,13 +1,13 @@
-//! What `udpd-warden` does for `announce`: it puts service addresses on an interface and takes them away, where a routing
-//! daemon of this host sees them. The process is told at its start which addresses, and touches no others.
+//! What `udpd-warden` does for `announce`: it puts service addresses on an interface and takes them away, where a
+//! routing daemon of this host sees them. The process is told at its start which addresses, and touches no others.
 //!
 //! An address of udpd has a lifetime of some seconds and is renewed once a second. By that it is told from one that an
 //! operator or another program has put there, which stays as it is. And the kernel takes it away when the daemon and
 //! this process were both killed. Where the daemon alone was, this process sees its end at once.
 //!
-//! Routers need a moment until they send elsewhere. So that what still comes is not dropped because the address is gone,
-//! a local route takes it for as long as the daemon lives. With it a listener can also bind the address before it is
-//! announced (IPv4).
+//! Routers need a moment until they send elsewhere. So that what still comes is not dropped because the address is
+//! gone, a local route takes it for as long as the daemon lives. With it a listener can also bind the address before it
+//! is announced (IPv4).
 
 use std::io;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! `announce`: service addresses are on an interface while udpd is ready, so that a routing daemon of this host tells
-//! its neighbours. `udpd-warden` puts them there and takes them away, because that takes a right. This side tells it to,
-//! once a second, and the log what has changed.
+//! its neighbours. `udpd-warden` puts them there and takes them away, because that takes a right. This side tells it
+//! to, once a second, and the log what has changed.
 
 use std::collections::BTreeMap;
 use std::io;
