@@ -183,7 +183,9 @@ impl Rights {
     fn try_addresses(&mut self, config: &Config, plan: &PipelinePlan) {
         let of_lanes: BTreeSet<(usize, SocketAddr)> =
             plan.lanes.iter().filter(|lane| lane.has_socket()).map(|lane| (lane.listener, lane.address)).collect();
-        for (listener, address) in of_lanes {
+        // An announced address of IPv4 can be bound before it is there.
+        let is_announced = |address: SocketAddr| address.is_ipv4() && config.daemon.announce.contains(&address.ip());
+        for (listener, address) in of_lanes.into_iter().filter(|(_, address)| !is_announced(*address)) {
             let key = format!("listener {}", config.listeners[listener].name);
             self.try_address(&key, address, UdpSocket::bind(with_any_port(address)).map(drop));
         }
