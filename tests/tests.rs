@@ -47,6 +47,8 @@ mod policies;
 mod deduplicate;
 // Who sent it, behind a relay.
 mod proxied;
+// What never reached any member of a fleet.
+mod fleet_ledger;
 // What never reached this host.
 mod upstream;
 mod user;

@@ -110,7 +110,8 @@ enum CliCommand {
     /// Print one snapshot of the running daemon's ledger
     #[command(after_help = "Examples:\n\
                       \x20 udpd stats --json | jq '.listeners[].residual'\n\
-                      \x20 udpd stats --streams                     which exporter lost how much")]
+                      \x20 udpd stats --streams                     which exporter lost how much\n\
+                      \x20 udpd stats --fleet http://10.0.0.1:9817#token http://10.0.0.2:9817#token")]
     Stats {
         /// Print JSON
         #[arg(long)]
@@ -118,6 +119,13 @@ enum CliCommand {
         /// Print the streams of all listeners with a `sequence` instead: what came of each exporter, and what did not
         #[arg(long)]
         streams: bool,
+        /// Add up the ledgers of these members of a fleet instead: http://HOST:PORT of a metrics_address, with
+        /// #TOKEN_FILE behind it where that asks for a token, or a file with what is at its /ledger
+        #[arg(long, value_name = "MEMBER", num_args = 1.., conflicts_with_all = ["streams", "socket"])]
+        fleet: Vec<String>,
+        /// With --fleet: print a page that needs nothing else
+        #[arg(long, requires = "fleet", conflicts_with = "json")]
+        html: bool,
         #[command(flatten)]
         daemon: RunningDaemon,
     },
@@ -416,7 +424,15 @@ pub(crate) fn execute(cli: Cli) -> Result<(), Failure> {
                 &mut io::stdout().lock(),
             )
         }
-        CliCommand::Stats { json, streams, daemon } => {
+        CliCommand::Stats { json, fleet, html, .. } if !fleet.is_empty() => {
+            let form = match (json, html) {
+                (true, _) => stats::fleet::FleetForm::Json,
+                (_, true) => stats::fleet::FleetForm::Html,
+                _ => stats::fleet::FleetForm::Text,
+            };
+            stats::fleet::execute(&fleet, form, &mut io::stdout().lock())
+        }
+        CliCommand::Stats { json, streams, daemon, .. } => {
             stats::execute(reach(daemon)?, json, streams, &mut io::stdout().lock())
         }
         CliCommand::Top { arguments, daemon } => {

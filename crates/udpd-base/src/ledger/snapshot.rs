@@ -240,10 +240,31 @@ pub struct StreamSnapshot {
     /// When its first datagram came, and its last one, in seconds since 1970.
     pub since: u64,
     pub heard: u64,
+    /// The numbers that it has come to use here; null where one cannot say, as with IPFIX.
+    #[serde(default)]
+    pub numbers: Option<NumberSpan>,
     /// It lost something within the last minute.
     pub losing: bool,
     /// It has sent nothing for as long as `silence` says.
     pub silent: bool,
+}
+
+/// From which number to which a stream came, since it began here or began anew. They are continued past every wrap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumberSpan {
+    pub first: u64,
+    /// The number behind the last one.
+    pub next: u64,
+    /// How many bits the number has in the datagram.
+    pub bits: u32,
+}
+
+/// A ledger with all streams that udpd remembers, as a fleet is asked for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LedgerWithStreams {
+    #[serde(flatten)]
+    pub ledger: Snapshot,
+    pub streams: Vec<ListenerStreams>,
 }
 
 /// All streams of a listener that udpd remembers, as `udpd stats --streams` asks for them.

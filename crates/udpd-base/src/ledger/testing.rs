@@ -134,6 +134,7 @@ pub fn stream() -> StreamSnapshot {
         restarts: 1,
         since: 1_700_000_000,
         heard: 1_700_000_600,
+        numbers: None,
         losing: true,
         silent: false,
     }

@@ -66,7 +66,7 @@ impl BoundEndpoints {
         (reloader, handoff, member): (&Reloader, &HandoffServer, &mut Member),
         registry: &ThreadRegistry,
     ) -> Result<Endpoints, Failure> {
-        let [for_control, for_metrics, for_seats, for_streams] = [(); 4].map(|()| pipeline.ledger());
+        let [for_control, for_metrics, for_seats, for_streams, also_for_streams] = [(); 5].map(|()| pipeline.ledger());
         let (files, seats) = (pipeline.files(), Arc::clone(seats));
         let seats = move || {
             let planned = lock(&seats).clone();
@@ -79,7 +79,8 @@ impl BoundEndpoints {
             self.control.map(|own| own.serve(registry, (snapshot, streams), reopen, reload, seats, take_over));
         let days = config.daemon.kept_days();
         let days = days.as_ref().map(|(directory, days)| KeptDays { directory, days: *days });
-        let metrics = self.metrics.map(|own| own.serve(registry, self.token, days, move || for_metrics.snapshot()));
+        let (snapshot, streams) = (move || for_metrics.snapshot(), move || also_for_streams.streams());
+        let metrics = self.metrics.map(|own| own.serve(registry, self.token, days, snapshot, streams));
         let health = self.health.into_iter().map(|own| own.serve(registry, member.board()));
         let health: Vec<HealthHandle> = health.collect::<Result<_, _>>()?;
         member.follow(health.iter().map(HealthHandle::follower));

@@ -52,6 +52,7 @@ fn labels_of(counter: &LedgerCounter) -> &'static [&'static str] {
             "udpd_sink_delivered_datagrams_total"
             | "udpd_sink_spilled_datagrams"
             | "udpd_sink_spilled_before_datagrams_total"
+            | "udpd_sink_templates_forgotten_total"
             | "udpd_sink_spill_repeats_at_most_datagrams_total"
             | "udpd_sink_stream_repeats_at_most_datagrams_total",
             _,

@@ -21,6 +21,7 @@ use super::page::MetricsPage;
 use crate::service::{AskingClient, ClientQuestion, Reply, Service, ServiceLimits, ServiceProtocol};
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::ledger::Snapshot;
+use udpd_base::ledger::snapshot::{LedgerWithStreams, ListenerStreams};
 use udpd_base::os::threads::ThreadRegistry;
 
 /// A few scrapers and a few people, and the longest request head; a body is never read.
@@ -67,6 +68,7 @@ impl MetricsServer {
         token: Option<TokenFile>,
         days: Option<KeptDays<'_>>,
         snapshot: impl Fn() -> Snapshot + Send + 'static,
+        streams: impl Fn() -> Vec<ListenerStreams> + Send + 'static,
     ) -> Result<MetricsHandle, Failure> {
         if token.is_none() && !self.address.ip().is_loopback() {
             log::warn!(
@@ -78,7 +80,7 @@ impl MetricsServer {
         let days = days.map(|KeptDays { directory, days }| {
             DayHistory::open(&super::days::file_in(directory, self.address), days, registry)
         });
-        let answers = MetricsAnswers::new(snapshot, token, self.address.ip().is_loopback(), days);
+        let answers = MetricsAnswers::new((snapshot, streams), token, self.address.ip().is_loopback(), days);
         let service = Service::start("udpd-metrics", self.listener, registry, answers)?;
         Ok(MetricsHandle { service })
     }
@@ -115,8 +117,9 @@ impl MetricsHandle {
 }
 
 /// Everything that an answer is made from.
-pub(super) struct MetricsAnswers<S> {
+pub(super) struct MetricsAnswers<S, T> {
     snapshot: S,
+    streams: T,
     token: Option<TokenFile>,
     /// Whether only this host reaches the address.
     is_local: bool,
@@ -134,10 +137,15 @@ enum AccessRefusal {
     Site,
 }
 
-impl<S: Fn() -> Snapshot> MetricsAnswers<S> {
-    pub(super) fn new(snapshot: S, token: Option<TokenFile>, is_local: bool, days: Option<DayHistory>) -> Self {
+impl<S: Fn() -> Snapshot, T: Fn() -> Vec<ListenerStreams>> MetricsAnswers<S, T> {
+    pub(super) fn new(
+        (snapshot, streams): (S, T),
+        token: Option<TokenFile>,
+        is_local: bool,
+        days: Option<DayHistory>,
+    ) -> Self {
         let (machine, history) = (access::machine_name(), HourHistory::new(days));
-        Self { snapshot, token, is_local, machine, page: MetricsPage::new(), history, last: None }
+        Self { snapshot, streams, token, is_local, machine, page: MetricsPage::new(), history, last: None }
     }
 
     fn refuses(&self, request: &HttpRequest<'_>) -> Option<AccessRefusal> {
@@ -172,7 +180,7 @@ impl<S: Fn() -> Snapshot> MetricsAnswers<S> {
         if let Some(refusal) = self.refuses(request).or_else(|| from_elsewhere(request)) {
             return now(refusal.response());
         }
-        let is_known = matches!(request.path, "/" | "/metrics" | "/stream" | "/history" | "/alive");
+        let is_known = matches!(request.path, "/" | "/metrics" | "/ledger" | "/stream" | "/history" | "/alive");
         if !is_known {
             return now(HttpResponse::words("404 Not Found", "The page is at /, the metrics are at /metrics.\n"));
         }
@@ -192,6 +200,11 @@ impl<S: Fn() -> Snapshot> MetricsAnswers<S> {
             "/" => HttpResponse::new("200 OK", "text/html; charset=utf-8", self.page.text()).policy(self.page.policy()),
             // The page asks for this in a frame: a browser tells its console of every fetch that fails.
             "/alive" => HttpResponse::words("200 OK", "alive\n").policy("default-src 'none'; frame-ancestors 'self'"),
+            "/ledger" => {
+                let whole = LedgerWithStreams { ledger: (self.snapshot)(), streams: (self.streams)() };
+                let json = serde_json::to_string(&whole).unwrap_or_default();
+                return Reply::Secondary(HttpResponse::new("200 OK", JSON, &json).bytes(with_body));
+            }
             "/history" => {
                 let step = request.parameter("step").and_then(|text| text.parse().ok()).unwrap_or(STEP_SECONDS);
                 let json = match request.parameter("span") {
@@ -214,7 +227,7 @@ impl<S: Fn() -> Snapshot> MetricsAnswers<S> {
 
 /// Numbers go to no script of another site, and none of them takes a secondary place.
 fn from_elsewhere(request: &HttpRequest<'_>) -> Option<AccessRefusal> {
-    let is_data = matches!(request.path, "/stream" | "/history" | "/alive");
+    let is_data = matches!(request.path, "/ledger" | "/stream" | "/history" | "/alive");
     let is_own = matches!(request.site, None | Some("same-origin" | "none"));
     (is_data && !is_own).then_some(AccessRefusal::Site)
 }
@@ -255,7 +268,11 @@ fn line(snapshot: &Snapshot) -> Vec<u8> {
     line
 }
 
-impl<S: Fn() -> Snapshot + Send + 'static> ServiceProtocol for MetricsAnswers<S> {
+impl<S, T> ServiceProtocol for MetricsAnswers<S, T>
+where
+    S: Fn() -> Snapshot + Send + 'static,
+    T: Fn() -> Vec<ListenerStreams> + Send + 'static,
+{
     fn limits(&self) -> ServiceLimits {
         LIMITS
     }

@@ -22,7 +22,7 @@ fn serve_with(token: Option<&Path>, ip: Ipv4Addr) -> (SocketAddr, MetricsHandle)
     let server = MetricsServer::bind((ip, 0).into()).unwrap();
     let address = (Ipv4Addr::LOCALHOST, server.address().port()).into();
     let token = token.map(|path| TokenFile::read(path).unwrap());
-    (address, server.serve(&ThreadRegistry::new().0, token, None, example).unwrap())
+    (address, server.serve(&ThreadRegistry::new().0, token, None, example, Vec::new).unwrap())
 }
 
 fn asked(address: SocketAddr, request: &[u8]) -> TcpStream {
@@ -181,7 +181,7 @@ fn with_a_token_nothing_is_to_be_had_without_it_not_even_what_there_is() {
     fs::write(&path, "0123456789abcdef\n").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let (address, handle) = serve_with(Some(&path), Ipv4Addr::LOCALHOST);
-    for path in ["/", "/metrics", "/stream", "/history", "/alive", "/nothing"] {
+    for path in ["/", "/metrics", "/ledger", "/stream", "/history", "/alive", "/nothing"] {
         let answer = get(address, path, "Host: localhost\r\nAuthorization: Bearer wrong-wrong-wrong\r\n");
         assert_status(&answer, "401");
         assert!(answer.contains("WWW-Authenticate: Basic realm=\"udpd\""), "{answer}");
@@ -201,7 +201,7 @@ fn with_a_token_nothing_is_to_be_had_without_it_not_even_what_there_is() {
 fn by_a_foreign_name_a_browser_gets_nothing_and_a_scraper_on_another_host_its_metrics() {
     let foreign = "Host: rebound.example:9817\r\n";
     let (local, handle) = serve();
-    for path in ["/", "/metrics", "/stream", "/history"] {
+    for path in ["/", "/metrics", "/ledger", "/stream", "/history"] {
         assert_status(&get(local, path, foreign), "421");
     }
     assert_status(&get(local, "/metrics", "Host: 127.0.0.1:9817\r\n"), "200");
@@ -216,7 +216,7 @@ fn by_a_foreign_name_a_browser_gets_nothing_and_a_scraper_on_another_host_its_me
 fn scripts_of_other_sites_get_no_numbers_and_take_no_place() {
     let (address, handle) = serve();
     for site in ["cross-site", "same-site"] {
-        for path in ["/stream", "/history", "/alive"] {
+        for path in ["/ledger", "/stream", "/history", "/alive"] {
             assert_status(&get(address, path, &format!("Sec-Fetch-Site: {site}\r\n")), "403");
         }
         // A link on another site may lead to the page.

@@ -54,7 +54,7 @@ use self::table::TABLE_BYTES;
 use self::tracker::StreamTracker;
 use udpd_base::ledger::Published;
 use udpd_base::ledger::counter_list::UpstreamTally;
-use udpd_base::ledger::snapshot::{StreamSnapshot, UpstreamSnapshot};
+use udpd_base::ledger::snapshot::{NumberSpan, StreamSnapshot, UpstreamSnapshot};
 use udpd_base::os::threads;
 use udpd_base::seams::clock;
 
@@ -230,6 +230,7 @@ impl MonitorState {
             restarts: counts.restarts,
             since: at(first_s),
             heard: at(heard_s),
+            numbers: record.span.map(|(first, next)| NumberSpan { first, next, bits: protocol.bits() }),
             losing: record.is_losing(),
             silent: record.is_silent(),
         }

@@ -99,6 +99,8 @@ pub(super) struct StreamRecord {
     pub(super) arrived: u64,
     /// Numbers that may be missing of messages of IPFIX that wait, as of the last sweep.
     pub(super) held: u64,
+    /// The first number and the one behind the last, where they count on from one datagram to the next.
+    pub(super) span: Option<(u64, u64)>,
     /// Of the missing numbers those that this host has dropped: surely, and perhaps.
     pub(super) dropped: [u64; 2],
     /// When it was heard first and last, in seconds since the listener was made.

@@ -135,6 +135,11 @@ impl NumberedStream {
         }
     }
 
+    /// The first number, and the one behind the last.
+    pub(super) fn span(&self) -> (u64, u64) {
+        (self.first, self.next)
+    }
+
     pub(super) fn has_open_gaps(&self) -> bool {
         self.gaps.has_open()
     }

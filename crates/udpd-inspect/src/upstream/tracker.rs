@@ -287,6 +287,7 @@ impl StreamTracker {
                 is_repeating = stream.is_repeating();
             }
         }
+        record.span = stream.as_ref().map(NumberedStream::span);
         let now = record.counts;
         let is_plain = (now.duplicate, now.restarts) == (before.duplicate, before.restarts);
         // The jump was not confirmed, and it is not known whether drops preceded it.

@@ -4,6 +4,8 @@
 //! layer and the reason without a calculator. Below it stands what the host as a whole lost since the daemon started:
 //! each loss once, with its cause in the kernel's own words, and what cannot be seen.
 
+pub mod fleet;
+
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -215,8 +217,9 @@ fn cell(heading: &str, cell: impl ToString) -> (String, String) {
     (heading.to_owned(), cell.to_string())
 }
 
-/// What only a sink with a spill counts, and what only one that writes streams: columns where one has counted some.
-const RARE: [&str; 2] = ["spill", "stream"];
+/// What only a sink with a spill counts, one that writes streams, and a relay with `templates`: columns where one has
+/// counted some.
+const RARE: [&str; 3] = ["spill", "stream", "templates"];
 
 /// The counts of a sink whose names begin so.
 fn of_group(sink: &SinkSnapshot, group: &str) -> impl Iterator<Item = (&'static LedgerCounter, u64)> {
