@@ -129,6 +129,40 @@ fn a_header_that_is_missing_or_malformed_or_of_a_stranger_is_dropped_and_counted
 }
 
 #[test]
+fn a_header_before_the_first_datagram_of_a_flow_names_the_sender_of_all_also_after_a_reload() {
+    for keys in engines() {
+        let address = free_address();
+        let setup = |lanes: u8| {
+            let proxies = "proxy_protocol = 'v2-first'\nproxy_from = ['127.0.0.1/32']\ndeny = ['192.0.2.66/32']";
+            let listener = Setup::at(address).keys(format!("{proxies}\nlanes = {lanes}\n{keys}"));
+            listener.file("archive", "archive").keys("format = 'jsonl'\nrotate = { bytes = 0, every = '0s' }")
+        };
+        let daemon = setup(1).start();
+        // Each client behind the balancer has a port of the balancer.
+        let clients: Vec<SocketAddr> = (60..80).map(|host| SocketAddr::from(([192, 0, 2, host], 999))).collect();
+        let ports: Vec<UdpSocket> = clients.iter().map(|_| socket()).collect();
+        for (client, port) in clients.iter().zip(&ports) {
+            let first = [Prefix::new(*client, address).as_bytes(), b"first"].concat();
+            send_by(port, address, &first, 1);
+            send_by(port, address, b"second", 1);
+        }
+        daemon.until_received(40);
+        daemon.reload(&setup(3)).succeeds(&[]);
+        ports.iter().for_each(|port| _ = send_by(port, address, b"third", 1));
+        // A port of the balancer that no header has named yet.
+        send_by(&socket(), address, b"unknown", 1);
+        let ended = daemon.end_after(61);
+        let counts = ["proxy_missing", "denied"].map(|reason| dropped_for(&ended, reason));
+        assert_eq!(counts, [1, 3], "policies see the clients; {keys}");
+        let mut senders = by_sender(&ended);
+        for client in clients.iter().filter(|client| !client.ip().to_string().ends_with(".66")) {
+            assert_eq!(senders.remove(client).unwrap_or_default(), ["first", "second", "third"], "{client}; {keys}");
+        }
+        assert!(senders.is_empty(), "{senders:?}");
+    }
+}
+
+#[test]
 fn true_senders_have_a_share_each_and_a_relay_sends_on_who_they_are() {
     let [first, second, third] = [free_address(), free_address(), free_address()];
     let last = collector(third, "");

@@ -15,11 +15,13 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind::Interrupted, ErrorKind::WouldBlock};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::ptr;
 
 use libc::mmsghdr;
 
-use crate::addr::NAME_BYTES;
+use crate::addr::{self, NAME_BYTES};
 use crate::arena::Arena;
 use crate::arena::Backing;
 use crate::datagram::{Datagram, Message, Summary, Train, ordinals};
@@ -353,15 +355,24 @@ impl RecvBatch {
     /// Asks `judge` about every datagram in the slots from `first` on: how many bytes of its payload to hide, or `None`
     /// to discard it. Returns how many were discarded.
     pub(crate) fn sift(&mut self, first: usize, mut judge: impl FnMut(&Datagram<'_>) -> Option<usize>) -> usize {
+        self.sift_renaming(first, |datagram, _| judge(datagram))
+    }
+
+    /// The same, and `judge` may name another sender for all that is in the slot: at first it is none.
+    pub(crate) fn sift_renaming(
+        &mut self,
+        first: usize,
+        mut judge: impl FnMut(&Datagram<'_>, &mut Option<SocketAddr>) -> Option<usize>,
+    ) -> usize {
         self.mask();
         let (mut summary, mut discarded) = (self.summary, 0);
         for slot in first..self.used {
-            let mut kept = self.kept[slot];
+            let (mut kept, mut sender) = (self.kept[slot], None);
             let message = self.message(slot);
             for ordinal in ordinals(kept) {
                 let datagram = self.datagram(&message, slot, ordinal);
                 let payload_bytes = datagram.payload().len();
-                let taken = judge(&datagram);
+                let taken = judge(&datagram, &mut sender);
                 if taken.is_none() {
                     kept &= !(1 << ordinal);
                     discarded += 1;
@@ -371,9 +382,25 @@ impl RecvBatch {
                 summary.bytes -= taken.unwrap_or(payload_bytes) as u64;
             }
             self.kept[slot] = kept;
+            if let Some(sender) = sender {
+                self.rename(slot, sender);
+            }
         }
         self.summary = summary;
         discarded
+    }
+
+    /// From now on what is in this slot is from another sender.
+    fn rename(&mut self, slot: usize, sender: SocketAddr) {
+        assert!(slot < self.slots());
+        let name = addr::encode(sender);
+        let (bytes, header) = (name.as_bytes(), self.region.header(slot));
+        // SAFETY: an existing slot of a region that is borrowed mutably; its header points at a name with room for
+        // NAME_BYTES, the most that an address takes, which the kernel writes only during `fill`.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), (*header).msg_hdr.msg_name.cast::<u8>(), bytes.len());
+            (*header).msg_hdr.msg_namelen = bytes.len() as libc::socklen_t;
+        }
     }
 
     /// The first slot whose PROXY headers are not judged yet.

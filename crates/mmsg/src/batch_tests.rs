@@ -315,3 +315,42 @@ fn a_datagram_whose_header_was_taken_off_is_packed_without_and_keeps_its_sender_
     deliver(&mut batch, &[single(&proxied("10.0.0.1:7", b"again"))]);
     assert_eq!(shown(&batch)[0].0, "192.0.2.7:4000");
 }
+
+#[test]
+fn datagrams_without_a_header_have_the_sender_that_they_are_given_and_those_with_one_their_own() {
+    let mut batch = RecvBatch::new(&BatchShape::new(8, 2048).control(Control::new().gro(true))).expect("memory");
+    let header = proxied("10.0.0.1:7", b"12345");
+    let segment_bytes = i32::try_from(header.len()).expect("short");
+    let plain = vec![b'x'; header.len()];
+    deliver(
+        &mut batch,
+        &[train(&[&header[..], &plain, b"end"].concat(), segment_bytes), single(b"other"), single(b"v6")],
+    );
+    let [given, v6] = ["10.0.0.9:9", "[2001:db8::7]:9"].map(|text| text.parse::<SocketAddr>().expect("valid"));
+    let mut seen = Vec::new();
+    let discarded = batch.unwrap_flows(|datagram, header, sender| {
+        seen.push((header.ok().flatten().map(|from| from.to_string()), *sender));
+        assert_eq!(datagram.source().map(|from| from.port()), Some(4000), "the kernel's word");
+        match datagram.payload() {
+            b"other" => return false,
+            b"v6" => *sender = Some(v6),
+            _ if header.is_err() => *sender = Some(given),
+            _ => {}
+        }
+        true
+    });
+    assert_eq!(discarded, 1);
+    let named = Some("10.0.0.1:7".to_owned());
+    assert_eq!(seen, [(named, None), (None, None), (None, Some(given)), (None, None), (None, None)]);
+    let expected =
+        [("10.0.0.1:7", &b"12345"[..]), ("10.0.0.9:9", &plain), ("10.0.0.9:9", b"end"), ("[2001:db8::7]:9", b"v6")];
+    assert_eq!(shown(&batch), expected.map(|(from, payload)| (from.to_owned(), payload.to_vec())));
+    let (mut packed, _) = crate::PackedBatch::pool(1, 4096, false).expect("memory");
+    batch.datagrams().for_each(|datagram| assert!(packed[0].push(&datagram)));
+    let senders: Vec<_> = packed[0].datagrams().filter_map(|one| one.source()).map(|from| from.to_string()).collect();
+    assert_eq!(senders, ["10.0.0.1:7", "10.0.0.9:9", "10.0.0.9:9", "[2001:db8::7]:9"]);
+    // The next call finds all the room for names again.
+    batch.clear();
+    deliver(&mut batch, &[single(b"later")]);
+    assert_eq!(shown(&batch)[0].0, "192.0.2.7:4000");
+}

@@ -3,10 +3,11 @@
 
 use std::fmt;
 use std::iter::FusedIterator;
+use std::net::SocketAddr;
 
 use crate::batch::RecvBatch;
 use crate::datagram::{Datagram, Message};
-use crate::proxy::Flaw;
+use crate::proxy::{self, Flaw};
 
 /// Iterator over the datagrams of a batch.
 #[derive(Clone)]
@@ -40,6 +41,25 @@ impl RecvBatch {
         let discarded = self.sift(self.unwrapped_slots(), |datagram| {
             let header = datagram.proxy_header();
             keep(datagram, header.map(|_| ())).then(|| header.map_or(0, |header| header.bytes))
+        });
+        self.show_unwrapped();
+        discarded
+    }
+}
+
+impl RecvBatch {
+    /// The same as [`unwrap_proxied`](Self::unwrap_proxied) for proxies that put a header before the first datagram of
+    /// a flow only. `keep` is also given the sender that a header names (`Ok(None)` where it names none), and a place
+    /// for the sender of datagrams without a header. A train, which is of one flow, has one such place: what `keep`
+    /// writes there holds for all of its datagrams without a header.
+    pub fn unwrap_flows(
+        &mut self,
+        mut keep: impl FnMut(&Datagram<'_>, Result<Option<SocketAddr>, Flaw>, &mut Option<SocketAddr>) -> bool,
+    ) -> usize {
+        let discarded = self.sift_renaming(self.unwrapped_slots(), |datagram, sender| {
+            let header = datagram.proxy_header();
+            let named = header.map(|header| header.name(datagram.payload()).and_then(proxy::source));
+            keep(datagram, named, sender).then(|| header.map_or(0, |header| header.bytes))
         });
         self.show_unwrapped();
         discarded

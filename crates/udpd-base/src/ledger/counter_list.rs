@@ -38,6 +38,11 @@ counters! {
         deduplicate_overflow: "Datagrams handed on that `deduplicate` could not remember, its table being full: their \
             copies are handed on, too.",
             metric = "udpd_deduplicate_overflow_datagrams_total";
+        proxy_flows_evicted: "With `proxy_protocol = \"v2-first\"`, flows that had to make room for others.",
+            unit = "flows", metric = "udpd_proxy_flows_evicted_total";
+        proxy_flows_changed: "Headers that named another sender for a flow in use: its port was given anew, or a \
+            sender forges headers.",
+            unit = "headers", metric = "udpd_proxy_flows_changed_total";
     } beside {
         /// Datagrams read and not offered to the sinks, by reason.
         dropped: ListenerDropped,

@@ -191,7 +191,7 @@ impl ListenerConfig {
 
     /// The most bytes that a proxy's header takes of a datagram, without the optional fields, which udpd does not read.
     pub fn proxy_header_bytes(&self) -> usize {
-        if self.proxies.protocol { PREFIX_BYTES_MAX } else { 0 }
+        if self.proxies.protocol.is_on() { PREFIX_BYTES_MAX } else { 0 }
     }
 }
 

@@ -70,7 +70,13 @@ impl LaneSetup {
                 .map(|sequence| UpstreamMonitor::new(sequence, lanes, listener.reads_drops(), listener.silence));
             let is_relayed = !destinations(config, listener).is_empty();
             let access = listener.access.list.clone();
-            (Arc::new(listener.clone()), Unwrapper::new(&listener.proxies), access, upstream, is_relayed)
+            (
+                Arc::new(listener.clone()),
+                Unwrapper::new(&listener.name, &listener.proxies),
+                access,
+                upstream,
+                is_relayed,
+            )
         };
         let listeners: Vec<_> = config.listeners.iter().enumerate().map(shared).collect();
         let setup = |(index, plan): (usize, &LanePlan)| {
@@ -78,6 +84,7 @@ impl LaneSetup {
             let offences = listener.rate_limit.map(|_| Arc::default());
             let feed = feed_of[plan.listener].map(|feed| Arc::clone(&feeds[feed]));
             let deduplicator = feed.map(|feed| Deduplicator::new(feed, &listener.name, plan.address));
+            let unwrapper = unwrapper.map(|unwrapper| unwrapper.at(plan.address));
             let (plan, has_warned) = (plan.clone(), false);
             Self { index, plan, listener, unwrapper, access, offences, deduplicator, upstream, is_relayed, has_warned }
         };

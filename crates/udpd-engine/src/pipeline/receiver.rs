@@ -313,7 +313,7 @@ impl Receiver {
         tally.dropped.unsplit += summary.unsplit;
         tally.truncated += summary.truncated;
         if let Some(unwrapper) = &self.unwrapper {
-            unwrapper.apply(batch, &mut tally.dropped);
+            unwrapper.apply(batch, tally);
         }
         if let Some(now) = arrived {
             self.ledger.count_senders(batch, BATCHES_PER_SAMPLE, now);

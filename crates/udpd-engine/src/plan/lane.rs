@@ -8,6 +8,7 @@ use mmsg::{BatchShape, Control, PackedBatch};
 use super::engine::EngineChoice;
 use super::spread::Intake;
 use crate::config::{Absorb, Config, Gro, ListenerConfig, ReceiveBuffer, Timestamps};
+use udpd_inspect::policy::{self, ProxyProtocol};
 use udpd_inspect::upstream::Sequence;
 
 /// The largest receive buffer: beyond it kernels have computed sizes wrongly.
@@ -161,6 +162,12 @@ pub(super) fn receive_buffer(listener: &ListenerConfig, lane_rate: u64) -> usize
 pub(super) fn upstream_bytes(listener: &ListenerConfig, is_first: bool) -> usize {
     let bytes = |sequence: Sequence| sequence.lane_bytes() + if is_first { sequence.table_bytes() } else { 0 };
     listener.sequence.map_or(0, bytes)
+}
+
+/// The memory of `rate_limit` at a lane; the first lane's includes the flows behind proxies of its listener.
+pub(super) fn policy_bytes(listener: &ListenerConfig, is_first: bool) -> usize {
+    let has_flows = is_first && listener.proxies.protocol == ProxyProtocol::V2First;
+    listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES) + if has_flows { policy::FLOW_TABLE_BYTES } else { 0 }
 }
 
 pub(super) fn shape(config: &Config, listener: &ListenerConfig) -> BatchShape {

@@ -68,7 +68,7 @@ impl fmt::Display for MemoryPlan {
         let others = [
             ("up to ", self.sink_bytes, "in sinks"),
             ("up to ", self.compression_bytes, "for compressing files"),
-            ("", self.policy_bytes, "in tables of rate limits"),
+            ("", self.policy_bytes, "in tables of rate limits and proxies"),
             ("", self.list_bytes, "in lists of networks"),
             ("", self.deduplicate_bytes, "for finding copies"),
             ("up to ", self.upstream_bytes, "for sequence numbers"),

@@ -51,7 +51,6 @@ use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::sink::settings::SinkTarget;
 use udpd_endpoint::control::{NeighbourSearch, Neighbours, default_paths};
 use udpd_inspect::deduplicate::FeedPlan;
-use udpd_inspect::policy;
 use udpd_inspect::policy::AccessList;
 
 /// The daemons that run on this host, except the one behind the socket `except`.
@@ -305,7 +304,7 @@ fn lanes_of(
         asked_stall: if absorb.is_written { absorb.stall } else { Duration::ZERO },
         engine: if is_past_the_stack { EngineChoice::beside_af_xdp() } else { engine.clone() },
         xdp: None,
-        policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
+        policy_bytes: lane::policy_bytes(listener, number == 0),
         upstream_bytes: lane::upstream_bytes(listener, number == 0),
     };
     let mut lanes = Vec::new();

@@ -76,12 +76,31 @@ impl Access {
     }
 }
 
+/// Which datagrams begin with a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    Off,
+    /// Each.
+    V2,
+    /// The first of a flow.
+    V2First,
+}
+
+impl ProxyProtocol {
+    pub fn is_on(self) -> bool {
+        self != ProxyProtocol::Off
+    }
+}
+
+const PROXY_PROTOCOLS: &[(&str, ProxyProtocol)] =
+    &[("off", ProxyProtocol::Off), ("v2", ProxyProtocol::V2), ("v2-first", ProxyProtocol::V2First)];
+
 settings! {
     /// The proxies whose headers are believed.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Proxies {
-        /// Whether datagrams begin with a header that names their true sender: of the PROXY protocol, version 2.
-        protocol as proxy_protocol: bool = "off", OneOf(&[("off", false), ("v2", true)]);
+        /// Whether datagrams, or the first of each flow, begin with a header that names their true sender.
+        protocol as proxy_protocol: ProxyProtocol = "off", OneOf(PROXY_PROTOCOLS);
         /// The networks of those that put it there. What comes from elsewhere must begin with none.
         from as proxy_from: Vec<IpNet> = [] like ["10.0.0.5/32"], List(parse_network);
     }

@@ -74,10 +74,10 @@ fn check_proxies(section: &Section<'_, ListenerConfig>, findings: &mut Findings<
     if written.is_wrong("proxy_protocol") || written.is_wrong("proxy_from") {
         return;
     }
-    match (listener.proxies.protocol, listener.proxies.from.is_empty()) {
+    match (listener.proxies.protocol.is_on(), listener.proxies.from.is_empty()) {
         (true, true) => {
             let Some(place) = written.place("proxy_from").or_else(|| written.place("proxy_protocol")) else { return };
-            let what = "proxy_protocol = \"v2\" needs to know whose headers are to be believed";
+            let what = "proxy_protocol needs to know whose headers are to be believed";
             findings.say(&place, what, "write proxy_from with the addresses of the proxies, such as [\"10.0.0.5/32\"]");
         }
         (false, false) => {
@@ -103,7 +103,7 @@ fn check_kernel_filter(section: &Section<'_, ListenerConfig>, findings: &mut Fin
     if listener.access.kernel_filter == KernelFilter::Off {
         return;
     }
-    let (what, cure) = if listener.proxies.protocol {
+    let (what, cure) = if listener.proxies.protocol.is_on() {
         ("the kernel sees the proxies as senders, and the lists are of those behind them", "write \"off\"")
     } else if listener.is_past_the_stack() {
         ("what engine = \"af_xdp\" takes does not come to a socket, where the filter would be", "write \"off\"")

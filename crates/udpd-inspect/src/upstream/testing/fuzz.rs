@@ -9,8 +9,8 @@ use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait, proxy};
 use super::note_ring::NOTES;
 use super::tracker::StreamTracker;
 use super::{Fixed, NumberOrder, Sequence, UpstreamMonitor};
-use crate::policy::{Proxies, Unwrapper};
-use udpd_base::ledger::counter_list::ListenerDropped;
+use crate::policy::{Proxies, ProxyProtocol, Unwrapper};
+use udpd_base::ledger::LaneTally;
 
 /// A socket of this thread, and who sends to it: both are trusted, or none.
 struct Loopback {
@@ -52,12 +52,13 @@ pub(crate) fn received(input: &[u8]) {
         _ => Sequence::Fixed(Fixed { offset: 0, bytes: 8, order: NumberOrder::Big }),
     };
     let from = if kind & 16 == 0 { "127.0.0.0/8" } else { "10.0.0.0/8" };
-    let proxies = Proxies { protocol: kind & 8 != 0, from: vec![from.parse().expect("a network")] };
-    let unwrapper = Unwrapper::new(&proxies);
+    let protocol = if kind & 8 != 0 { ProxyProtocol::V2 } else { ProxyProtocol::Off };
+    let proxies = Proxies { protocol, from: vec![from.parse().expect("a network")] };
+    let unwrapper = Unwrapper::new("fuzz", &proxies);
     let upstream = UpstreamMonitor::new(sequence, 1, sequence.reads_drops(false), Duration::ZERO);
     let mut observer = upstream.observer(0, ([0, 0, 0, 0], 0).into());
     let mut tracker = StreamTracker::with_limit(&upstream.0, 3);
-    let mut dropped = ListenerDropped::default();
+    let mut tally = LaneTally::default();
     let (mut sent, mut kept) = (0, 0);
     LOOPBACK.with_borrow_mut(|Loopback { receiver, senders, batch }| {
         while let Some((&head, more)) = rest.split_first() {
@@ -66,7 +67,7 @@ pub(crate) fn received(input: &[u8]) {
             senders[usize::from(head >> 7)].send(payload).expect("sent to this host");
             sent += 1;
             let is_last = rest.is_empty();
-            let expected = match (proxies.protocol, proxy::read(payload)) {
+            let expected = match (proxies.protocol.is_on(), proxy::read(payload)) {
                 (true, Ok(_)) => from.starts_with("127"),
                 (true, Err(proxy::Flaw::Missing)) => !from.starts_with("127"),
                 (true, Err(proxy::Flaw::Malformed)) => false,
@@ -79,7 +80,7 @@ pub(crate) fn received(input: &[u8]) {
             // What was sent to this host is in the socket by now.
             batch.receive(receiver, Wait::No).expect("received");
             if let Some(unwrapper) = &unwrapper {
-                unwrapper.apply(batch, &mut dropped);
+                unwrapper.apply(batch, &mut tally);
             }
             observer.observe(batch);
             kept -= batch.summary().datagrams;
@@ -99,6 +100,6 @@ pub(crate) fn received(input: &[u8]) {
     tracker.publish();
     let read = upstream.read([Some(0)].into_iter(), false, 0);
     assert!(read.missing_at_least <= read.missing_at_most, "{read:?}");
-    let refused = dropped.proxy_missing + dropped.proxy_malformed + dropped.proxy_untrusted;
-    assert!(refused <= sent && (proxies.protocol || refused == 0));
+    let refused = tally.dropped.of_proxies();
+    assert!(refused <= sent && (proxies.protocol.is_on() || refused == 0));
 }
