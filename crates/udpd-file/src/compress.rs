@@ -1,7 +1,7 @@
 //! Compression of finished files, by one thread for the whole daemon, which no receiver and no consumer waits for.
 //!
 //! The keeper of a sink says which file, from its list of finished ones, one at a time for each path, and after a
-//! failure not before a pause ([`CompressQueue`]). The thread ([`Compressor`]) writes the compressed form into a hidden
+//! failure not before a pause (`queue`). The thread ([`Compressor`]) writes the compressed form into a hidden
 //! temporary file beside the file and syncs it. The keeper then lists it, gives it its name, and only after that has
 //! reached the disk removes the plain file ([`exchange`]). So at every moment there is at least one complete form under
 //! a listed name. A crash leaves a temporary file, which the next attempt replaces, or both forms, of which the next
@@ -14,7 +14,6 @@
 //! path has at most one file in its queue, so the number of paths bounds the queue. The thread has one file open at a
 //! time, and checks after each 256 KiB whether the sink of the file still runs; if not, it leaves the file as it is.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::{File, FileTimes, OpenOptions};
@@ -22,7 +21,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use std::{fmt, io};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -30,13 +29,13 @@ use nix::fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise};
 
 use super::finished_files::FinishedForm;
 use super::handle::open_there;
-use super::handle::{cure, set_aside};
+use super::handle::set_aside;
 use super::lock;
 use super::repair::{move_aside, torn_end};
-use super::retention::{CompressCandidate, FileRetention, remove_unused};
+use super::retention::{FileRetention, WaitingFile, remove_unused};
+use super::upload::UploadReport;
 use udpd_base::codec::{CompressingWriter, Method, Recipe};
 use udpd_base::format::Boundary;
-use udpd_base::ledger::FileLedger;
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
 use udpd_base::os::threads::ThreadRegistry;
@@ -45,7 +44,7 @@ use udpd_base::seams::{disk, waits};
 /// A file to be compressed.
 #[derive(Debug)]
 pub struct CompressJob {
-    pub(crate) file: CompressCandidate,
+    pub(crate) file: WaitingFile,
     pub recipe: Recipe,
     pub boundary: Boundary,
     /// The number of its owner at the keeper.
@@ -59,12 +58,14 @@ pub struct CompressJob {
 /// Receives the outcome of a job.
 pub trait ReportReceiver: Send + Sync {
     fn report(&self, report: CompressReport);
+
+    fn report_upload(&self, report: UploadReport);
 }
 
 /// The outcome of a job.
 #[derive(Debug)]
 pub struct CompressReport {
-    pub(crate) file: CompressCandidate,
+    pub(crate) file: WaitingFile,
     pub owner: usize,
     pub outcome: Result<CompressedFile, CompressError>,
 }
@@ -116,108 +117,6 @@ impl fmt::Display for CompressError {
             Self::InUse => formatter.write_str("another process has locked it"),
             Self::Unwanted => formatter.write_str("its sink has ended"),
             Self::Failed(error) => write!(formatter, "{error}"),
-        }
-    }
-}
-
-/// The pause of the whole queue after a failure, such as a full disk.
-const PAUSE: Duration = Duration::from_secs(60);
-
-/// The pause of one file that could not be compressed, while others are.
-const FILE_PAUSE: Duration = Duration::from_secs(600);
-
-/// The same for a file in use, perhaps by its own consumer.
-const IN_USE_PAUSE: Duration = Duration::from_secs(3);
-
-/// At most so many files are paused; the others are retried.
-const PAUSED_MAX: usize = 1024;
-
-#[derive(Debug)]
-pub(crate) struct CompressQueue {
-    pub recipe: Recipe,
-    /// The compressor has one file.
-    is_asked: bool,
-    /// A file may have been added since the last look.
-    may_have: bool,
-    /// No file is offered before this.
-    paused: Option<Instant>,
-    paused_files: HashMap<PathBuf, Instant>,
-    /// The last failure in the log.
-    logged: Option<String>,
-}
-
-impl CompressQueue {
-    pub(crate) fn new(recipe: Recipe) -> Self {
-        let paused_files = HashMap::new();
-        Self { recipe, is_asked: false, may_have: true, paused: None, paused_files, logged: None }
-    }
-
-    pub(crate) fn note_finished(&mut self) {
-        self.may_have = true;
-    }
-
-    /// Ends the pause of these files.
-    pub(crate) fn retry_files(&mut self, is_one: impl Fn(&Path) -> bool) {
-        self.paused_files.retain(|path, _| !is_one(path));
-    }
-
-    /// Whether to look for a file now.
-    pub(crate) fn wants(&mut self, now: Instant) -> bool {
-        let is_over = self.paused.take_if(|until| *until <= now).is_some();
-        if is_over || self.paused_files.values().any(|until| *until <= now) {
-            self.may_have = true;
-        }
-        self.may_have && !self.is_asked && self.paused.is_none()
-    }
-
-    /// When to look for a file, if nothing else happens; at once when there may be one.
-    pub(crate) fn checks_at(&self, now: Instant) -> Option<Instant> {
-        if self.is_asked {
-            return None;
-        }
-        let file = self.paused_files.values().min().copied();
-        let more = self.may_have.then_some(now);
-        self.paused.or_else(|| [more, file].into_iter().flatten().min())
-    }
-
-    /// The first file that is not paused. If there is none, the next look waits for a finished file or the end of a
-    /// pause.
-    pub(crate) fn choose(&mut self, candidates: Vec<CompressCandidate>, now: Instant) -> Option<CompressCandidate> {
-        self.paused_files.retain(|_, until| *until > now);
-        self.may_have = false;
-        candidates.into_iter().find(|file| !self.paused_files.contains_key(&file.path))
-    }
-
-    /// The compressor has the file.
-    pub(crate) fn note_asked(&mut self) {
-        (self.is_asked, self.may_have) = (true, true);
-    }
-
-    pub(crate) fn note_compressed(&mut self, sizes: CompressedSizes, ledger: &FileLedger) {
-        self.is_asked = false;
-        self.logged = None;
-        ledger.note_compressed(sizes.from_bytes, sizes.to_bytes);
-    }
-
-    pub(crate) fn note_refused(&mut self, file: &Path, refusal: &CompressError, now: Instant, ledger: &FileLedger) {
-        self.is_asked = false;
-        if self.paused_files.len() < PAUSED_MAX {
-            let pause = if matches!(refusal, CompressError::Failed(_)) { FILE_PAUSE } else { IN_USE_PAUSE };
-            self.paused_files.insert(file.to_owned(), now + pause);
-        }
-        let CompressError::Failed(error) = refusal else {
-            return log::debug!("{} is not compressed now: {refusal}", file.display());
-        };
-        ledger.note_compress_failure();
-        self.paused = Some(now + PAUSE);
-        let text = error.to_string();
-        if self.logged.as_ref() != Some(&text) {
-            log::warn!(
-                "cannot compress {}: {text}; it stays as it is, and udpd tries again every minute{}",
-                file.display(),
-                cure(error)
-            );
-            self.logged = Some(text);
         }
     }
 }
@@ -322,7 +221,7 @@ pub(crate) fn exchange(
 
 /// Adds the compressed form to the index, before it gets its name.
 pub(crate) fn list(retention: &mut FileRetention, plain: &Path, made: &CompressedFile) -> Result<(), CompressError> {
-    if !is_unchanged(plain, &made.plain) || !made.temporary.is_in_place() {
+    if !made.plain.is_of(plain) || !made.temporary.is_in_place() {
         return Err(CompressError::Changed);
     }
     if made.target.symlink_metadata().is_ok() {
@@ -342,19 +241,12 @@ pub(crate) fn take_place(made: &CompressedFile) -> Result<(), CompressError> {
 /// Removes the plain file. If that fails, the next look at the index does it.
 pub(crate) fn remove_plain(plain: &Path, made: &CompressedFile) -> CompressedSizes {
     let form = FinishedForm { path: plain.to_owned(), inode: made.plain.inode, bytes: made.plain.bytes };
-    if is_unchanged(plain, &made.plain)
+    if made.plain.is_of(plain)
         && let Err(error) = remove_unused(&form)
     {
         log::debug!("cannot remove {} yet, which is compressed: {error}", plain.display());
     }
     CompressedSizes { from_bytes: made.plain.bytes, to_bytes: made.bytes }
-}
-
-fn is_unchanged(path: &Path, seen: &FileStamp) -> bool {
-    path.symlink_metadata().is_ok_and(|found| {
-        let is_changed = found.modified().map_or(true, |changed| changed != seen.changed);
-        found.is_file() && (found.ino(), found.len()) == (seen.inode, seen.bytes) && !is_changed
-    })
 }
 
 /// How much is read at once.
@@ -415,7 +307,7 @@ impl Compressor {
         let cores = cores.to_vec();
         registry.spawn("udpd-compress", ThreadRole::Compressor, move || {
             let _alive: Sender<Infallible> = alive;
-            lower_priority(&cores);
+            go_into_background("compresses files", &cores);
             work(&jobs);
         })?;
         *running = Some(CompressorThread { jobs: Arc::downgrade(&own), ended });
@@ -433,16 +325,16 @@ impl Compressor {
     }
 }
 
-/// Lowers the priority and sets the cores of the thread.
-fn lower_priority(cores: &[usize]) {
+/// Lowers the priority and sets the cores of the thread that does this.
+pub fn go_into_background(does: &str, cores: &[usize]) {
     if let Err(error) = rustix::process::setpriority_process(None, NICE_MAX) {
-        log::warn!("cannot lower the priority of the thread that compresses files: {error}; it competes with others");
+        log::warn!("cannot lower the priority of the thread that {does}: {error}; it competes with others");
     }
     if !cores.is_empty()
         && let Err(error) = steer::confine_current_thread(cores)
     {
         let cores = steer::format_core_list(cores);
-        log::warn!("the thread that compresses files cannot run on the cores {cores} only: {error}");
+        log::warn!("the thread that {does} cannot run on the cores {cores} only: {error}");
     }
 }
 
@@ -463,9 +355,17 @@ pub(super) fn do_job(job: CompressJob) {
 }
 
 impl FileStamp {
-    fn of(file: &File) -> io::Result<Self> {
+    pub(super) fn of(file: &File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         Ok(Self { inode: metadata.ino(), bytes: metadata.len(), changed: metadata.modified()? })
+    }
+
+    /// Whether the file at this path is still the same.
+    pub(super) fn is_of(&self, path: &Path) -> bool {
+        path.symlink_metadata().is_ok_and(|found| {
+            let is_changed = found.modified().map_or(true, |changed| changed != self.changed);
+            found.is_file() && (found.ino(), found.len()) == (self.inode, self.bytes) && !is_changed
+        })
     }
 }
 
@@ -479,7 +379,7 @@ fn pack(job: &CompressJob, is_wanted: &dyn Fn() -> bool) -> Result<CompressedFil
         return Err(CompressError::InUse);
     }
     if job.file.may_be_torn {
-        mend(&plain, job)?;
+        mend(&plain, &job.file, job.boundary, job.files_lock.as_deref())?;
     }
     let before = FileStamp::of(&plain)?;
     let temporary = TemporaryFile::make(&job.file.path, job.recipe.method, plain.metadata()?.mode())?;
@@ -531,9 +431,14 @@ fn pack(job: &CompressJob, is_wanted: &dyn Fn() -> bool) -> Result<CompressedFil
 
 /// Moves beside it what a crash has left of a record at its end. A file that is of another format than this sink writes
 /// now is compressed as it is.
-fn mend(plain: &File, job: &CompressJob) -> Result<(), CompressError> {
+pub(crate) fn mend(
+    plain: &File,
+    file: &WaitingFile,
+    boundary: Boundary,
+    files_lock: Option<&Mutex<()>>,
+) -> Result<(), CompressError> {
     let length = plain.metadata()?.len();
-    let torn = match torn_end(plain, job.boundary) {
+    let torn = match torn_end(plain, boundary) {
         Err(error) if error.raw_os_error().is_some() => return Err(CompressError::Failed(error)),
         found => found.unwrap_or_default(),
     };
@@ -541,14 +446,14 @@ fn mend(plain: &File, job: &CompressJob) -> Result<(), CompressError> {
         return Ok(());
     }
     // By a descriptor of its own, because the lock lasts as long as that. The mutex keeps the consumer from the file.
-    let _files_lock = job.files_lock.as_ref().map(|files_lock| threads::lock(files_lock));
-    let own = open_there(&job.file.path)?;
-    lock::claim(&own, &job.file.path).map_err(|_| CompressError::InUse)?;
+    let _files_lock = files_lock.map(threads::lock);
+    let own = open_there(&file.path)?;
+    lock::claim(&own, &file.path).map_err(|_| CompressError::InUse)?;
     let metadata = own.metadata()?;
-    if (metadata.ino(), metadata.len()) != (job.file.inode, length) {
+    if (metadata.ino(), metadata.len()) != (file.inode, length) {
         return Err(CompressError::Changed);
     }
-    Ok(move_aside(&own, &job.file.path, &torn)?)
+    Ok(move_aside(&own, &file.path, &torn)?)
 }
 
 /// Refuses a disk that is nearly full: the rest is for received datagrams.
@@ -576,35 +481,6 @@ mod tests {
     use std::fs;
 
     use super::*;
-
-    fn candidate(name: &str) -> CompressCandidate {
-        CompressCandidate { path: PathBuf::from(name), inode: 1, may_be_torn: false }
-    }
-
-    #[test]
-    fn one_is_asked_for_at_a_time_and_after_a_failure_none_for_a_while() {
-        let mut queue = CompressQueue::new(Recipe { method: Method::Gzip, level: 6 });
-        let begun = Instant::now();
-        let two = || vec![candidate("/a"), candidate("/b")];
-        assert!(queue.wants(begun));
-        assert_eq!(queue.choose(two(), begun), Some(candidate("/a")));
-        queue.note_asked();
-        assert!(!queue.wants(begun));
-        let refusal = CompressError::Failed(io::ErrorKind::StorageFull.into());
-        let ledger = FileLedger::default();
-        queue.note_refused(Path::new("/a"), &refusal, begun, &ledger);
-        assert!(!queue.wants(begun) && queue.checks_at(begun) == Some(begun + PAUSE));
-        assert!(queue.wants(begun + PAUSE));
-        assert_eq!(queue.choose(two(), begun + PAUSE), Some(candidate("/b")), "the other one first");
-        queue.note_asked();
-        queue.note_compressed(CompressedSizes { from_bytes: 9, to_bytes: 3 }, &ledger);
-        assert!(queue.wants(begun + PAUSE));
-        assert_eq!(queue.choose(vec![candidate("/a")], begun + PAUSE), None);
-        assert!(!queue.wants(begun + PAUSE), "until something happens");
-        assert_eq!(queue.choose(vec![candidate("/a")], begun + FILE_PAUSE), Some(candidate("/a")));
-        let counts = FileLedger::sum([&ledger].into_iter()).counts;
-        assert_eq!((counts.compress_failures, counts.compressed, counts.compressed_to_bytes), (1, 1, 3));
-    }
 
     #[test]
     fn what_a_crash_has_left_is_replaced_and_what_another_process_writes_is_not() {

@@ -2,15 +2,16 @@
 //!
 //! A directory does not tell that. An mtime is set by the last copy, the last `touch` or a wrong clock; a date in a
 //! name comes from the clock; and a name that looks like ours may be another sink's log or a file of another program.
-//! So a sink with `keep` or `compress` has a small file of its own beside its files, `.NAME.udpd-index`, with a line
-//! for each file: its inode number and its name. The lines stand in the order in which the files were finished. A file
-//! is removed only if it has a line there, a name that this sink gives, and the same inode number.
+//! So a sink with `keep`, `compress` or `upload` has a small file of its own beside its files, `.NAME.udpd-index`, with
+//! a line for each file: its inode number and its name. The lines stand in the order in which the files were finished.
+//! A file is removed only if it has a line there, a name that this sink gives, and the same inode number.
 //!
 //! A line is written before a file gets its name: a crash in between leaves a line without a file, which is dropped,
 //! and never a file without a line. The compressed form of a file has a line of its own, and the place of the file in
-//! the order: one or both forms may exist. A crash in the middle of a line costs that line. If the index is removed,
-//! the files that it listed stay: they are counted in one warning and left alone. Lines of files that are gone are
-//! dropped, so the index is as long as what is kept.
+//! the order: one or both forms may exist. Where the sink uploads its files, a line says of a file that stays here that
+//! the server has it, and how long it was then. A crash in the middle of a line costs that line. If the index is
+//! removed, the files that it listed stay: they are counted in one warning and left alone. Lines of files that are gone
+//! are dropped, so the index is as long as what is kept.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -25,6 +26,9 @@ use udpd_base::seams::disk;
 
 /// The first line, so that no other file is taken for an index.
 const HEADER: &str = "udpd index 1\n";
+
+/// How a line begins that says that a file was uploaded. A release that does not know it passes over it.
+const UPLOADED: &str = "uploaded ";
 
 /// A longer file is not an index.
 const BYTES_MAX: u64 = 64 << 20;
@@ -44,6 +48,8 @@ struct IndexEntry {
     plain: Option<u64>,
     /// The method and inode of its compressed form.
     compressed: Option<(Method, u64)>,
+    /// The inode and length of the form that was uploaded.
+    uploaded: Option<(u64, u64)>,
     /// An earlier run has listed it.
     is_from_before: bool,
 }
@@ -53,6 +59,8 @@ pub(super) struct FinishedFile {
     /// The file as it was written.
     pub(super) plain: Option<FinishedForm>,
     pub(super) compressed: Option<FinishedForm>,
+    /// The inode and length of what was uploaded.
+    uploaded: Option<(u64, u64)>,
     /// An earlier run has listed it, and may have left it unfinished.
     pub(super) is_from_before: bool,
 }
@@ -65,6 +73,21 @@ pub(super) struct FinishedForm {
     pub(super) bytes: u64,
 }
 
+impl IndexEntry {
+    /// As the index has it.
+    fn lines(&self) -> impl Iterator<Item = String> {
+        let Self { name, plain, compressed, uploaded, .. } = self;
+        let plain = plain.map(|inode| format!("{inode} {name}\n"));
+        let compressed = compressed.map(|(method, inode)| format!("{inode} {name}{}\n", method.suffix()));
+        let uploaded = uploaded.map(|(inode, bytes)| format!("{UPLOADED}{inode} {bytes} {name}\n"));
+        plain.into_iter().chain(compressed).chain(uploaded)
+    }
+
+    fn line_count(&self) -> usize {
+        [self.plain.is_some(), self.compressed.is_some(), self.uploaded.is_some()].map(usize::from).iter().sum()
+    }
+}
+
 impl FinishedFile {
     pub(super) fn forms(&self) -> impl Iterator<Item = &FinishedForm> {
         self.plain.iter().chain(&self.compressed)
@@ -72,6 +95,11 @@ impl FinishedFile {
 
     pub(super) fn bytes(&self) -> u64 {
         self.forms().map(|form| form.bytes).sum()
+    }
+
+    /// Whether the server has it as it is now.
+    pub(super) fn is_uploaded(&self) -> bool {
+        self.forms().any(|form| self.uploaded == Some((form.inode, form.bytes)))
     }
 }
 
@@ -101,10 +129,14 @@ impl Index {
         let mut lines = 0;
         for line in String::from_utf8_lossy(&body).split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             lines += 1;
-            if let Some((inode, name)) = line.split_once(' ')
+            let (of_upload, line) = (line.starts_with(UPLOADED), line.strip_prefix(UPLOADED).unwrap_or(line));
+            if let Some((inode, rest)) = line.split_once(' ')
                 && let Ok(inode) = inode.parse()
             {
-                index.read_line(inode, name);
+                match of_upload {
+                    true => index.read_uploaded(inode, rest),
+                    false => index.read_line(inode, rest),
+                }
             }
         }
         index.entries.iter_mut().for_each(|entry| entry.is_from_before = true);
@@ -119,6 +151,28 @@ impl Index {
         if let Some((method, stem)) = Method::of_name(name).filter(|(_, stem)| self.name.is_finished(stem)) {
             self.enter_compressed(stem, method, inode);
         }
+    }
+
+    fn read_uploaded(&mut self, inode: u64, rest: &str) {
+        if let Some((bytes, name)) = rest.split_once(' ')
+            && let Ok(bytes) = bytes.parse()
+            && let Some(entry) = self.entries.iter_mut().rfind(|entry| entry.name == name)
+        {
+            entry.uploaded = Some((inode, bytes));
+        }
+    }
+
+    /// Notes that the server has a form of a file, with this inode and so long. A line that is lost costs a question to
+    /// the server.
+    pub(super) fn add_uploaded(&mut self, form: &Path, inode: u64, bytes: u64) -> io::Result<()> {
+        let is_it =
+            |entry: &IndexEntry| entry.plain == Some(inode) || entry.compressed.is_some_and(|(_, own)| own == inode);
+        let below = self.below(form).unwrap_or_default();
+        let mut entries = self.entries.iter_mut();
+        let Some(entry) = entries.rfind(|entry| below.starts_with(&entry.name) && is_it(entry)) else { return Ok(()) };
+        entry.uploaded = Some((inode, bytes));
+        let name = entry.name.clone();
+        self.append(&name, &format!("{UPLOADED}{inode} {bytes} {name}\n"))
     }
 
     /// Lists a file that is about to get this name, or that has it and is written again, as the newest. One that is
@@ -137,7 +191,7 @@ impl Index {
             self.lines = None;
             return self.rewrite(&name);
         }
-        self.append(&name, &name, inode)
+        self.append(&name, &format!("{inode} {name}\n"))
     }
 
     /// Drops the names that a file was about to get and has not got: a disk that refuses each attempt would add one
@@ -155,15 +209,15 @@ impl Index {
     pub(super) fn add_compressed(&mut self, plain: &Path, method: Method, inode: u64) -> io::Result<()> {
         let Some(name) = self.below(plain) else { return Ok(()) };
         self.enter_compressed(&name, method, inode);
-        self.append(&name, &format!("{name}{}", method.suffix()), inode)?;
+        self.append(&name, &format!("{inode} {name}{}\n", method.suffix()))?;
         self.sync()
     }
 
-    /// Adds a line for a form of the file `name`.
-    fn append(&mut self, name: &str, form: &str, inode: u64) -> io::Result<()> {
-        let line = format!("{inode} {form}\n");
-        let most = STALE_LINES_MAX.max(self.entries.len());
-        if let Some(lines) = self.lines.filter(|lines| lines.saturating_sub(self.entries.len()) <= most) {
+    /// Adds a line about the file `name`.
+    fn append(&mut self, name: &str, line: &str) -> io::Result<()> {
+        let valid = self.entries.iter().map(IndexEntry::line_count).sum();
+        let most = STALE_LINES_MAX.max(valid);
+        if let Some(lines) = self.lines.filter(|lines| lines.saturating_sub(valid) <= most) {
             // A line that was written in part would damage the next one too.
             self.lines = None;
             match open_index(&self.path, OpenOptions::new().read(true).append(true)) {
@@ -214,7 +268,8 @@ impl Index {
                 });
             }
             if plain.is_some() || compressed.is_some() {
-                found.push(FinishedFile { plain, compressed, is_from_before: entry.is_from_before });
+                let IndexEntry { uploaded, is_from_before, .. } = *entry;
+                found.push(FinishedFile { plain, compressed, uploaded, is_from_before });
             }
             entry.plain.is_some() || entry.compressed.is_some()
         });
@@ -266,7 +321,7 @@ impl Index {
         self.entries.iter_mut().filter(|entry| entry.name == name).for_each(|entry| entry.plain = None);
         self.entries.retain(|entry| entry.plain.is_some() || entry.compressed.is_some());
         let (name, plain) = (name.to_owned(), Some(inode));
-        self.entries.push(IndexEntry { name, plain, compressed: None, is_from_before: false });
+        self.entries.push(IndexEntry { name, plain, compressed: None, uploaded: None, is_from_before: false });
     }
 
     /// Adds the compressed form of a file, in the place of that file.
@@ -277,7 +332,8 @@ impl Index {
         match self.entries.iter_mut().rfind(|entry| entry.name == name && entry.plain.is_some()) {
             Some(entry) => entry.compressed = compressed,
             None => {
-                self.entries.push(IndexEntry { name: name.to_owned(), plain: None, compressed, is_from_before: false })
+                let (name, plain, uploaded) = (name.to_owned(), None, None);
+                self.entries.push(IndexEntry { name, plain, compressed, uploaded, is_from_before: false });
             }
         }
         self.entries.retain(|entry| entry.plain.is_some() || entry.compressed.is_some());
@@ -289,13 +345,9 @@ impl Index {
         self.present_but(Some(pending));
         let mut text = HEADER.to_owned();
         let mut lines = 0;
-        for IndexEntry { name, plain, compressed, .. } in &self.entries {
-            let plain = plain.map(|inode| format!("{inode} {name}\n"));
-            let compressed = compressed.map(|(method, inode)| format!("{inode} {name}{}\n", method.suffix()));
-            for line in plain.into_iter().chain(compressed) {
-                text.push_str(&line);
-                lines += 1;
-            }
+        for line in self.entries.iter().flat_map(IndexEntry::lines) {
+            text.push_str(&line);
+            lines += 1;
         }
         let mut beside = self.path.as_os_str().to_owned();
         beside.push(".new");

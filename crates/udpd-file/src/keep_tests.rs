@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::tests::{PLAIN, Subject, path_of, rotating};
 use super::*;
-use crate::retention::FileRetention;
+use crate::retention::{FileRetention, Treatment};
 use crate::{Keep, Rotate};
 use udpd_base::format::Format;
 use udpd_base::sink::OpenContext;
@@ -190,15 +190,16 @@ fn the_newest_stays_also_where_it_is_closed_and_not_locked() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("log").to_str().expect("UTF-8").to_owned();
     let name = FileName::new(path.clone(), Duration::ZERO);
-    let mut retention = FileRetention::new(&name, Keep { files: 0, bytes: 1 }, None);
+    let mut retention =
+        FileRetention::new(&name, Treatment { keep: Keep { files: 0, bytes: 1 }, recipe: None, upload: None });
     retention.read();
     let finished = [0, 1, 2].map(|second| PathBuf::from(format!("{path}.20260101T00000{second}Z")));
     for file in &finished {
         fs::write(file, "a record\n").expect("written");
         retention.list_by(file, file.metadata().map(|found| found.ino()));
     }
-    assert_eq!(retention.clear(&[]), finished[..2]);
-    assert!(retention.clear(&[]).is_empty());
+    assert_eq!(retention.clear(&[], &FileLedger::default()), finished[..2]);
+    assert!(retention.clear(&[], &FileLedger::default()).is_empty());
     assert!(finished[2].exists());
 }
 

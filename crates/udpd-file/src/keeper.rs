@@ -20,7 +20,8 @@ use super::compress::{CompressJob, CompressJobs, CompressReport, Compressor};
 use super::handle::LogHandle;
 use super::inotify_watch::InotifyWatch;
 use super::mailbox::{KeeperHandle, KeeperInbox, KeeperRequest, Mailbox, REQUESTS_MAX};
-use super::retention::CompressCandidate;
+use super::retention::WaitingFile;
+use super::upload::{UploadJob, UploadJobs, UploadOffer, UploadReport, UploadService};
 use udpd_base::codec::Recipe;
 use udpd_base::format::Boundary;
 use udpd_base::os::role::ThreadRole;
@@ -34,7 +35,7 @@ pub use super::mailbox::{FileReopener, Reopened};
 /// How often a file that cannot be written is tried again.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// The pause before the next look for files to compress while the pipeline does not receive yet.
+/// The pause before the next look for files to compress or upload while the pipeline does not receive yet.
 const NOT_IN_FORCE: Duration = Duration::from_secs(1);
 
 /// How many requests to reopen may wait.
@@ -66,6 +67,15 @@ pub(super) trait KeptFiles: Send {
     /// Takes the outcome of the last compression.
     fn take_report(&mut self, report: CompressReport);
 
+    /// The next file to upload, unless one is being uploaded.
+    fn offer_upload(&mut self, now: Instant) -> Option<UploadOffer>;
+
+    /// When to ask for the next file to upload, if nothing else happens.
+    fn uploads_at(&self, now: Instant) -> Option<Instant>;
+
+    /// Takes the outcome of the last upload.
+    fn take_upload_report(&mut self, report: UploadReport);
+
     /// The file to watch by inotify, and its number.
     fn watched(&self) -> Option<(u64, &LogHandle)> {
         None
@@ -95,7 +105,7 @@ pub(super) trait KeptFiles: Send {
 }
 
 pub(super) struct CompressOffer {
-    pub(super) file: CompressCandidate,
+    pub(super) file: WaitingFile,
     pub(super) recipe: Recipe,
     pub(super) boundary: Boundary,
     pub(super) files_lock: Option<Arc<Mutex<()>>>,
@@ -126,6 +136,9 @@ pub struct FileKeeper {
     requests: Receiver<(usize, KeeperRequest)>,
     reopeners: Receiver<Sender<Reopened>>,
     reports: Receiver<CompressReport>,
+    upload_reports: Receiver<UploadReport>,
+    /// What uploads finished files, and for which sink.
+    uploads: Option<(Arc<dyn UploadService>, String)>,
     watch: InotifyWatch,
 }
 
@@ -143,9 +156,24 @@ impl FileKeeper {
         let (reopeners, asked) = bounded(REOPENERS_MAX);
         // Each path has at most one file at the compressor.
         let (reports, reported) = unbounded();
-        let inbox = Arc::new(KeeperInbox { requests, reopeners, reports, waker });
-        let entries = Vec::new();
-        Ok(Self { context, entries, inbox, requests: requested, reopeners: asked, reports: reported, watch })
+        let (upload_reports, reported_uploads) = unbounded();
+        let inbox = Arc::new(KeeperInbox { requests, reopeners, reports, upload_reports, waker });
+        Ok(Self {
+            context,
+            entries: Vec::new(),
+            inbox,
+            requests: requested,
+            reopeners: asked,
+            reports: reported,
+            upload_reports: reported_uploads,
+            uploads: None,
+            watch,
+        })
+    }
+
+    /// Finished files of this sink are uploaded.
+    pub(super) fn upload_by(&mut self, service: &Arc<dyn UploadService>, sink: &str) {
+        self.uploads = Some((Arc::clone(service), sink.to_owned()));
     }
 
     pub(super) fn context(&self) -> &OpenContext {
@@ -160,7 +188,7 @@ impl FileKeeper {
         KeeperHandle { mailbox, number, inbox: Arc::clone(&self.inbox), begun: first, done }
     }
 
-    /// Starts the thread, and the compressor if a file needs it, on these cores if any are given.
+    /// Starts the thread, and those that compress and upload if a file needs them, on these cores if any are given.
     pub fn start(
         self,
         registry: &ThreadRegistry,
@@ -169,19 +197,23 @@ impl FileKeeper {
     ) -> io::Result<FileReopener> {
         let compresses = self.entries.iter().flatten().any(|entry| entry.files.compresses());
         let jobs = compresses.then(|| compressor.engage(registry, cores)).transpose()?;
+        let uploads = self.uploads.as_ref().map(|(service, sink)| service.start(registry, sink, cores)).transpose();
+        let uploads = uploads.map_err(|failure| io::Error::other(failure.message))?;
         let reopener = FileReopener(Arc::downgrade(&self.inbox));
-        let work = self.into_thread(jobs);
+        let work = KeeperThread { uploads, ..self.into_thread(jobs) };
         registry.spawn("udpd-keeper", ThreadRole::FileKeeper, move || work.run())?;
         Ok(reopener)
     }
 
     fn into_thread(self, jobs: Option<Arc<CompressJobs>>) -> KeeperThread {
-        let Self { context, entries, inbox, requests, reopeners, reports, watch } = self;
+        let Self { context, entries, inbox, requests, reopeners, reports, upload_reports, watch, .. } = self;
         KeeperThread {
             entries,
             requests,
             reopeners,
             reports,
+            upload_reports,
+            uploads: None,
             jobs,
             inbox: Arc::downgrade(&inbox),
             is_in_force: context.is_in_force,
@@ -197,6 +229,9 @@ struct KeeperThread {
     requests: Receiver<(usize, KeeperRequest)>,
     reopeners: Receiver<Sender<Reopened>>,
     reports: Receiver<CompressReport>,
+    upload_reports: Receiver<UploadReport>,
+    /// Where finished files are uploaded.
+    uploads: Option<UploadJobs>,
     /// The queue of the compressor.
     jobs: Option<Arc<CompressJobs>>,
     /// For the reports of the compressor.
@@ -330,33 +365,57 @@ impl KeeperThread {
         });
     }
 
-    /// Offers the compressor the next file of each path that has none there.
+    /// Offers the compressor, and the thread that uploads, the next file of each path that has none there.
     fn offer(&mut self) {
-        let Some(jobs) = self.jobs.clone().filter(|_| self.is_in_force.load(Ordering::Acquire)) else { return };
+        if !self.is_in_force.load(Ordering::Acquire) {
+            return;
+        }
         let now = clock::now();
         for (owner, entry) in self.entries.iter_mut().enumerate() {
-            let offer = entry.as_mut().and_then(|entry| entry.files.offer(now));
-            let Some(CompressOffer { file, recipe, boundary, files_lock }) = offer else { continue };
-            let receiver = self.inbox.clone();
-            jobs.bring(CompressJob { file, recipe, boundary, owner, files_lock, receiver });
+            let Some(entry) = entry else { continue };
+            if let Some(jobs) = &self.jobs
+                && let Some(CompressOffer { file, recipe, boundary, files_lock }) = entry.files.offer(now)
+            {
+                let receiver = self.inbox.clone();
+                jobs.bring(CompressJob { file, recipe, boundary, owner, files_lock, receiver });
+            }
+            if let Some(uploads) = &self.uploads
+                && let Some(UploadOffer { path, stamp, ledger }) = entry.files.offer_upload(now)
+            {
+                let receiver = self.inbox.clone();
+                // A thread that has panicked ends the daemon.
+                let _ = uploads.jobs.send(UploadJob { path, stamp, ledger, owner, receiver });
+            }
         }
     }
 
     /// When to offer the next file, if nothing else happens.
     fn offers_at(&mut self) -> Option<Instant> {
-        self.jobs.as_ref()?;
-        let now = clock::now();
-        match self.is_in_force.load(Ordering::Acquire) {
-            true => self.files().filter_map(|files| files.offers_at(now)).min(),
-            false => Some(now + NOT_IN_FORCE),
+        let (compresses, uploads) = (self.jobs.is_some(), self.uploads.is_some());
+        if !compresses && !uploads {
+            return None;
         }
+        let now = clock::now();
+        if !self.is_in_force.load(Ordering::Acquire) {
+            return Some(now + NOT_IN_FORCE);
+        }
+        let of = |files: &mut Box<dyn KeptFiles>| {
+            [files.offers_at(now).filter(|_| compresses), files.uploads_at(now).filter(|_| uploads)]
+        };
+        self.files().flat_map(of).flatten().min()
     }
 
-    /// Takes the reports of the compressor. Dropping the report of an owner that has ended removes its temporary file.
+    /// Takes the reports of the threads that compress and upload. Dropping the report of an owner that has ended
+    /// removes its temporary file.
     fn take_reports(&mut self) {
         while let Ok(report) = self.reports.try_recv() {
             if let Some(entry) = self.entry(report.owner) {
                 entry.files.take_report(report);
+            }
+        }
+        while let Ok(report) = self.upload_reports.try_recv() {
+            if let Some(entry) = self.entry(report.owner) {
+                entry.files.take_upload_report(report);
             }
         }
     }

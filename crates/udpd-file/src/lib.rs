@@ -24,6 +24,7 @@ mod keeper;
 mod lock;
 mod mailbox;
 mod name;
+mod queue;
 mod repair;
 mod retention;
 mod rotating_file;
@@ -32,8 +33,9 @@ mod sink;
 mod sources;
 pub mod stdout;
 pub mod template;
+pub mod upload;
 
-pub use compress::Compressor;
+pub use compress::{Compressor, go_into_background};
 pub use handle::make_directory;
 pub use keeper::{FileKeeper, FileReopener, Reopened};
 pub use settings::{FileSettings, Keep, Rotate, Sync};

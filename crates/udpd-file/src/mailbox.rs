@@ -17,6 +17,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use super::compress::{CompressReport, ReportReceiver};
 use super::handle::LogHandle;
 use super::inotify_watch::KeeperWaker;
+use super::upload::UploadReport;
 use udpd_base::handover::Caller;
 use udpd_base::os::threads;
 use udpd_base::os::threads::lock;
@@ -155,12 +156,14 @@ pub struct Reopened {
     pub refused: Vec<String>,
 }
 
-/// Where consumers, reopeners and the compressor reach the keeper. The thread ends when the last consumer drops it.
+/// Where consumers, reopeners and the threads that compress and upload reach the keeper. Its thread ends when the last
+/// consumer drops it.
 #[derive(Debug)]
 pub(super) struct KeeperInbox {
     pub(super) requests: Sender<(usize, KeeperRequest)>,
     pub(super) reopeners: Sender<Sender<Reopened>>,
     pub(super) reports: Sender<CompressReport>,
+    pub(super) upload_reports: Sender<UploadReport>,
     /// Declared after the senders, so that the last wake comes when they are gone.
     pub(super) waker: KeeperWaker,
 }
@@ -169,6 +172,11 @@ impl ReportReceiver for KeeperInbox {
     /// Drops the report when the keeper has ended.
     fn report(&self, report: CompressReport) {
         let _ = self.reports.send(report);
+        self.waker.wake();
+    }
+
+    fn report_upload(&self, report: UploadReport) {
+        let _ = self.upload_reports.send(report);
         self.waker.wake();
     }
 }

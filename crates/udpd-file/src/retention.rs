@@ -1,6 +1,8 @@
-//! The finished files of a sink: which are kept, and which are removed. Only files that this sink finished are removed
-//! or compressed, see `finished_files`, and of those none that is open here or locked by another process. The newest is
-//! never removed.
+//! The finished files of a sink: which are kept, and which are removed. Only files that this sink finished are removed,
+//! compressed or uploaded, see `finished_files`, and of those none that is open here or locked by another process. The
+//! newest is never removed.
+//!
+//! A file that waits to be uploaded stays until the files take twice what `keep` says.
 //!
 //! A file counts once, whether it lies here as it was written, compressed, or, after a crash, in both forms.
 
@@ -13,34 +15,65 @@ use std::sync::Arc;
 
 use nix::fcntl::OFlag;
 
+use super::compress::FileStamp;
 use super::compress::remove_left;
 use super::finished_files::{FinishedFile, FinishedForm, Index};
 use super::handle::{LogHandle, set_aside};
 use super::lock;
 use super::name::{FileName, finished_names};
-use super::settings::Keep;
+use super::settings::{FileSettings, Keep};
 use udpd_base::codec::{Method, Recipe};
+use udpd_base::ledger::FileLedger;
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::seams::clock;
 use udpd_base::seams::disk;
+
+/// What happens to finished files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Treatment {
+    pub(super) keep: Keep,
+    pub(super) recipe: Option<Recipe>,
+    /// Whether they are uploaded, and then removed.
+    pub(super) upload: Option<RemoveUploaded>,
+}
+
+/// Whether a file is removed when the server has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RemoveUploaded(pub(super) bool);
+
+impl Treatment {
+    pub(super) fn of(settings: &FileSettings) -> Self {
+        let upload = settings.upload.service.0.as_ref().map(|_| RemoveUploaded(settings.upload.remove));
+        Self { keep: settings.keep, recipe: settings.recipe(), upload }
+    }
+
+    /// Whether finished files are left as they are.
+    pub(super) fn is_none(&self) -> bool {
+        *self == Self { keep: Keep::ALL, recipe: None, upload: None }
+    }
+}
 
 /// The finished files of one path.
 #[derive(Debug)]
 pub(super) struct FileRetention {
     name: FileName,
-    keep: Keep,
-    recipe: Option<Recipe>,
+    treatment: Treatment,
     /// The list of them; `None` when nothing is ever removed or compressed.
     index: Option<Index>,
-    /// Shared limits of the lines about an index that cannot be read, and one that cannot be added to.
-    limiters: Option<Arc<[LogLimiter; 2]>>,
+    /// Limits that many share.
+    limiters: Option<RetentionLimiters>,
+    /// The log says that `keep` removes files that were not uploaded.
+    has_told_of_unsent: bool,
     /// Files that the log has named as not removable.
     logged: HashSet<PathBuf>,
 }
 
-/// A file that waits to be compressed.
+/// Of the lines about an index that cannot be read, one that cannot be added to, and files removed before their upload.
+pub(super) type RetentionLimiters = Arc<[LogLimiter; 3]>;
+
+/// A file that waits to be compressed or uploaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CompressCandidate {
+pub(crate) struct WaitingFile {
     pub(super) path: PathBuf,
     pub(super) inode: u64,
     /// An earlier run may have left its last record unfinished.
@@ -49,12 +82,13 @@ pub(crate) struct CompressCandidate {
 
 impl FileRetention {
     /// Without the index, which [`FileRetention::read`] reads.
-    pub(super) fn new(name: &FileName, keep: Keep, recipe: Option<Recipe>) -> Self {
-        Self { name: name.clone(), keep, recipe, index: None, limiters: None, logged: HashSet::new() }
+    pub(super) fn new(name: &FileName, treatment: Treatment) -> Self {
+        let (name, logged) = (name.clone(), HashSet::new());
+        Self { name, treatment, index: None, limiters: None, has_told_of_unsent: false, logged }
     }
 
     /// With limits that many share.
-    pub(super) fn limited_by(self, limiters: &Arc<[LogLimiter; 2]>) -> Self {
+    pub(super) fn limited_by(self, limiters: &RetentionLimiters) -> Self {
         Self { limiters: Some(Arc::clone(limiters)), ..self }
     }
 
@@ -65,7 +99,7 @@ impl FileRetention {
 
     /// Reads the index of an earlier run, once no other sink adds to it.
     pub(super) fn read(&mut self) {
-        if self.keep == Keep::ALL && self.recipe.is_none() {
+        if self.treatment.is_none() {
             return;
         }
         match Index::open(&self.name) {
@@ -73,8 +107,8 @@ impl FileRetention {
             Err(error) => {
                 let Some(silent) = self.may_speak(0) else { return };
                 log::error!(
-                    "cannot read the list of finished files, {}: {error}; keep removes nothing and compress \
-                     compresses nothing; move the list away or remove it, and restart udpd{}",
+                    "cannot read the list of finished files, {}: {error}; keep removes nothing, and nothing is \
+                     compressed or uploaded; move the list away or remove it, and restart udpd{}",
                     Index::path_of(&self.name).display(),
                     repeats(silent)
                 );
@@ -89,7 +123,7 @@ impl FileRetention {
         if unlisted > 0 {
             log::warn!(
                 "{unlisted} files have names like finished ones of {}, but {} does not list them: keep neither \
-                 counts nor removes them, and compress leaves them as they are",
+                 counts nor removes them, and compress and upload leave them as they are",
                 current.display(),
                 index.path().display()
             );
@@ -108,8 +142,8 @@ impl FileRetention {
         let list = index.path().display().to_string();
         let Some(silent) = self.may_speak(1) else { return };
         log::warn!(
-            "cannot list {} in {list}: {error}; unless udpd can before it ends, keep never removes that file and \
-             compress leaves it as it is{}",
+            "cannot list {} in {list}: {error}; unless udpd can before it ends, keep never removes that file, and \
+             compress and upload leave it as it is{}",
             path.display(),
             repeats(silent)
         );
@@ -157,28 +191,53 @@ impl FileRetention {
     }
 
     /// Removes the oldest files beyond what is to be kept, but none of those that are `open` here; returns which.
-    pub(super) fn clear(&mut self, open: &[u64]) -> Vec<PathBuf> {
-        let Some(index) = self.index.as_mut().filter(|_| self.keep != Keep::ALL) else { return Vec::new() };
+    pub(super) fn clear(&mut self, open: &[u64], ledger: &FileLedger) -> Vec<PathBuf> {
+        let Treatment { keep, upload, .. } = self.treatment;
+        let Some(index) = self.index.as_mut().filter(|_| keep != Keep::ALL) else { return Vec::new() };
         let mut finished = index.present();
         finished.retain(|file| !file.plain.as_ref().is_some_and(|plain| open.contains(&plain.inode)));
         // What a crash or a fault has left of a compression takes no other file's place.
         let own: Vec<u64> = finished.iter_mut().map(|file| self.bytes_without_copy(file)).collect();
         let (mut files, mut bytes) = (0, 0);
-        let mut kept = 0;
-        for length in own.iter().rev() {
+        // Beyond `keep`, and beyond twice that.
+        let mut is_beyond = [false; 2];
+        let mut stay: Vec<bool> = Vec::with_capacity(finished.len());
+        for (file, length) in finished.iter().zip(own).rev() {
             files += 1;
             bytes += length;
-            let is_beyond =
-                (self.keep.files > 0 && files > self.keep.files) || (self.keep.bytes > 0 && bytes > self.keep.bytes);
-            // The newest stays, however long it is.
-            if is_beyond && kept > 0 {
-                break;
+            for (is_beyond, times) in is_beyond.iter_mut().zip([1, 2]) {
+                let is_more = |count: u64, most: u64| most > 0 && count > most.saturating_mul(times);
+                // The newest stays, however long it is.
+                *is_beyond |= files > 1 && (is_more(files, keep.files) || is_more(bytes, keep.bytes));
             }
-            kept += 1;
+            stay.push(!is_beyond[usize::from(upload.is_some() && !file.is_uploaded())]);
         }
-        finished.truncate(finished.len() - kept);
-        let removed = finished.iter().filter(|file| self.remove(file));
-        removed.filter_map(|file| Some(file.forms().next()?.path.clone())).collect()
+        let mut removed = Vec::new();
+        for (file, _) in finished.iter().zip(stay.iter().rev()).filter(|(_, stays)| !**stays) {
+            if !self.remove(file) {
+                continue;
+            }
+            ledger.note_removed();
+            removed.extend(file.forms().next().map(|form| form.path.clone()));
+            if upload.is_some() && !file.is_uploaded() {
+                ledger.note_removed_unsent();
+                self.tell_of_unsent(file);
+            }
+        }
+        removed
+    }
+
+    /// Logs once that a file is gone that the server has not got.
+    fn tell_of_unsent(&mut self, file: &FinishedFile) {
+        let Some(form) = file.forms().next().filter(|_| !self.has_told_of_unsent) else { return };
+        self.has_told_of_unsent = true;
+        let Some(silent) = self.may_speak(2) else { return };
+        log::error!(
+            "keep has removed {} before it was uploaded, because finished files took twice what keep says; see why \
+             uploads fail, or raise keep; removed_unsent counts such files{}",
+            form.path.display(),
+            repeats(silent)
+        );
     }
 
     /// How long a file is. Where it is in both forms, and these hold the same, removes the plain one, which does not
@@ -221,19 +280,19 @@ impl FileRetention {
 
     /// The files that wait to be compressed, the oldest first: none that is `open` here, and not the one at the current
     /// path, which may come again. Where a crash has left a file in both forms, removes the plain one.
-    pub(super) fn candidates(&mut self, open: &[u64], now: u64) -> Vec<CompressCandidate> {
+    pub(super) fn candidates(&mut self, open: &[u64], now: u64) -> Vec<WaitingFile> {
         let current = self.name.at(now);
-        let Some(index) = self.index.as_mut().filter(|_| self.recipe.is_some()) else { return Vec::new() };
+        let Some(index) = self.index.as_mut().filter(|_| self.treatment.recipe.is_some()) else { return Vec::new() };
         let mut candidates = Vec::new();
         for file in index.present() {
-            let FinishedFile { plain: Some(plain), compressed, is_from_before } = file else { continue };
+            let FinishedFile { plain: Some(plain), compressed, is_from_before, .. } = file else { continue };
             if open.contains(&plain.inode) || plain.path == current {
                 continue;
             }
             match compressed {
                 None => {
                     let FinishedForm { path, inode, .. } = plain;
-                    candidates.push(CompressCandidate { path, inode, may_be_torn: is_from_before });
+                    candidates.push(WaitingFile { path, inode, may_be_torn: is_from_before });
                 }
                 Some(compressed) if is_the_same(&plain, &compressed) => drop(self.remove_form(&plain)),
                 // One of the two was changed, so neither may be removed.
@@ -243,21 +302,64 @@ impl FileRetention {
         candidates
     }
 
+    /// The files that wait to be uploaded, the oldest first: none that is `open` here or may be written again, and
+    /// where files are compressed none that is not yet.
+    pub(super) fn waiting_for_upload(&mut self, open: &[u64], now: u64) -> Vec<WaitingFile> {
+        let current = self.name.at(now);
+        let (Some(index), Some(RemoveUploaded(removes))) = (&mut self.index, self.treatment.upload) else {
+            return Vec::new();
+        };
+        let mut waiting = Vec::new();
+        for file in index.present() {
+            if file.is_uploaded() {
+                // It could not be removed when the server had got it.
+                if removes {
+                    self.remove(&file);
+                }
+                continue;
+            }
+            let is_open = |plain: &FinishedForm| open.contains(&plain.inode) || plain.path == current;
+            let (form, may_be_torn) = match (file.plain, file.compressed) {
+                (None, Some(compressed)) => (compressed, false),
+                (Some(plain), None) if self.treatment.recipe.is_none() && !is_open(&plain) => {
+                    (plain, file.is_from_before)
+                }
+                _ => continue,
+            };
+            waiting.push(WaitingFile { path: form.path, inode: form.inode, may_be_torn });
+        }
+        waiting
+    }
+
+    /// The server has a file: removes it, or notes that it was uploaded. Returns whether it was removed.
+    pub(super) fn note_uploaded(&mut self, path: &Path, FileStamp { inode, bytes, .. }: FileStamp) -> bool {
+        let form = FinishedForm { path: path.to_owned(), inode, bytes };
+        if self.treatment.upload == Some(RemoveUploaded(true)) && self.remove_form(&form) {
+            return true;
+        }
+        if let Some(Err(error)) = self.index.as_mut().map(|index| index.add_uploaded(path, inode, bytes))
+            && let Some(silent) = self.may_speak(1)
+        {
+            log::warn!(
+                "cannot note in the list of finished files that {} was uploaded: {error}; the next start asks the \
+                 server for it{}",
+                path.display(),
+                repeats(silent)
+            );
+        }
+        false
+    }
+
     /// Renames the file if the name of its compressed form is taken; returns it with its name. That happens when a time
     /// code of the path repeats, such as the hour of the day.
-    pub(super) fn with_free_name(
-        &mut self,
-        file: CompressCandidate,
-        method: Method,
-        now: u64,
-    ) -> io::Result<CompressCandidate> {
+    pub(super) fn with_free_name(&mut self, file: WaitingFile, method: Method, now: u64) -> io::Result<WaitingFile> {
         if method.path_of(&file.path).symlink_metadata().is_err() {
             return Ok(file);
         }
         let base = self.name.before_finishing(&file.path).unwrap_or_else(|| file.path.clone());
         let names = finished_names(&base, now, self.name.zone());
         let path = set_aside(&file.path, names, |name| self.list_by(name, Ok(file.inode)))?;
-        Ok(CompressCandidate { path, ..file })
+        Ok(WaitingFile { path, ..file })
     }
 
     /// Lists the compressed form of a file, with this inode, which is about to get its name.

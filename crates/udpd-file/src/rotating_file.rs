@@ -22,13 +22,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 
 use super::clock::WallClock;
-use super::compress::{CompressError, CompressQueue, CompressReport, exchange};
+use super::compress::{CompressError, CompressReport, exchange};
 use super::handle::{LogHandle, cure, set_aside};
 use super::keeper::{CompressOffer, KeptFiles};
 use super::mailbox::{KeeperRequest, Mailbox, NewFile, Reopened, WritePosition};
 use super::name::{FileName, failed_names, finished_names};
-use super::retention::FileRetention;
+use super::queue::JobQueue;
+use super::retention::{FileRetention, Treatment};
 use super::settings::{FileSettings, Rotate, Sync};
+use super::upload::{self, UploadOffer, UploadReport};
+use udpd_base::codec::Recipe;
 use udpd_base::format::Boundary;
 use udpd_base::ledger::FileLedger;
 use udpd_base::seams::clock;
@@ -69,7 +72,10 @@ pub(super) struct RotatingFile {
     clock: WallClock,
     retention: FileRetention,
     /// The finished files that wait to be compressed.
-    queue: Option<CompressQueue>,
+    queue: Option<JobQueue>,
+    /// Those that wait to be uploaded.
+    uploads: Option<JobQueue>,
+    recipe: Option<Recipe>,
     context: OpenContext,
     /// The sink of the previous pipeline still writes there, so no file is begun yet.
     waits_for_previous: bool,
@@ -110,8 +116,8 @@ impl RotatingFile {
         clock: WallClock,
         context: OpenContext,
     ) -> io::Result<Self> {
-        let recipe = settings.recipe();
-        let retention = FileRetention::new(&name, settings.keep, recipe);
+        let treatment = Treatment::of(settings);
+        let retention = FileRetention::new(&name, treatment);
         let waits_for_previous = context.has_predecessor;
         let mut file = Self {
             name,
@@ -123,7 +129,9 @@ impl RotatingFile {
             mailbox,
             clock,
             retention,
-            queue: recipe.map(CompressQueue::new),
+            queue: treatment.recipe.map(|_| JobQueue::new()),
+            uploads: treatment.upload.map(|_| JobQueue::new()),
+            recipe: treatment.recipe,
             context,
             waits_for_previous,
             has_made_first: false,
@@ -264,15 +272,27 @@ impl RotatingFile {
             self.sync_directory();
             self.retention.sync();
         }
-        self.queue.iter_mut().for_each(CompressQueue::note_finished);
+        self.queue.iter_mut().chain(&mut self.uploads).for_each(JobQueue::note_finished);
         let open = self.inodes_in_use();
-        for path in self.retention.clear(&open) {
-            self.ledger.note_removed();
-            for directory in self.name.dated_directories(&path) {
-                // A directory that is not empty stays.
-                if fs::remove_dir(directory).is_err() {
-                    break;
-                }
+        let removed = self.retention.clear(&open, &self.ledger);
+        removed.iter().for_each(|path| self.remove_directories(path));
+        self.count_waiting();
+    }
+
+    /// Publishes how many files wait to be uploaded: the thread may have one for hours.
+    fn count_waiting(&mut self) {
+        if self.uploads.is_some() {
+            let (open, now) = (self.inodes_in_use(), self.clock.seconds());
+            self.ledger.note_not_uploaded(self.retention.waiting_for_upload(&open, now).len() as u64);
+        }
+    }
+
+    /// Removes the directories that a removed file has left empty.
+    fn remove_directories(&self, path: &Path) {
+        for directory in self.name.dated_directories(path) {
+            // A directory that is not empty stays.
+            if fs::remove_dir(directory).is_err() {
+                break;
             }
         }
     }
@@ -627,11 +647,11 @@ impl KeptFiles for RotatingFile {
         self.ledger.note_uncompressed(candidates.len() as u64);
         let chosen = queue.choose(candidates, now)?;
         let path = chosen.path.clone();
-        match self.retention.with_free_name(chosen, queue.recipe.method, seconds) {
+        let recipe = self.recipe?;
+        match self.retention.with_free_name(chosen, recipe.method, seconds) {
             Ok(file) => {
                 queue.note_asked();
-                let (recipe, boundary) = (queue.recipe, self.boundary);
-                Some(CompressOffer { file, recipe, boundary, files_lock: None })
+                Some(CompressOffer { file, recipe, boundary: self.boundary, files_lock: None })
             }
             Err(error) => {
                 queue.note_refused(&path, &CompressError::from(error), now, &self.ledger);
@@ -650,8 +670,35 @@ impl KeptFiles for RotatingFile {
         let outcome = if is_open { Err(CompressError::InUse) } else { outcome };
         let Some(queue) = &mut self.queue else { return };
         match outcome.and_then(|made| exchange(&mut self.retention, &file.path, &made)) {
-            Ok(sizes) => queue.note_compressed(sizes, &self.ledger),
+            Ok(sizes) => {
+                queue.note_compressed(sizes, &self.ledger);
+                self.uploads.iter_mut().for_each(JobQueue::note_finished);
+                self.count_waiting();
+            }
             Err(refusal) => queue.note_refused(&file.path, &refusal, clock::now(), &self.ledger),
+        }
+    }
+
+    fn offer_upload(&mut self, now: Instant) -> Option<UploadOffer> {
+        if self.waits_for_previous || !self.uploads.as_mut()?.wants(now) {
+            return None;
+        }
+        let (inodes_in_use, seconds) = (self.inodes_in_use(), self.clock.seconds());
+        let queue = self.uploads.as_mut()?;
+        let waiting = self.retention.waiting_for_upload(&inodes_in_use, seconds);
+        self.ledger.note_not_uploaded(waiting.len() as u64);
+        let chosen = queue.choose(waiting, now)?;
+        UploadOffer::of(&chosen, self.boundary, None, queue, &self.ledger)
+    }
+
+    fn uploads_at(&self, now: Instant) -> Option<Instant> {
+        self.uploads.as_ref().filter(|_| !self.waits_for_previous)?.checks_at(now)
+    }
+
+    fn take_upload_report(&mut self, report: UploadReport) {
+        let Some(queue) = &mut self.uploads else { return };
+        if upload::settle(&report, queue, &mut self.retention, &self.ledger) {
+            self.remove_directories(&report.path);
         }
     }
 }

@@ -13,6 +13,7 @@ use super::sink::{FileSink, paths_of_lanes};
 use super::sources::host_names::THREADS as LOOKUP_THREADS;
 use super::sources::{FILE_SYSTEMS_MAX, SourcesSink, memory_bytes_max};
 use super::template;
+use super::upload::{UploadService, UploadSettings};
 use crate::stdout::StdoutSettings;
 use udpd_base::codec::{Method, Recipe};
 use udpd_base::exit::{ExitCode, Failure};
@@ -60,6 +61,8 @@ settings! {
         compress: Option<Method> = "", OneOf(METHODS), elsewhere "compression gzip";
         /// How hard that tries: 1 to 9 for gzip, 1 to 19 for zstd. Without it 6 and 3.
         compress_level: Option<u32> = "auto", Or(&[("auto", None)], WholeNumber(1..=19), Some);
+        /// Where finished files are uploaded: S3 or what speaks it.
+        upload: UploadSettings = {}, SubTable;
         /// With {source} in path: so many files each consumer has open at once.
         open_files: usize = 1000, WholeNumber(1..=1_000_000);
         /// With {source} in path: so many sources get a file of their own from each consumer.
@@ -208,6 +211,7 @@ impl WrittenSink for FileSettings {
             check_local_time(&place, findings);
         }
         self.check_compression(written, findings);
+        self.check_upload(written, findings);
         for key in ["open_files", "sources_max", "buffer_bytes"] {
             if let (false, Some(place)) = (self.is_by_datagram(), written.place(key)) {
                 let what = format!("{key} is for files by source, and path has no {{source}}");
@@ -284,6 +288,24 @@ impl FileSettings {
         }
     }
 
+    /// The server and the secrets are checked by who makes the service.
+    fn check_upload(&self, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) {
+        let Some(place) = written.place("upload").filter(|_| self.upload != UploadSettings::default()) else { return };
+        if self.upload.url.is_empty() {
+            let cure = "write upload = { url = \"https://HOST/BUCKET\", credentials_file = \"...\" }";
+            return findings.say(&place, "names no bucket", cure);
+        }
+        if self.rotate == Rotate::NEVER && !self.path.contains('%') {
+            let what = "nothing would ever be uploaded, because the file never rotates";
+            findings.say(&place, what, "let it rotate, or remove upload");
+        }
+    }
+
+    /// What uploads finished files, if they are.
+    fn service(&self) -> Option<&dyn UploadService> {
+        self.upload.service.0.as_deref()
+    }
+
     /// Whether the addresses of a datagram say which file it goes to.
     fn is_by_datagram(&self) -> bool {
         template::is_by_datagram(&self.path)
@@ -317,10 +339,12 @@ impl SinkSettings for FileSettings {
     }
 
     fn memory_bytes(&self, consumers: usize, files: usize) -> usize {
-        match self.is_by_datagram() {
-            true => consumers * memory_bytes_max(self),
-            false => files * outbox::memory_bytes_max(),
-        }
+        let of_uploads = self.service().map_or(0, UploadService::memory_bytes);
+        of_uploads
+            + match self.is_by_datagram() {
+                true => consumers * memory_bytes_max(self),
+                false => files * outbox::memory_bytes_max(),
+            }
     }
 
     fn compression_bytes(&self) -> usize {
@@ -328,20 +352,34 @@ impl SinkSettings for FileSettings {
     }
 
     fn files_open(&self, consumers: usize, files: usize) -> usize {
-        match self.is_by_datagram() {
-            true => consumers * (self.open_files + OPEN_BESIDE),
-            false => 2 * files,
-        }
+        // The file that is uploaded, and the connection.
+        let of_uploads = if self.service().is_some() { 2 } else { 0 };
+        of_uploads
+            + match self.is_by_datagram() {
+                true => consumers * (self.open_files + OPEN_BESIDE),
+                false => 2 * files,
+            }
     }
 
     fn lookup_threads(&self, consumers: usize) -> usize {
-        if self.is_by_name() { consumers * LOOKUP_THREADS } else { 0 }
+        let of_uploads = self.service().map_or(0, |service| 1 + usize::from(service.is_named()));
+        of_uploads + if self.is_by_name() { consumers * LOOKUP_THREADS } else { 0 }
+    }
+
+    fn uploads_to(&self) -> Option<String> {
+        self.service().map(UploadService::place)
     }
 
     fn needs(&self) -> Needs {
         // Files by source are begun and finished by their consumer.
         let role = if self.is_by_datagram() { ThreadRole::FileKeeper } else { ThreadRole::Writer };
-        Needs { names: self.is_by_name(), ..Needs::only(role) }
+        let own = Needs { names: self.is_by_name(), ..Needs::only(role) };
+        match self.service() {
+            None => own,
+            Some(service) => {
+                Needs { names: own.names || service.is_named(), reads: service.reads(), uploads: true, ..own }
+            }
+        }
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<OpenedSink, Failure> {
@@ -351,7 +389,13 @@ impl SinkSettings for FileSettings {
         let fail = |error: io::Error| failure(sink, first, &error);
         let shared = match shared {
             Some(shared) => shared,
-            none => none.insert(Box::new(FileKeeper::new(feeds.len(), context.clone()).map_err(fail)?)),
+            none => {
+                let mut keeper = FileKeeper::new(feeds.len(), context.clone()).map_err(fail)?;
+                if let Some(service) = &self.upload.service.0 {
+                    keeper.upload_by(service, sink);
+                }
+                none.insert(Box::new(keeper))
+            }
         };
         let keeper = shared.downcast_mut().expect("what the consumers of a sink share is of its type");
         if self.is_by_datagram() {

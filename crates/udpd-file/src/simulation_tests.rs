@@ -146,7 +146,8 @@ impl World {
         let (requests, requested) = bounded(REQUESTS_MAX);
         let (reopeners, asked) = bounded(REOPENERS_MAX);
         let (reports, reported) = unbounded();
-        let inbox = Arc::new(KeeperInbox { requests, reopeners, reports, waker });
+        let (upload_reports, reported_uploads) = unbounded();
+        let inbox = Arc::new(KeeperInbox { requests, reopeners, reports, upload_reports, waker });
         let mut keeper = FileKeeper {
             context: OpenContext::default(),
             entries: Vec::new(),
@@ -154,6 +155,8 @@ impl World {
             requests: requested,
             reopeners: asked,
             reports: reported,
+            upload_reports: reported_uploads,
+            uploads: None,
             watch,
         };
         let encoder = Encoder::new(Format::Lines, two_scenes(), |_| true);

@@ -397,3 +397,6 @@ mod moved_tests;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "upload_tests.rs"]
+mod upload_tests;

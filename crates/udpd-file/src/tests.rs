@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::*;
+use crate::upload::{ServiceSlot, UploadSettings};
 use crate::{Compressor, FileReopener, Keep, Reopened, Rotate};
 use udpd_base::format::Format;
 use udpd_base::format::prefix::{LinePrefix, Strip};
@@ -27,6 +28,15 @@ pub(super) const PLAIN: FileSettings = FileSettings {
     strip: Strip::Nothing,
     compress: None,
     compress_level: None,
+    upload: UploadSettings {
+        url: String::new(),
+        region: String::new(),
+        credentials_file: String::new(),
+        ca_file: String::new(),
+        timeout: Duration::from_secs(1),
+        remove: false,
+        service: ServiceSlot(None),
+    },
     open_files: 2,
     sources_max: 2,
     buffer_bytes: 1 << 20,
@@ -51,6 +61,9 @@ pub(super) struct Subject {
 fn open(settings: FileSettings, clock: &WallClock, compressor: &Compressor) -> io::Result<(LogFile, FileReopener)> {
     let encoder = Encoder::new(settings.format, scenes(1), |_| true);
     let mut keeper = FileKeeper::new(1, OpenContext::default())?;
+    if let Some(service) = &settings.upload.service.0 {
+        keeper.upload_by(service, "s");
+    }
     let file = LogFile::open(settings, encoder, clock.clone(), &mut keeper, Caller::default())?;
     Ok((file, keeper.start(&ThreadRegistry::new().0, compressor, &[])?))
 }

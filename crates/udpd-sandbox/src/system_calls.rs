@@ -181,11 +181,12 @@ fn own(role: ThreadRole) -> Granted {
         ThreadRole::TcpClient => {
             grant(&[SEND], &[by::STREAMS, by::SEND_QUEUE, by::DATAGRAMS, by::INTERFACE_INDEX, by::NONBLOCKING]);
         }
-        ThreadRole::HttpClient => {
+        ThreadRole::HttpClient | ThreadRole::Uploader => {
             grant(
                 &[SEND, LOOK, of_libc::LOOK],
                 &[by::STREAMS, by::DATAGRAMS, by::INTERFACE_INDEX, by::NONBLOCKING, by::LIMITS],
             );
+            grant(&[], if role == ThreadRole::Uploader { &[by::BACKGROUND] } else { &[] });
         }
         ThreadRole::SourceKeeper => grant(&[], &[by::RAW_SOCKETS]),
         // The resolver asks the kernel for addresses and, on some hosts, a daemon of the C library for names.
@@ -227,8 +228,8 @@ fn own(role: ThreadRole) -> Granted {
 
 /// Whether a reload may bring a thread of this role.
 fn is_started_by(maker: ThreadRole, other: ThreadRole) -> bool {
-    use ThreadRole::{BrokerClient, HttpClient, Resolver, TcpClient};
-    let is_of_brokers = matches!(other, BrokerClient | HttpClient | TcpClient | Resolver);
+    use ThreadRole::{BrokerClient, HttpClient, Resolver, TcpClient, Uploader};
+    let is_of_brokers = matches!(other, BrokerClient | HttpClient | TcpClient | Resolver | Uploader);
     // A relay that keeps sources takes a right that no reload has, and rings are made besides.
     let is_never = matches!(
         other,

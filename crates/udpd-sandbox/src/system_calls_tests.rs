@@ -117,7 +117,7 @@ fn only_a_reload_makes_rings_and_only_what_looks_up_names_has_executable_memory(
 #[test]
 fn only_roles_that_begin_files_open_any() {
     let makers = [ThreadRole::Reloader, ThreadRole::BrokerReloader];
-    let of_files = [ThreadRole::Resolver, ThreadRole::FileKeeper, ThreadRole::Compressor];
+    let of_files = [ThreadRole::Resolver, ThreadRole::FileKeeper, ThreadRole::Compressor, ThreadRole::Uploader];
     let others = [ThreadRole::Endpoint, ThreadRole::Watchdog];
     let clients = [ThreadRole::HttpClient, ThreadRole::BrokerClient];
     let expected = [&[ThreadRole::Main][..], &clients, &[ThreadRole::Spill], &of_files, &others, &makers];
@@ -126,8 +126,8 @@ fn only_roles_that_begin_files_open_any() {
 
 #[test]
 fn only_roles_with_brokers_and_names_make_streams_to_other_hosts() {
-    use ThreadRole::{BrokerClient, BrokerReloader, HttpClient, Resolver, TcpClient};
-    let clients = [TcpClient, HttpClient, BrokerClient, Resolver, BrokerReloader];
+    use ThreadRole::{BrokerClient, BrokerReloader, HttpClient, Resolver, TcpClient, Uploader};
+    let clients = [TcpClient, HttpClient, BrokerClient, Resolver, Uploader, BrokerReloader];
     assert_eq!(those(|role| judged(role).contains(&("SYS_socket", "TCP"))), clients);
 }
 

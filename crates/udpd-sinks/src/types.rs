@@ -13,12 +13,15 @@ use udpd_base::sink::settings::AnySettings;
 use udpd_base::sink::settings::{Scheme, WrittenSink};
 use udpd_file::FileSettings;
 use udpd_file::stdout::StdoutSettings;
+use udpd_file::upload::ServiceSlot;
+#[cfg(not(feature = "http"))]
+use {std::sync::Arc, udpd_file::upload::UploadService};
 
 /// Every type, in the order in which messages name them.
 pub const SINK_TYPES: &[SinkType] = &[
     SinkType::of::<NullSink>(),
     SinkType::of::<StdoutSettings>(),
-    SinkType::of::<FileSettings>(),
+    SinkType { read: read_files, ..SinkType::of::<FileSettings>() },
     SinkType::of::<RelaySettings>(),
     SinkType::of::<TcpSettings>(),
     SinkType::of::<HttpSettings>(),
@@ -95,6 +98,29 @@ fn read<'a, T: WrittenSink>(mut table: TomlTable<'a>, findings: &mut Findings<'_
     }
     let settings = (findings.count() == before).then(|| section.settings.finished());
     (settings, section.written)
+}
+
+/// A sink whose files are uploaded gets from here what uploads them: its own crate knows no connections.
+fn read_files<'a>(table: TomlTable<'a>, findings: &mut Findings<'_>) -> Read<'a> {
+    let (settings, written) = read::<FileSettings>(table, findings);
+    let files = settings.as_deref().and_then(|settings| settings.of_type::<FileSettings>());
+    let Some(files) = files.filter(|files| !files.upload.url.is_empty()) else { return (settings, written) };
+    let uploading = uploads(files, &written, findings).map(|service| {
+        let mut files = files.clone();
+        files.upload.service = ServiceSlot(Some(service));
+        files.finished()
+    });
+    (uploading, written)
+}
+
+#[cfg(feature = "http")]
+use crate::http::upload::provide as uploads;
+
+#[cfg(not(feature = "http"))]
+fn uploads(_: &FileSettings, written: &WrittenKeys<'_>, findings: &mut Findings<'_>) -> Option<Arc<dyn UploadService>> {
+    let place = written.place("upload")?;
+    findings.say(&place, "this udpd was built without uploads", "build it with: cargo build --release --features http");
+    None
 }
 
 /// The keys of all types under the path of the table, each once; the help says what it means to which types.

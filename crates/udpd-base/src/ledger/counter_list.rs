@@ -174,6 +174,15 @@ counters! {
             metric = "udpd_sink_uncompressed_files";
         compress_failures: "Files that udpd could not compress and left as they were, each time.",
             metric = "udpd_sink_compress_failures_total";
+        uploaded: "Finished files that a server has by `upload`, with their checksums.",
+            metric = "udpd_sink_uploaded_files_total";
+        uploaded_bytes: "Bytes of those files.", unit = "bytes", metric = "udpd_sink_uploaded_bytes_total";
+        not_uploaded: "Finished files that wait to be uploaded; with `{source}` in `path` sources with such files.",
+            metric = "udpd_sink_not_uploaded_files";
+        upload_failures: "Tries to upload a file that failed; the file is tried again.",
+            metric = "udpd_sink_upload_failures_total";
+        removed_unsent: "Finished files that `keep` removed before they were uploaded; `removed` counts them as well.",
+            metric = "udpd_sink_removed_unsent_files_total";
         sources: "Sources that have a file of their own (`{source}` in `path`).",
             unit = "sources", metric = "udpd_sink_sources";
         overflow: "Datagrams in an overflow file, because `sources_max` sources had files of their own already.",

@@ -93,6 +93,27 @@ impl FileLedger {
         self.counts.compress_failures.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// So many finished files wait to be uploaded.
+    pub fn note_not_uploaded(&self, files: u64) {
+        self.counts.not_uploaded.store(files, Ordering::Relaxed);
+    }
+
+    /// The server has a finished file.
+    pub fn note_uploaded(&self, bytes: u64) {
+        self.counts.uploaded_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counts.uploaded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A try to upload a finished file has failed. The thread that uploads counts that.
+    pub fn note_upload_failure(&self) {
+        self.counts.upload_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A file was removed to keep what `keep` says before it was uploaded.
+    pub fn note_removed_unsent(&self) {
+        self.counts.removed_unsent.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The sum over the files of a sink. What is synced is as old as the oldest of them.
     pub fn sum<'l>(ledgers: impl Iterator<Item = &'l FileLedger>) -> FilesSnapshot {
         let mut sum = FilesSnapshot::default();

@@ -92,7 +92,7 @@ pub struct SinkStateSnapshot {
 #[serde(rename_all = "snake_case")]
 pub enum SinkCondition {
     Up,
-    /// It hands on, but not all, or its queue is nearly full.
+    /// It hands on, but not all, its queue is nearly full, or its files cannot be uploaded.
     Slow,
     /// It hands on nothing of what is there for it.
     Down,

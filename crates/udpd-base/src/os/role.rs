@@ -72,6 +72,8 @@ roles! {
         FileKeeper = "keeper of files";
         /// Compresses finished files.
         Compressor = "compression of files";
+        /// Brings finished files to a server.
+        Uploader = "upload of files";
         /// Answers on the control socket, or for metrics.
         Endpoint = "control socket and metrics";
         /// Tells balancers whether to send here.

@@ -64,6 +64,11 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
         0
     }
 
+    /// Where finished files of it are uploaded, in words, if they are.
+    fn uploads_to(&self) -> Option<String> {
+        None
+    }
+
     /// Where datagrams wait that it cannot hand on, if anywhere.
     fn spill(&self) -> Option<SpillPlace<'_>> {
         None
@@ -157,19 +162,23 @@ pub struct Needs {
     pub reads: Vec<PathBuf>,
     /// Threads beside them look up names of hosts.
     pub names: bool,
+    /// A thread beside them brings finished files to other hosts.
+    pub uploads: bool,
 }
 
 impl Needs {
     /// Those of consumers that read nothing.
     pub fn only(roles: impl Into<Vec<ThreadRole>>) -> Self {
-        Self { roles: roles.into(), reads: Vec::new(), names: false }
+        Self { roles: roles.into(), reads: Vec::new(), names: false, uploads: false }
     }
 
     /// Whether it connects to other hosts by TCP.
     pub fn connects_to_hosts(&self) -> bool {
-        self.roles
-            .iter()
-            .any(|role| matches!(role, ThreadRole::BrokerClient | ThreadRole::TcpClient | ThreadRole::HttpClient))
+        self.uploads
+            || self
+                .roles
+                .iter()
+                .any(|role| matches!(role, ThreadRole::BrokerClient | ThreadRole::TcpClient | ThreadRole::HttpClient))
     }
 }
 

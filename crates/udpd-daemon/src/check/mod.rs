@@ -35,6 +35,7 @@ struct PlanJson<'a> {
     lanes: Vec<LaneJson<'a>>,
     consumers: Vec<SinkJson<'a>>,
     spills: Vec<SpillJson<'a>>,
+    uploads: Vec<UploadJson<'a>>,
     lists: Vec<ListJson<'a>>,
     stalls: Vec<StallJson<'a>>,
     pool_bytes: usize,
@@ -97,6 +98,13 @@ struct SpillJson<'a> {
     /// On the disk, of all consumers together.
     disk_bytes: u64,
     memory_bytes: usize,
+}
+
+/// Where finished files of a sink go.
+#[derive(Debug, Serialize)]
+struct UploadJson<'a> {
+    sink: &'a str,
+    url: String,
 }
 
 /// Where the days of the page are.
@@ -208,6 +216,11 @@ fn json_of<'a>(config: &'a Config, plan: &'a PipelinePlan, user: String) -> Plan
             .zip(&plan.sinks)
             .filter_map(|(sink, plan)| spill_json(sink, plan.consumers))
             .collect(),
+        uploads: config
+            .sinks
+            .iter()
+            .filter_map(|sink| Some(UploadJson { sink: &sink.name, url: sink.settings.uploads_to()? }))
+            .collect(),
         lists: config.listeners.iter().filter_map(list_json).collect(),
         stalls: plan.pool.stalls(config, &plan.sinks, &plan.lanes).into_iter().map(stall).collect(),
         pool_bytes: memory.pool_bytes(),
@@ -266,6 +279,9 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &PipelinePlan) -> String 
     text += "\nsinks\n";
     shown.consumers.iter().for_each(|sink| text += &sink.text());
     shown.spills.iter().for_each(|spill| text += &line_of_spill(spill));
+    for UploadJson { sink, url } in &shown.uploads {
+        text += &format!("  {sink}  finished files are uploaded to {url}\n");
+    }
     for stall in &shown.stalls {
         text += &format!(
             "  {}  may stall for {} before listener {} loses datagrams, at {}/s of {} bytes; {} of that even when \

@@ -222,19 +222,24 @@ pub(crate) fn path_rules(config: &Config, plan: &PipelinePlan, file: Option<&Pat
     let resolvers = AllowedPaths { read: of_libraries.collect(), write: Vec::new(), connects: Connects::Names };
     let mut broker_clients = AllowedPaths { connects: Connects::Anywhere, ..resolvers.clone() };
     let mut http_clients = AllowedPaths { connects: Connects::Anywhere, ..AllowedPaths::default() };
+    let mut uploaders = http_clients.clone();
     let mut spillers = AllowedPaths::default();
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
         let needs = sink.settings.needs();
         if needs.roles.contains(&ThreadRole::HttpClient) {
             http_clients.read.extend(needs.reads.iter().cloned());
         }
-        broker_clients.read.extend(needs.reads);
-        spillers.write.extend(sink.settings.spill().map(|spill| spill.path.to_owned()));
+        let first_own = keepers.write.len();
         if let SinkTarget::Files(path) = sink.settings.target() {
             keepers.write.push(fixed_directory(path));
             let files = planned.files(&config.listeners, &sink.name, path);
             keepers.write.extend(files.iter().filter_map(|file| directory_behind_link(file.as_ref())));
         }
+        if needs.uploads {
+            uploaders.read.extend(needs.reads.iter().chain(&keepers.write[first_own..]).cloned());
+        }
+        broker_clients.read.extend(needs.reads);
+        spillers.write.extend(sink.settings.spill().map(|spill| spill.path.to_owned()));
     }
     keepers.write.sort();
     keepers.write.dedup();
@@ -247,7 +252,19 @@ pub(crate) fn path_rules(config: &Config, plan: &PipelinePlan, file: Option<&Pat
     };
     let watchdog = AllowedPaths { read: kernel(), ..AllowedPaths::default() };
     let rings = has_rings(config);
-    PathRules { main, endpoints, keepers, spillers, broker_clients, http_clients, resolvers, watchdog, reloader, rings }
+    PathRules {
+        main,
+        endpoints,
+        keepers,
+        spillers,
+        broker_clients,
+        http_clients,
+        uploaders,
+        resolvers,
+        watchdog,
+        reloader,
+        rings,
+    }
 }
 
 fn has_rings(config: &Config) -> bool {
@@ -288,6 +305,7 @@ pub(crate) fn roles(config: &Config) -> Vec<ThreadRole> {
         ThreadRole::Reloader | ThreadRole::BrokerReloader | ThreadRole::RingReloader => {
             roles_of_reloader(config).contains(role)
         }
+        ThreadRole::Uploader => config.sinks.iter().any(|sink| sink.settings.needs().uploads),
         ThreadRole::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),
         ThreadRole::Compressor => config.sinks.iter().any(|sink| sink.settings.compression_bytes() > 0),
         ThreadRole::SequenceFollower => config.listeners.iter().any(|listener| listener.sequence.is_some()),

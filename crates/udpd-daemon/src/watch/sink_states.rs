@@ -27,6 +27,8 @@ struct SeenSink {
     counts: SinkCounts,
     state: SinkStateSnapshot,
     calm_looks: u32,
+    /// The last try to upload a file has failed. The next may come much later.
+    uploads_fail: bool,
 }
 
 /// Of all listeners of a sink together.
@@ -36,6 +38,8 @@ struct SinkCounts {
     /// Lost, or put on the disk because the destination did not take it.
     kept_back: u64,
     queue_is_nearly_full: bool,
+    uploaded: u64,
+    upload_failures: u64,
 }
 
 impl SinkCounts {
@@ -70,17 +74,27 @@ impl SinkStateWatch {
     ) -> BTreeMap<String, SinkStateSnapshot> {
         let mut found: BTreeMap<&str, SinkCounts> = BTreeMap::new();
         for sink in snapshot.listeners.iter().flat_map(|listener| &listener.sinks).filter(|sink| !sink.removed) {
-            found.entry(&sink.name).or_default().add(&sink.counts, (sink.queue_depth, sink.queue_capacity));
+            let counts = found.entry(&sink.name).or_default();
+            counts.add(&sink.counts, (sink.queue_depth, sink.queue_capacity));
+            if let Some(files) = &sink.files {
+                counts.uploaded = counts.uploaded.max(files.counts.uploaded);
+                counts.upload_failures = counts.upload_failures.max(files.counts.upload_failures);
+            }
         }
         self.seen.retain(|name, _| found.contains_key(name.as_str()));
         for (name, counts) in found {
             let lasts = stalled.get(name).copied();
             let Some(seen) = self.seen.get_mut(name) else {
                 let state = SinkStateSnapshot { name: SinkCondition::Up, since: now, error: None };
-                self.seen.insert(name.to_owned(), SeenSink { counts, state, calm_looks: 0 });
+                self.seen.insert(name.to_owned(), SeenSink { counts, state, calm_looks: 0, uploads_fail: false });
                 continue;
             };
-            let condition = counts.condition(&seen.counts, lasts.is_some());
+            seen.uploads_fail = match (counts.upload_failures > seen.counts.upload_failures, counts.uploaded) {
+                (true, _) => true,
+                (false, uploaded) => seen.uploads_fail && uploaded == seen.counts.uploaded,
+            };
+            let fails_to_upload = seen.uploads_fail.then_some(SinkCondition::Slow);
+            let condition = counts.condition(&seen.counts, lasts.is_some()).max(fails_to_upload);
             seen.counts = counts;
             seen.note(condition, now - lasts.unwrap_or_default().as_secs_f64());
             let line = last_line(name).filter(|(at, _)| *at >= seen.state.since - EARLIER_SECONDS);
@@ -135,6 +149,23 @@ mod tests {
     fn a_sink_that_stands_still_is_down_since_it_does_and_without_datagrams_a_state_stays() {
         let found = states(&[(1, 0, false), (1, 0, true), (1, 0, false), (1, 0, false)]);
         assert_eq!(found[1..], [(SinkCondition::Down, 97.0); 3]);
+    }
+
+    #[test]
+    fn a_sink_that_cannot_upload_its_files_is_slow_until_one_has_got_there() {
+        let mut watch = SinkStateWatch::default();
+        let mut look = |second: u64, failures, uploaded| {
+            let mut snapshot = example();
+            let sink = &mut snapshot.listeners[0].sinks[0];
+            sink.counts.delivered = second;
+            let counts = &mut sink.files.get_or_insert_default().counts;
+            (counts.upload_failures, counts.uploaded) = (failures, uploaded);
+            watch.look(&snapshot, &BTreeMap::new(), second as f64, |_| None)["archive"].name
+        };
+        assert_eq!((look(1, 0, 0), look(2, 1, 0)), (SinkCondition::Up, SinkCondition::Slow));
+        assert!((3..30).all(|second| look(second, 1, 0) == SinkCondition::Slow), "between two tries");
+        let found: Vec<SinkCondition> = (30..35).map(|second| look(second, 1, 1)).collect();
+        assert_eq!((found[3], found[4]), (SinkCondition::Slow, SinkCondition::Up));
     }
 
     #[test]

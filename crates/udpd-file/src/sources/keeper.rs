@@ -1,12 +1,13 @@
 //! What the keeper does for the files by source of one consumer: it syncs them, removes finished files beyond `keep`,
-//! and offers the others to the compressor. A disk may delay all of that, and the consumer does not wait.
+//! and offers the others to the threads that compress and upload. A disk may delay all of that, and the consumer does
+//! not wait.
 //!
 //! One call for each file system (`syncfs`) syncs ten thousand files, including closed ones. It reports that something
 //! could not be written, but not what: so all unsynced bytes are doubtful, and no file is set aside.
 //!
 //! The queue of finished files holds names of paths, not of files; the index of a source tells which of its files have
-//! no compressed form. So nothing is lost when the queue is full: when it is empty, all indexes are searched again. The
-//! first search also finds what an earlier run has left.
+//! no compressed form, or were not uploaded. So nothing is lost when the queue is full: when it is empty, all indexes
+//! are searched again. The first search also finds what an earlier run has left.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,13 +16,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::super::clock::WallClock;
-use super::super::compress::{CompressError, CompressQueue, CompressReport, list, remove_plain, take_place};
+use super::super::compress::{CompressError, CompressReport, list, remove_plain, take_place};
 use super::super::handle::cure;
 use super::super::keeper::{CompressOffer, KeptFiles};
 use super::super::mailbox::{KeeperRequest, Mailbox, Reopened};
 use super::super::name::FileName;
-use super::super::retention::{CompressCandidate, FileRetention};
-use super::super::settings::{FileSettings, Keep};
+use super::super::queue::JobQueue;
+use super::super::retention::{FileRetention, RetentionLimiters, Treatment, WaitingFile};
+use super::super::settings::FileSettings;
+use super::super::upload::{self, UploadOffer, UploadOutcome, UploadReport};
 use super::existing::IndexFinder;
 use super::file_systems::{FileSystem, FileSystems};
 use super::source_file::SourceFiles;
@@ -42,10 +45,8 @@ const READ_AT_ONCE: usize = 64;
 /// The finished files of all sources of one consumer. Both consumer and keeper change them.
 #[derive(Debug, Clone)]
 pub(super) struct SourceRetention {
-    keep: Keep,
-    recipe: Option<Recipe>,
-    /// For the lines about indexes.
-    limiters: Arc<[LogLimiter; 2]>,
+    treatment: Treatment,
+    limiters: RetentionLimiters,
     files_lock: Arc<Mutex<()>>,
     finished: Arc<Mutex<FinishedSources>>,
 }
@@ -60,8 +61,8 @@ struct FinishedSources {
 
 impl SourceRetention {
     pub(super) fn new(settings: &FileSettings) -> Self {
-        let (keep, recipe) = (settings.keep, settings.recipe());
-        Self { keep, recipe, limiters: Arc::default(), files_lock: Arc::default(), finished: Arc::default() }
+        let treatment = Treatment::of(settings);
+        Self { treatment, limiters: Arc::default(), files_lock: Arc::default(), finished: Arc::default() }
     }
 
     /// Held by the consumer while it opens or finishes a file, and by the keeper while it removes a compressed file or
@@ -72,14 +73,14 @@ impl SourceRetention {
 
     /// Those of one source. Its index is read on demand, because ten thousand would take much memory.
     pub(super) fn of(&self, name: &FileName) -> FileRetention {
-        let mut retention = FileRetention::new(name, self.keep, self.recipe).limited_by(&self.limiters);
+        let mut retention = FileRetention::new(name, self.treatment).limited_by(&self.limiters);
         retention.read();
         retention
     }
 
     /// The keeper is to remove old files of this name, and to compress others. Returns whether it has to be woken.
     pub(super) fn add_finished(&self, name: FileName) -> bool {
-        if self.keep == Keep::ALL && self.recipe.is_none() {
+        if self.treatment.is_none() {
             return false;
         }
         let mut finished = threads::lock(&self.finished);
@@ -109,7 +110,8 @@ pub(super) struct KeptSourceFiles {
     reopen_done: u64,
     /// How many files were closed and how many were not, by the reports that are in no answer yet.
     reopened: (usize, usize),
-    queue: Option<SourceCompressQueue>,
+    queue: Option<SourceQueue>,
+    uploads: Option<SourceQueue>,
 }
 
 impl KeptSourceFiles {
@@ -120,7 +122,10 @@ impl KeptSourceFiles {
         mailbox: Arc<Mailbox>,
     ) -> Self {
         let finder = || IndexFinder::new(files.paths(), settings.rotate.every, settings.time.zone());
-        let queue = settings.recipe().map(|recipe| SourceCompressQueue::new(recipe, files.boundary, finder()));
+        let treatment = files.retention.treatment;
+        let queue_of = |step| SourceQueue::new(step, files.boundary, finder());
+        let queue = treatment.recipe.map(|recipe| queue_of(Step::Compress(recipe)));
+        let uploads = treatment.upload.map(|_| queue_of(Step::Upload));
         Self {
             retention: files.retention.clone(),
             file_systems: Arc::clone(&files.file_systems),
@@ -131,6 +136,7 @@ impl KeptSourceFiles {
             reopen_done: 0,
             reopened: (0, 0),
             queue,
+            uploads,
         }
     }
 
@@ -179,17 +185,18 @@ impl KeptFiles for KeptSourceFiles {
         }
     }
 
-    /// Removes old files of the sources that have finished one, and queues the others for the compressor.
+    /// Removes old files of the sources that have finished one, and queues the others.
     fn work(&mut self) {
         let FinishedSources { names, has_overflowed } = self.retention.take_finished();
         for name in names {
-            self.retention.of(&name).clear(&[]).iter().for_each(|_| self.ledger.note_removed());
-            if let Some(queue) = &mut self.queue {
-                queue.add(name);
-            }
+            self.retention.of(&name).clear(&[], &self.ledger);
+            self.queue.iter_mut().chain(&mut self.uploads).for_each(|queue| queue.add(name.clone()));
         }
-        if let Some(queue) = self.queue.as_mut().filter(|_| has_overflowed) {
-            queue.search_again();
+        if has_overflowed {
+            self.queue.iter_mut().chain(&mut self.uploads).for_each(SourceQueue::search_again);
+        }
+        if let Some(uploads) = &self.uploads {
+            self.ledger.note_not_uploaded(uploads.names.len() as u64);
         }
     }
 
@@ -217,7 +224,8 @@ impl KeptFiles for KeptSourceFiles {
         let queue = self.queue.as_mut()?;
         let file = queue.offer(&self.retention, &self.ledger, now)?;
         let files_lock = Some(Arc::clone(&self.retention.files_lock));
-        Some(CompressOffer { file, recipe: queue.queue.recipe, boundary: queue.boundary, files_lock })
+        let recipe = self.retention.treatment.recipe?;
+        Some(CompressOffer { file, recipe, boundary: queue.boundary, files_lock })
     }
 
     fn offers_at(&self, now: Instant) -> Option<Instant> {
@@ -225,21 +233,53 @@ impl KeptFiles for KeptSourceFiles {
     }
 
     fn take_report(&mut self, report: CompressReport) {
-        if let Some(queue) = &mut self.queue {
-            queue.take_report(&self.retention, &self.ledger, report);
+        let Some(queue) = &mut self.queue else { return };
+        if let (Some(name), Some(uploads)) =
+            (queue.take_report(&self.retention, &self.ledger, report), &mut self.uploads)
+        {
+            uploads.add(name);
+        }
+    }
+
+    fn offer_upload(&mut self, now: Instant) -> Option<UploadOffer> {
+        let queue = self.uploads.as_mut()?;
+        let file = queue.offer(&self.retention, &self.ledger, now)?;
+        let files_lock = Some(&*self.retention.files_lock);
+        UploadOffer::of(&file, queue.boundary, files_lock, &mut queue.queue, &self.ledger)
+    }
+
+    fn uploads_at(&self, now: Instant) -> Option<Instant> {
+        self.uploads.as_ref()?.queue.checks_at(now)
+    }
+
+    fn take_upload_report(&mut self, report: UploadReport) {
+        let Some(queue) = &mut self.uploads else { return };
+        let Some(name) = queue.names.front() else { return };
+        let _lock = self.retention.lock();
+        upload::settle(&report, &mut queue.queue, &mut self.retention.of(name), &self.ledger);
+        if report.outcome == UploadOutcome::Returned {
+            queue.names.rotate_left(1);
         }
     }
 }
 
-/// Which finished files to compress.
+/// What a thread does to a finished file.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Compress(Recipe),
+    Upload,
+}
+
+/// Which finished files to compress, or to upload.
 #[derive(Debug)]
-struct SourceCompressQueue {
-    queue: CompressQueue,
+struct SourceQueue {
+    step: Step,
+    queue: JobQueue,
     boundary: Boundary,
     finder: IndexFinder,
     /// Search the indexes from this number on.
     scans_from: Option<usize>,
-    /// The first is that of the file at the compressor, if there is one.
+    /// The first is that of the file at the thread that does it, if there is one.
     names: VecDeque<FileName>,
     /// How many of them this round has yet to look at.
     unseen: usize,
@@ -248,10 +288,11 @@ struct SourceCompressQueue {
     clock: WallClock,
 }
 
-impl SourceCompressQueue {
-    fn new(recipe: Recipe, boundary: Boundary, finder: IndexFinder) -> Self {
+impl SourceQueue {
+    fn new(step: Step, boundary: Boundary, finder: IndexFinder) -> Self {
         Self {
-            queue: CompressQueue::new(recipe),
+            step,
+            queue: JobQueue::new(),
             boundary,
             finder,
             scans_from: Some(0),
@@ -278,8 +319,8 @@ impl SourceCompressQueue {
         self.scans_from = self.scans_from.or(Some(0));
     }
 
-    /// The next file to compress, unless one is being compressed.
-    fn offer(&mut self, retention: &SourceRetention, ledger: &FileLedger, now: Instant) -> Option<CompressCandidate> {
+    /// The next file, unless there is one at the thread.
+    fn offer(&mut self, retention: &SourceRetention, ledger: &FileLedger, now: Instant) -> Option<WaitingFile> {
         if !self.queue.wants(now) {
             return None;
         }
@@ -294,22 +335,33 @@ impl SourceCompressQueue {
             self.has_more = false;
         }
         let chosen = self.choose(retention, ledger, now);
-        ledger.note_uncompressed(self.names.len() as u64);
+        let sources = self.names.len() as u64;
+        match self.step {
+            Step::Compress(_) => ledger.note_uncompressed(sources),
+            Step::Upload => ledger.note_not_uploaded(sources),
+        }
         chosen
     }
 
-    fn choose(&mut self, retention: &SourceRetention, ledger: &FileLedger, now: Instant) -> Option<CompressCandidate> {
+    fn choose(&mut self, retention: &SourceRetention, ledger: &FileLedger, now: Instant) -> Option<WaitingFile> {
         let seconds = self.clock.seconds();
         for _ in 0..READ_AT_ONCE {
             let Some(name) = self.names.front().filter(|_| self.unseen > 0) else { break };
             self.unseen -= 1;
             let _lock = retention.lock();
             let mut finished = retention.of(name);
-            let candidates = finished.candidates(&[], seconds);
+            let candidates = match self.step {
+                Step::Compress(_) => finished.candidates(&[], seconds),
+                Step::Upload => finished.waiting_for_upload(&[], seconds),
+            };
             let are_any = !candidates.is_empty();
             if let Some(file) = self.queue.choose(candidates, now) {
                 let path = file.path.clone();
-                match finished.with_free_name(file, self.queue.recipe.method, seconds) {
+                let named = match self.step {
+                    Step::Compress(recipe) => finished.with_free_name(file, recipe.method, seconds),
+                    Step::Upload => Ok(file),
+                };
+                match named {
                     Ok(file) => {
                         // Its name stays the first, because it may have more files.
                         self.unseen += 1;
@@ -333,14 +385,15 @@ impl SourceCompressQueue {
         None
     }
 
-    /// Takes the outcome of the last compression. The lock is not held while the disk is waited for.
+    /// Takes the outcome of the last compression. Returns which source has a compressed file more. The lock is not held
+    /// while the disk is waited for.
     fn take_report(
         &mut self,
         retention: &SourceRetention,
         ledger: &FileLedger,
         CompressReport { file, outcome, .. }: CompressReport,
-    ) {
-        let Some(name) = self.names.front() else { return };
+    ) -> Option<FileName> {
+        let name = self.names.front()?;
         let outcome = outcome.and_then(|made| {
             let lock = retention.lock();
             list(&mut retention.of(name), &file.path, &made)?;
@@ -350,8 +403,14 @@ impl SourceCompressQueue {
             Ok(remove_plain(&file.path, &made))
         });
         match outcome {
-            Ok(sizes) => self.queue.note_compressed(sizes, ledger),
-            Err(refusal) => self.refuse(&file.path, &refusal, ledger),
+            Ok(sizes) => {
+                self.queue.note_compressed(sizes, ledger);
+                self.names.front().cloned()
+            }
+            Err(refusal) => {
+                self.refuse(&file.path, &refusal, ledger);
+                None
+            }
         }
     }
 

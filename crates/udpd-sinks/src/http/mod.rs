@@ -26,6 +26,8 @@ mod sink;
 mod syslog;
 #[cfg(all(test, feature = "http"))]
 mod tests;
+#[cfg(feature = "http")]
+pub(crate) mod upload;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -254,16 +254,17 @@ fn residence(sink: &SinkSnapshot) -> Option<Row> {
     ])
 }
 
-/// What sinks count of their files. Compression and files by source have columns only where a sink has counted some:
-/// most have neither, and the table is wide.
+/// What sinks count of their files. Compression, uploads and files by source have columns only where a sink has counted
+/// some: most have none of them, and the table is wide.
 fn files(sinks: &[SinkSnapshot]) -> Vec<Row> {
     let sinks: Vec<_> = sinks.iter().filter_map(|sink| Some((&sink.name, &sink.files.as_ref()?.counts))).collect();
     let group = |counter: &LedgerCounter| match counter.name {
         "sources" | "overflow" => 2,
         name if name.contains("compress") => 1,
+        name if name.contains("upload") || name == "removed_unsent" => 3,
         _ => 0,
     };
-    let mut is_shown = [true, false, false];
+    let mut is_shown = [true, false, false, false];
     for (counter, count) in sinks.iter().flat_map(|(_, counts)| counts.values()) {
         is_shown[group(counter)] |= count > 0;
     }

@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What is known of a request while it is on its way.
 #[derive(Debug, Default)]
-pub(super) struct RequestWatch {
+pub(in crate::http) struct RequestWatch {
     /// It is sent by a connection that was made for it.
     is_on_new_connection: AtomicBool,
     is_under_way: AtomicBool,
@@ -75,7 +75,7 @@ impl RequestWatch {
     }
 
     /// No connection is wanted any more.
-    pub(super) fn interrupt(&self) {
+    pub(in crate::http) fn interrupt(&self) {
         self.is_interrupted.store(true, Ordering::Relaxed);
     }
 

@@ -6,25 +6,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::{AlertDescription, CertificateError, ClientConfig};
 use ureq::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, LOCATION, RETRY_AFTER};
-use ureq::http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use ureq::unversioned::transport::{ConnectProxyConnector, Connector};
-use ureq::{Agent, Body, Error, Proxy, SendBody, Timeout};
+use ureq::{Agent, Error, Proxy, SendBody, Timeout};
 
 use super::super::answer::{ANSWER_BYTES_MAX, ServerAnswer};
 use super::super::{HttpProfile, HttpSettings};
 use super::connector::{HttpConnector, RequestWatch, TargetResolver};
 use crate::peer_trouble;
 use crate::target::DestinationTarget;
-use udpd_base::codec::{Method, Recipe};
+use udpd_base::codec::{self, Recipe};
 use udpd_base::seams::clock;
 use udpd_base::text::units::print_duration;
 
 /// What ureq takes for a connection: what it has read, and what it is to write.
-pub(super) const BUFFER_BYTES: usize = 2 * HALF_BUFFER_BYTES;
+pub(in crate::http) const BUFFER_BYTES: usize = 2 * HALF_BUFFER_BYTES;
 const HALF_BUFFER_BYTES: usize = 64 << 10;
 
 /// How bodies are compressed: fast. The level of a file would take longer than the datagrams take to come.
-pub(super) fn recipe(method: Method) -> Recipe {
+pub(super) fn recipe(method: codec::Method) -> Recipe {
     Recipe { method, level: 1 }
 }
 
@@ -46,7 +46,7 @@ pub(super) struct AnswerHead {
 }
 
 impl AnswerHead {
-    fn of(response: &Response<Body>) -> Self {
+    fn of<B>(response: &Response<B>) -> Self {
         let text = |name: &HeaderName| response.headers().get(name).and_then(|value| value.to_str().ok());
         Self {
             status: response.status().as_u16(),
@@ -64,7 +64,7 @@ impl AnswerHead {
 }
 
 /// How long a server wants to be left alone: seconds, or a date.
-fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
+pub(in crate::http) fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     if let Ok(seconds) = text.trim().parse() {
         return Some(Duration::from_secs(seconds));
     }
@@ -75,18 +75,18 @@ fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
 
 /// A request without a whole answer.
 #[derive(Debug)]
-pub(super) struct ExchangeTrouble {
-    pub(super) what: String,
-    pub(super) cure: &'static str,
+pub(in crate::http) struct ExchangeTrouble {
+    pub(in crate::http) what: String,
+    pub(in crate::http) cure: &'static str,
     /// The server may have the records.
     pub(super) is_doubtful: bool,
     /// It was sent by a connection that the server had closed meanwhile.
-    pub(super) is_stale: bool,
+    pub(in crate::http) is_stale: bool,
 }
 
 /// Sends requests to one server.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(in crate::http) struct Exchange {
     agent: Agent,
     watch: Arc<RequestWatch>,
     headers: HeaderMap,
@@ -95,7 +95,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn new(
+    pub(in crate::http) fn new(
         settings: &HttpSettings,
         client: Option<Arc<ClientConfig>>,
         target: Arc<DestinationTarget>,
@@ -127,11 +127,11 @@ impl Exchange {
     }
 
     /// Whether its end was not the server's doing.
-    pub(super) fn is_interrupted(&self) -> bool {
+    pub(in crate::http) fn is_interrupted(&self) -> bool {
         self.watch.is_interrupted()
     }
 
-    pub(super) fn agent(&self) -> &Agent {
+    pub(in crate::http) fn agent(&self) -> &Agent {
         &self.agent
     }
 
@@ -144,36 +144,49 @@ impl Exchange {
         body: &[u8],
         answer: &mut Vec<u8>,
     ) -> Result<AnswerHead, ExchangeTrouble> {
-        self.watch.begin();
-        answer.clear();
-        let sent = self.request(target, content_type, authorization, body).and_then(|response| {
-            let head = AnswerHead::of(&response);
-            let mut body = response.into_body().into_reader().take(self.answer_bytes_max as u64);
-            body.read_to_end(answer)?;
-            Ok(head)
-        });
-        sent.map_err(|error| self.trouble(&error))
-    }
-
-    fn request(
-        &self,
-        target: &str,
-        content_type: &str,
-        authorization: Option<&HeaderValue>,
-        body: &[u8],
-    ) -> Result<Response<Body>, Error> {
-        let mut reader = BodyReader { left: body, watch: &self.watch };
-        let mut request = Request::post(target).body(SendBody::from_reader(&mut reader))?;
-        let headers = request.headers_mut();
-        if !self.headers.contains_key(CONTENT_TYPE) {
-            headers.insert(CONTENT_TYPE, HeaderValue::try_from(content_type).map_err(ureq::http::Error::from)?);
+        let mut headers = HeaderMap::new();
+        if !self.headers.contains_key(CONTENT_TYPE)
+            && let Ok(content_type) = HeaderValue::try_from(content_type)
+        {
+            headers.insert(CONTENT_TYPE, content_type);
         }
         headers.extend(self.headers.clone());
         if let Some(authorization) = authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-        self.agent.run(request)
+        let (mut reader, length) = (body, body.len() as u64);
+        self.ask(Method::POST, target, headers, (&mut reader, length), answer).map(|response| AnswerHead::of(&response))
+    }
+
+    /// Sends a request of any kind, with so many bytes of a body, and reads the answer, whose body it puts into
+    /// `answer`.
+    pub(in crate::http) fn ask(
+        &self,
+        method: Method,
+        target: &str,
+        mut headers: HeaderMap,
+        (body, length): (&mut dyn Read, u64),
+        answer: &mut Vec<u8>,
+    ) -> Result<Response<()>, ExchangeTrouble> {
+        self.watch.begin();
+        answer.clear();
+        let mut reader = BodyReader { left: body, watch: &self.watch };
+        let has_body = method != Method::GET;
+        if has_body {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        let answered = || {
+            let mut request = Request::builder().method(method).uri(target).body(())?;
+            *request.headers_mut() = headers;
+            let (head, body) = match has_body {
+                true => self.agent.run(request.map(|()| SendBody::from_reader(&mut reader)))?,
+                false => self.agent.run(request)?,
+            }
+            .into_parts();
+            body.into_reader().take(self.answer_bytes_max as u64).read_to_end(answer)?;
+            Ok(Response::from_parts(head, ()))
+        };
+        answered().map_err(|error| self.trouble(&error))
     }
 
     fn trouble(&self, error: &Error) -> ExchangeTrouble {
@@ -282,7 +295,7 @@ fn plain(error: &io::Error) -> String {
 
 /// A body that notes when it is begun.
 struct BodyReader<'a> {
-    left: &'a [u8],
+    left: &'a mut dyn Read,
     watch: &'a RequestWatch,
 }
 

@@ -11,11 +11,12 @@ use udpd_base::seams::waits::lock;
 
 /// The lines about one server, for all connections of a consumer.
 #[derive(Debug)]
-pub(super) struct ServerLog {
+pub(in crate::http) struct ServerLog {
     sink: String,
     /// Without a path, in which some servers want a secret.
     server: String,
-    spills: bool,
+    /// Where datagrams wait for it; `None` where it takes finished files.
+    waiting_place: Option<&'static str>,
     /// Why it takes nothing, as far as the log has that.
     trouble: Mutex<Option<String>>,
     is_failing: AtomicBool,
@@ -26,6 +27,15 @@ pub(super) struct ServerLog {
 
 impl ServerLog {
     pub(super) fn new(sink: &str, settings: &HttpSettings) -> Self {
+        Self::of(sink, settings, Some(waiting_place(settings.spill.is_on())))
+    }
+
+    /// For a server that takes finished files.
+    pub(in crate::http) fn of_files(sink: &str, settings: &HttpSettings) -> Self {
+        Self::of(sink, settings, None)
+    }
+
+    fn of(sink: &str, settings: &HttpSettings, waiting_place: Option<&'static str>) -> Self {
         let scheme = if settings.url.is_tls { "https" } else { "http" };
         let peer = settings.url.peer.as_ref().map(ToString::to_string).unwrap_or_default();
         let through = settings.proxy.as_ref().and_then(|proxy| proxy.peer.as_ref());
@@ -33,9 +43,9 @@ impl ServerLog {
             Some(proxy) => format!("{scheme}://{peer} through the proxy {proxy}"),
             None => format!("{scheme}://{peer}"),
         };
-        let (trouble, is_failing, spills) = (Mutex::default(), AtomicBool::new(false), settings.spill.is_on());
+        let (trouble, is_failing) = (Mutex::default(), AtomicBool::new(false));
         let (gone, too_large) = (LogLimiter::default(), LogLimiter::default());
-        Self { sink: sink.to_owned(), server, spills, trouble, is_failing, gone, too_large }
+        Self { sink: sink.to_owned(), server, waiting_place, trouble, is_failing, gone, too_large }
     }
 
     /// Whether the last request was in vain.
@@ -43,21 +53,23 @@ impl ServerLog {
         self.is_failing.load(Ordering::Relaxed)
     }
 
-    /// No batch goes there now, for this reason.
-    pub(super) fn note_trouble(&self, what: &str, cure: &str) {
+    /// Nothing goes there now, for this reason.
+    pub(in crate::http) fn note_trouble(&self, what: &str, cure: &str) {
         self.is_failing.store(true, Ordering::Relaxed);
         let mut known = lock(&self.trouble);
         if known.as_deref() == Some(what) {
             return;
         }
         let Some(silent) = self.gone.pass(clock::now()) else { return };
-        log::warn!(
-            "sink {}: {} {what}; datagrams wait {} until it takes them{cure}{}",
-            self.sink,
-            self.server,
-            waiting_place(self.spills),
-            repeats(silent)
-        );
+        let (sink, server, repeats) = (&self.sink, &self.server, repeats(silent));
+        match self.waiting_place {
+            Some(place) => {
+                log::warn!("sink {sink}: {server} {what}; datagrams wait {place} until it takes them{cure}{repeats}");
+            }
+            None => log::warn!(
+                "sink {sink}: {server} {what}; finished files wait on their disk until it takes them{cure}{repeats}"
+            ),
+        }
         *known = Some(what.to_owned());
     }
 
@@ -73,11 +85,12 @@ impl ServerLog {
         );
     }
 
-    /// It has taken a batch.
-    pub(super) fn note_taken(&self) {
+    /// It has taken something.
+    pub(in crate::http) fn note_taken(&self) {
         self.is_failing.store(false, Ordering::Relaxed);
         if lock(&self.trouble).take().is_some() {
-            log::info!("sink {}: {} takes batches again", self.sink, self.server);
+            let takes = if self.waiting_place.is_some() { "batches" } else { "files" };
+            log::info!("sink {}: {} takes {takes} again", self.sink, self.server);
         }
     }
 }

@@ -5,10 +5,10 @@
 //! pause that grows, and the same records again.
 
 mod carrier;
-mod connector;
+pub(super) mod connector;
 mod credentials;
-mod exchange;
-mod log_lines;
+pub(super) mod exchange;
+pub(super) mod log_lines;
 #[cfg(test)]
 mod secured_tests;
 #[cfg(test)]

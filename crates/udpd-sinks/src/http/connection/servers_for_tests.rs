@@ -83,7 +83,10 @@ struct Shared {
     is_done: AtomicBool,
 }
 
-/// A server that has a reply for each request, in the order in which they come.
+/// What a server replies to a request.
+type Replies = Mutex<Box<dyn FnMut(&SeenRequest) -> Reply + Send>>;
+
+/// A server that has a reply for each request.
 pub(in crate::http) struct TestServer {
     pub(in crate::http) address: SocketAddr,
     shared: Arc<Shared>,
@@ -95,12 +98,22 @@ impl TestServer {
         Self::listen("127.0.0.1:0", replies, None)
     }
 
+    /// With replies in the order in which requests come.
     pub(in crate::http) fn listen(address: &str, replies: Vec<Reply>, tls: Option<Arc<ServerConfig>>) -> Self {
+        let mut replies = VecDeque::from(replies);
+        Self::replying(address, move |_| replies.pop_front().expect("a reply for each request"), tls)
+    }
+
+    pub(in crate::http) fn replying(
+        address: &str,
+        replies: impl FnMut(&SeenRequest) -> Reply + Send + 'static,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> Self {
         let listener = TcpListener::bind(address).expect("a free port");
         let address = listener.local_addr().expect("bound");
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
-        let replies = Arc::new(Mutex::new(VecDeque::from(replies)));
+        let replies: Arc<Replies> = Arc::new(Mutex::new(Box::new(replies)));
         let thread = std::thread::spawn(move || {
             let mut connections: Vec<JoinHandle<()>> = Vec::new();
             loop {
@@ -149,7 +162,7 @@ impl TestServer {
 }
 
 /// Waits until this holds.
-pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(in crate::http) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let limit = std::time::Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(std::time::Instant::now() < limit, "{what}");
@@ -157,7 +170,7 @@ pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn serve(stream: impl Read + Write, connection: usize, replies: &Mutex<VecDeque<Reply>>, shared: &Shared) {
+fn serve(stream: impl Read + Write, connection: usize, replies: &Replies, shared: &Shared) {
     let mut stream = BufReader::new(stream);
     loop {
         let mut head = String::new();
@@ -178,8 +191,9 @@ fn serve(stream: impl Read + Write, connection: usize, replies: &Mutex<VecDeque<
         if stream.read_exact(&mut body).is_err() {
             return;
         }
-        shared.seen.lock().expect("no panic").push(SeenRequest { connection, head, body });
-        let reply = replies.lock().expect("no panic").pop_front().expect("a reply for each request");
+        let request = SeenRequest { connection, head, body };
+        shared.seen.lock().expect("no panic").push(request.clone());
+        let reply = (replies.lock().expect("no panic"))(&request);
         if !answer(stream.get_mut(), reply) {
             return;
         }
