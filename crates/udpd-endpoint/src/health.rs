@@ -88,14 +88,24 @@ impl HealthListener {
 }
 
 impl HealthServer {
-    /// Binds the address that this key names, also beside a process of the same user that is to be taken over from: so
-    /// no connection is refused in between. `by_readiness`: connections are refused while udpd is not ready.
+    /// Binds the address that this key names. `by_readiness`: connections are refused while udpd is not ready.
     pub fn bind(key: &'static str, address: SocketAddr, by_readiness: bool) -> Result<Self, Failure> {
+        // Another daemon of this user that has the address would share it otherwise, and each get a part of the checks.
+        drop(Self::bind_with(key, address, by_readiness, false)?);
+        Self::bind_beside(key, address, by_readiness)
+    }
+
+    /// The same beside a process of this user that is to be taken over from: so no connection is refused in between.
+    pub fn bind_beside(key: &'static str, address: SocketAddr, by_readiness: bool) -> Result<Self, Failure> {
+        Self::bind_with(key, address, by_readiness, true)
+    }
+
+    fn bind_with(key: &'static str, address: SocketAddr, by_readiness: bool, shares: bool) -> Result<Self, Failure> {
         let bind = || {
             let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
             let own = socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
             setsockopt(&own, sockopt::ReuseAddr, &true)?;
-            setsockopt(&own, sockopt::ReusePort, &true)?;
+            setsockopt(&own, sockopt::ReusePort, &shares)?;
             socket::bind(own.as_raw_fd(), &SockaddrStorage::from(address))?;
             Ok(own)
         };

@@ -89,7 +89,9 @@ fn slow_clients_in_any_number_keep_no_check_out() {
 #[test]
 fn a_process_that_takes_over_binds_the_address_beside_the_one_that_runs_and_no_check_is_refused() {
     let (address, board, old) = serve(false);
-    let new = HealthServer::bind("health_address", address, false).expect("beside it");
+    let failure = HealthServer::bind("health_address", address, false).expect_err("another daemon shares no address");
+    assert!(failure.message.contains(&format!("health_address = \"{address}\"")), "{failure}");
+    let new = HealthServer::bind_beside("health_address", address, false).expect("beside it");
     assert!(ask(address, "GET /ready HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 OK"), "the old one answers");
     let new = new.serve(&ThreadRegistry::new().0, &board).unwrap();
     old.stop();

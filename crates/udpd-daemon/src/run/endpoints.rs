@@ -38,14 +38,19 @@ impl BoundEndpoints {
     pub(super) fn bind(config: &Config) -> Result<Self, Failure> {
         let control = optional(&config.daemon.control_socket, "control socket", |path| BoundControlSocket::bind(path))?;
         let metrics = bind_metrics(config)?;
-        Ok(Self { control, metrics, token: read_token(config)?, health: bind_health(config)? })
+        Ok(Self { control, metrics, token: read_token(config)?, health: bind_health(config, HealthServer::bind)? })
     }
 
     /// What can be bound beside a daemon with the same control socket and these metrics.
     pub(super) fn bind_beside(config: &Config, taken: Option<SocketAddr>) -> Result<Self, Failure> {
         let is_taken = taken.is_some() && taken == config.daemon.metrics_address.value;
         let metrics = if is_taken { None } else { bind_metrics(config)? };
-        Ok(Self { control: None, metrics, token: read_token(config)?, health: bind_health(config)? })
+        Ok(Self {
+            control: None,
+            metrics,
+            token: read_token(config)?,
+            health: bind_health(config, HealthServer::bind_beside)?,
+        })
     }
 
     /// The rest, when that daemon has ended.
@@ -102,15 +107,18 @@ impl Endpoints {
     }
 }
 
-/// The sockets for checks of health, also beside those of a process that is to be taken over from.
-fn bind_health(config: &Config) -> Result<Vec<HealthServer>, Failure> {
+/// The sockets for checks of health.
+fn bind_health(
+    config: &Config,
+    bind: fn(&'static str, SocketAddr, bool) -> Result<HealthServer, Failure>,
+) -> Result<Vec<HealthServer>, Failure> {
     let daemon = &config.daemon;
     let keys = [
         ("health_address", daemon.health_address, false),
         ("health_connect_address", daemon.health_connect_address, true),
     ];
     let wanted = keys.into_iter().filter_map(|(key, address, by_readiness)| Some((key, address?, by_readiness)));
-    wanted.map(|(key, address, by_readiness)| HealthServer::bind(key, address, by_readiness)).collect()
+    wanted.map(|(key, address, by_readiness)| bind(key, address, by_readiness)).collect()
 }
 
 fn bind_metrics(config: &Config) -> Result<Option<MetricsServer>, Failure> {
