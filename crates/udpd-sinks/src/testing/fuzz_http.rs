@@ -38,7 +38,7 @@ pub(crate) fn answers(input: &[u8]) {
     refused.iter().map(|record| record.place).chain(again).for_each(|place| fates[place] += 1);
     assert!(fates.iter().all(|&fates| fates <= 1), "{fates:?}");
     for reason in refused.iter().map(|record| &record.reason).chain(&reason) {
-        assert!(reason.len() <= answer::REASON_BYTES_MAX && !reason.chars().any(is_control), "{reason:?}");
+        assert!(reason.len() <= crate::peer_trouble::REASON_BYTES_MAX && !reason.chars().any(is_control), "{reason:?}");
     }
 }
 
