@@ -121,24 +121,27 @@ fn residence_and_senders_stand_below_their_sink_and_lane() {
 }
 
 #[test]
-fn compression_and_files_by_source_have_columns_where_a_sink_counts_them() {
+fn compression_uploads_and_files_by_source_have_columns_where_a_sink_counts_them() {
     let mut snapshot = example();
-    let files = |compressed, overflow| {
+    let files = |compressed, overflow, upload_failures| {
         let mut files = FilesSnapshot { counts: FileTally::default(), synced_at: None };
         (files.counts.compressed, files.counts.overflow) = (compressed, overflow);
+        files.counts.upload_failures = upload_failures;
         Some(files)
     };
-    let mut headings = |compressed, overflow| {
-        snapshot.listeners[0].sinks[0].files = files(0, 0);
-        snapshot.listeners[0].sinks[1].files = files(compressed, overflow);
+    let mut headings = |compressed, overflow, upload_failures| {
+        snapshot.listeners[0].sinks[0].files = files(0, 0, 0);
+        snapshot.listeners[0].sinks[1].files = files(compressed, overflow, upload_failures);
         let text = render(&snapshot);
         let heading = text.lines().find(|line| line.contains("files of")).expect("a table of files");
         assert!(heading.contains("written bytes") && heading.contains("removed"), "{text}");
-        (heading.contains("compress failures"), heading.contains("sources  overflow"))
+        let has = |words| heading.contains(words);
+        (has("compress failures"), has("sources  overflow"), has("not uploaded") && has("removed unsent"))
     };
-    assert_eq!(headings(0, 0), (false, false));
-    assert_eq!(headings(7, 0), (true, false));
-    assert_eq!(headings(0, 7), (false, true));
+    assert_eq!(headings(0, 0, 0), (false, false, false));
+    assert_eq!(headings(7, 0, 0), (true, false, false));
+    assert_eq!(headings(0, 7, 0), (false, true, false));
+    assert_eq!(headings(0, 0, 7), (false, false, true));
 }
 
 #[test]
