@@ -16,6 +16,7 @@ pub mod counter_list;
 mod exit_stats;
 mod files;
 mod lane;
+mod peers;
 mod residence;
 pub mod senders;
 mod sides;
@@ -27,6 +28,7 @@ pub use counter::{Cells, CounterSet, CounterTable, LedgerCounter, Published, cel
 pub use counter_list::{DestinationTally, LaneTally, SINKS_PER_LISTENER_MAX, SinkTally};
 pub use files::FileLedger;
 pub use lane::{LaneLedger, LaneReading, QueueState, XdpSnapshot};
+pub use peers::{ConnectionLedger, ConnectionSnapshot, ConnectionState, PeerLedger, PeersSnapshot, RefusalSnapshot};
 pub use residence::{ResidenceBucket, ResidenceSnapshot, ResidenceTally};
 pub use senders::{Echoes, Keyed, SENDERS_SHOWN, SenderSnapshot};
 pub use sides::SideCounts;

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::counter::CounterSet;
 use super::counter_list::{DestinationTally, FileTally, LaneTally, SinkTally, UpstreamTally};
 use super::lane::XdpSnapshot;
+use super::peers::PeersSnapshot;
 use super::residence::ResidenceSnapshot;
 use super::senders::SenderSnapshot;
 
@@ -335,6 +336,9 @@ pub struct SinkSnapshot {
     /// What it has sent where, for a sink of type `udp`: of all its listeners together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destinations: Vec<DestinationSnapshot>,
+    /// Its connections, and what servers refuse, for a sink of type `http` or `tcp`: of all its listeners together.
+    #[serde(flatten)]
+    pub peers: PeersSnapshot,
     /// Absent before anything was seen of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<SinkStateSnapshot>,
@@ -517,10 +521,12 @@ impl SinkSnapshot {
                 None => self.destinations.push(destination),
             }
         }
+        self.peers.add_earlier(&before.peers);
     }
 
     fn removed(self) -> Self {
-        Self { removed: true, queue_capacity: 0, ..self }
+        let peers = PeersSnapshot { connections: Vec::new(), ..self.peers };
+        Self { removed: true, queue_capacity: 0, peers, ..self }
     }
 }
 

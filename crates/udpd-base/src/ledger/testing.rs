@@ -29,6 +29,7 @@ fn sink(name: &str, delivered: u64, queue_full: u64, sink_error: u64) -> SinkSna
         residence: None,
         files: None,
         destinations: Vec::new(),
+        peers: PeersSnapshot::default(),
         state: None,
         removed: false,
     }
@@ -137,6 +138,22 @@ pub fn stream() -> StreamSnapshot {
         numbers: None,
         losing: true,
         silent: false,
+    }
+}
+
+/// Two connections, one of which is down, and two kinds of refusals.
+pub fn peers() -> PeersSnapshot {
+    let connection = |peer: &str, state, on_the_way, error: Option<&str>| {
+        let (error_at, error) = (error.map(|_| 1_795_243_000.0), error.map(str::to_owned));
+        ConnectionSnapshot { peer: peer.to_owned(), state, since: 1_795_243_000.0, on_the_way, error, error_at }
+    };
+    let refusal = |reason: &str, datagrams| RefusalSnapshot { reason: reason.to_owned(), datagrams };
+    PeersSnapshot {
+        connections: vec![
+            connection("10.0.0.7:8123", ConnectionState::Up, 7, None),
+            connection("10.0.0.8:8123", ConnectionState::Down, 3000, Some("it answered 503")),
+        ],
+        refusals: vec![refusal("400", 12), refusal("code 27", 3)],
     }
 }
 

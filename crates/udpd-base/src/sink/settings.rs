@@ -14,7 +14,7 @@ use crate::format::prefix::LinePrefix;
 use crate::format::{Encoder, Scene};
 use crate::handover::Caller;
 use crate::handover::route::FullPolicy;
-use crate::ledger::{DestinationLedger, FileLedger};
+use crate::ledger::{DestinationLedger, FileLedger, PeerLedger};
 use crate::os::path_check;
 use crate::os::role::ThreadRole;
 use crate::os::threads::ThreadRegistry;
@@ -219,12 +219,13 @@ pub struct OpenedSink {
     pub sink: Box<dyn Sink>,
     pub files: Vec<Arc<FileLedger>>,
     pub destinations: Vec<Arc<DestinationLedger>>,
+    pub peers: Vec<Arc<PeerLedger>>,
 }
 
 impl OpenedSink {
     /// A sink that counts nothing besides datagrams.
     pub fn new(sink: impl Sink + 'static) -> Self {
-        Self { sink: Box::new(sink), files: Vec::new(), destinations: Vec::new() }
+        Self { sink: Box::new(sink), files: Vec::new(), destinations: Vec::new(), peers: Vec::new() }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mmsg::{BatchShape, Control, Family, RecvBatch, Socket, Wait};
 
-use super::settings::{Opening, SinkSettings};
+use super::settings::{OpenedSink, Opening, SinkSettings};
 use super::{OpenContext, Sink};
 use crate::format::Scene;
 use crate::handover::Caller;
@@ -55,6 +55,11 @@ impl Received {
 
 /// A sink of one consumer, as it begins.
 pub fn opened(settings: &dyn SinkSettings) -> Box<dyn Sink> {
+    opened_with_ledgers(settings).sink
+}
+
+/// The same with what it counts besides datagrams.
+pub fn opened_with_ledgers(settings: &dyn SinkSettings) -> OpenedSink {
     let (registry, _events) = ThreadRegistry::new();
     let opening = Opening {
         sink: "s",
@@ -70,9 +75,9 @@ pub fn opened(settings: &dyn SinkSettings) -> Box<dyn Sink> {
         is_inline: false,
         context: &OpenContext::default(),
     };
-    let mut sink = settings.open(opening).expect("it opens").sink;
-    sink.begin();
-    sink
+    let mut opened = settings.open(opening).expect("it opens");
+    opened.sink.begin();
+    opened
 }
 
 /// So many lanes of one listener.

@@ -14,7 +14,7 @@ use udpd_base::ledger::counter_list::KERNEL_DROPPED;
 use udpd_base::ledger::snapshot::{
     BeforeSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
 };
-use udpd_base::ledger::{CounterTable, LedgerCounter, ResidenceSnapshot};
+use udpd_base::ledger::{ConnectionState, CounterTable, LedgerCounter, ResidenceSnapshot};
 
 /// What all drops have in common, whatever their reason.
 const DROPPED_HELP: &str = "Datagrams lost, by the layer that lost them and why. In layer kernel of a listener with \
@@ -171,6 +171,26 @@ fn add_whole_sink(to: &mut Exposition, sink: &SinkSnapshot) {
     }
     for destination in &sink.destinations {
         to.add_table(&[label, ("destination", &destination.address)], destination.counts.values());
+    }
+    for state in ConnectionState::ALL {
+        let connections = &sink.peers.connections;
+        if !connections.is_empty() {
+            let help = "Connections of a sink to its servers, by whether the last attempt to connect or to send \
+                        succeeded (up) or not (down).";
+            let count = connections.iter().filter(|connection| connection.state == state).count();
+            to.add("udpd_sink_connections", help, &[label, ("state", state.name())], count);
+        }
+    }
+    if !sink.peers.connections.is_empty() {
+        let help = "Datagrams on their way to the servers of a sink, not answered or acknowledged yet.";
+        let sum: u64 = sink.peers.connections.iter().map(|connection| connection.on_the_way).sum();
+        to.add("udpd_sink_on_the_way_datagrams", help, &[label], sum);
+    }
+    for refusal in &sink.peers.refusals {
+        let help = "Datagrams that servers have refused for good, by the kind of their reason: a status, a code or a \
+                    name of theirs.";
+        let labels = [label, ("reason", refusal.reason.as_str())];
+        to.add("udpd_sink_refused_datagrams_total", help, &labels, refusal.datagrams);
     }
 }
 

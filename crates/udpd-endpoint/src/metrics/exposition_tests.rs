@@ -12,7 +12,9 @@ use udpd_base::ledger::testing::{example, numbered};
 use udpd_base::ledger::{ResidenceTally, SenderSnapshot};
 
 /// What rises and falls; everything else is a counter.
-const GAUGES: [&str; 25] = [
+const GAUGES: [&str; 27] = [
+    "udpd_sink_connections",
+    "udpd_sink_on_the_way_datagrams",
     "udpd_host_state",
     "udpd_host_unseen_losses",
     "udpd_build_info",
@@ -258,6 +260,23 @@ fn the_residence_of_a_sink_is_a_histogram_that_never_falls_and_ends_with_all() {
     assert_eq!(sum(&samples, "udpd_residence_seconds_sum", &of_sink), tally.read().unwrap().sum_seconds);
     let absent = samples.iter().find(|sample| sample.labels.get("sink").is_some_and(|sink| sink == "relay"));
     assert!(absent.is_some_and(|sample| !sample.name.starts_with("udpd_residence")), "nothing was measured there");
+}
+
+#[test]
+fn the_connections_and_refusals_of_a_sink_stand_there_once_whatever_listeners_it_has() {
+    let mut snapshot = example();
+    let peers = udpd_base::ledger::testing::peers();
+    snapshot.listeners[0].sinks[0].peers = peers;
+    let mut second = snapshot.listeners[0].clone();
+    second.name = "second".into();
+    snapshot.listeners.push(second);
+    let samples = parse(&exposition(&snapshot));
+    let value = |name: &str, label: (&str, &str)| sum(&samples, name, &[("sink", "archive"), label]);
+    let states = ["new", "up", "down"].map(|state| value("udpd_sink_connections", ("state", state)));
+    assert_eq!(states, [0.0, 1.0, 1.0]);
+    assert_eq!(sum(&samples, "udpd_sink_on_the_way_datagrams", &[]), 3007.0);
+    let refused = ["400", "code 27"].map(|reason| value("udpd_sink_refused_datagrams_total", ("reason", reason)));
+    assert_eq!(refused, [12.0, 3.0]);
 }
 
 #[test]

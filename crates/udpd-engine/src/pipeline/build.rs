@@ -325,6 +325,7 @@ impl Builder<'_> {
                     consumers: context.consumers_of(own).collect(),
                     files: context.own_ledger.sinks[own].files.clone(),
                     destinations: context.own_ledger.sinks[own].destinations.clone(),
+                    peers: context.own_ledger.sinks[own].peers.clone(),
                     listeners: Arc::clone(&places),
                     transfer: context.cumulative_ledger.transfer(),
                 })

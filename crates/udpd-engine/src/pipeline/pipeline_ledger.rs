@@ -24,8 +24,8 @@ use udpd_base::ledger::snapshot::{
     DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot,
 };
 use udpd_base::ledger::{
-    ConsumerLedger, CounterSet, CounterTable, DestinationLedger, FileLedger, LaneLedger, LaneReading, Published,
-    ResidenceSnapshot, ResidenceTally, Tallies, XdpSnapshot,
+    ConsumerLedger, CounterSet, CounterTable, DestinationLedger, FileLedger, LaneLedger, LaneReading, PeerLedger,
+    PeersSnapshot, Published, ResidenceSnapshot, ResidenceTally, Tallies, XdpSnapshot,
 };
 use udpd_base::os::holder;
 use udpd_base::os::threads::lock;
@@ -132,6 +132,8 @@ pub(super) struct SinkSection {
     pub files: Vec<Arc<FileLedger>>,
     /// Its destinations, once for each consumer.
     pub destinations: Vec<Arc<DestinationLedger>>,
+    /// Its connections to servers, once for each consumer.
+    pub peers: Vec<Arc<PeerLedger>>,
     /// A later pipeline has retained the sink, and its files and destinations count in the ledger of that one.
     pub is_handed_on: AtomicBool,
 }
@@ -142,6 +144,7 @@ struct WholeSink {
     queue_capacity: u64,
     residence: Option<ResidenceSnapshot>,
     destinations: Vec<DestinationSnapshot>,
+    peers: PeersSnapshot,
     files: Option<FilesSnapshot>,
 }
 
@@ -468,6 +471,7 @@ impl SinkSection {
             residence: Vec::new(),
             files: Vec::new(),
             destinations: Vec::new(),
+            peers: Vec::new(),
             is_handed_on: AtomicBool::new(false),
         }
     }
@@ -492,13 +496,16 @@ impl SinkSection {
     /// What is the same for all listeners that feed this sink.
     fn whole(&self) -> WholeSink {
         let is_handed_on = self.is_handed_on.load(Ordering::Relaxed);
-        let (files, destinations): (&[_], &[_]) =
-            if is_handed_on { (&[], &[]) } else { (&self.files, &self.destinations) };
+        let (files, destinations, peers): (&[_], &[_], &[_]) = match is_handed_on {
+            true => (&[], &[], &[]),
+            false => (&self.files, &self.destinations, &self.peers),
+        };
         WholeSink {
             queue_depth: self.bytes(BlockGauge::in_use),
             queue_capacity: self.bytes(BlockGauge::capacity),
             residence: ResidenceTally::sum(self.residence.iter().map(|residence| residence.read())).read(),
             destinations: DestinationLedger::sum(destinations.iter().map(Arc::as_ref)),
+            peers: PeerLedger::sum(peers.iter().map(Arc::as_ref)),
             files: (!files.is_empty()).then(|| FileLedger::sum(files.iter().map(Arc::as_ref))),
         }
     }
@@ -530,6 +537,7 @@ impl SinkSection {
             queue_capacity: whole.queue_capacity,
             residence: whole.residence.clone(),
             destinations: whole.destinations.clone(),
+            peers: whole.peers.clone(),
             files: whole.files.clone(),
             state: None,
             removed: false,

@@ -20,7 +20,7 @@ use udpd_base::handover::channel::ConsumerInbox;
 use udpd_base::handover::pool::Blocks;
 use udpd_base::handover::pool::{Home, Homes};
 use udpd_base::handover::route::SinkRoute;
-use udpd_base::ledger::{DestinationLedger, FileLedger};
+use udpd_base::ledger::{DestinationLedger, FileLedger, PeerLedger};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads::{self, DaemonEvent, StartingThread, ThreadRegistry};
 use udpd_base::sink::settings::Opening;
@@ -58,6 +58,7 @@ pub(super) struct RetainedSink<'a> {
     pub consumers: Vec<&'a RetainedConsumer>,
     pub files: Vec<Arc<FileLedger>>,
     pub destinations: Vec<Arc<DestinationLedger>>,
+    pub peers: Vec<Arc<PeerLedger>>,
     /// Where the listeners of the current pipeline are in the next one.
     pub listeners: Arc<[Option<usize>]>,
     pub transfer: Arc<Mutex<()>>,
@@ -132,6 +133,7 @@ impl SinkWiring<'_> {
             let own = sink.settings.open(open)?;
             section.files.extend(own.files);
             section.destinations.extend(own.destinations);
+            section.peers.extend(own.peers);
             let consumer =
                 Consumer { channel, sink: own.sink, homes, ledger, tallies, residence, handoff: Arc::default() };
             let gate = self.gate(opened);
@@ -148,6 +150,7 @@ impl SinkWiring<'_> {
         if let Some(retained) = &self.retained {
             section.files.clone_from(&retained.files);
             section.destinations.clone_from(&retained.destinations);
+            section.peers.clone_from(&retained.peers);
         }
         if let Some(keeper) = shared.and_then(|shared| shared.downcast().ok()) {
             files.start(&sink.name, *keeper, self.registry, &self.plan.consumer_cores)?;

@@ -16,6 +16,7 @@ use super::{BatchLimits, HttpSettings};
 use crate::target::Lookup;
 use udpd_base::exit::Failure;
 use udpd_base::format::{Encoder, Format};
+use udpd_base::ledger::PeerLedger;
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::seams::clock;
 use udpd_base::sink::ConsumerFeeders;
@@ -62,6 +63,11 @@ impl HttpClient {
         })
     }
 
+    /// What others see of its connections.
+    pub(super) fn peers(&self) -> Arc<PeerLedger> {
+        Arc::clone(&self.connections.peers)
+    }
+
     fn answer(&mut self, finished: FinishedBatch) -> BatchAnswer {
         let FinishedBatch { ticket, batch, outcome } = finished;
         self.on_the_way -= 1;
@@ -70,6 +76,7 @@ impl HttpClient {
             answer.is_decided = true;
             for record in &refused {
                 add_count(&mut answer.refused, batch.listeners[record.place], 1);
+                self.connections.peers.note_refused(&record.reason);
             }
             self.note_refused(&batch, &refused);
         }

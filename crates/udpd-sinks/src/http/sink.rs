@@ -50,13 +50,16 @@ impl HttpSink {
         opening: &Opening<'_>,
     ) -> Result<OpenedSink, Failure> {
         let client = HttpClient::open(settings, lookup, opening)?;
+        let peers = vec![client.peers()];
         if settings.spill.is_on() {
-            return Ok(OpenedSink::new(SpillFirst::open(client, &settings.spill, opening)?));
+            let sink = SpillFirst::open(client, &settings.spill, opening)?;
+            return Ok(OpenedSink { peers, ..OpenedSink::new(sink) });
         }
         // The seed of a hash table is the only random number of the standard library.
         let origin = RandomState::new().hash_one(opening.sink);
         let (name, counts, filled) = (opening.sink.to_owned(), HashMap::new(), Vec::new());
-        Ok(OpenedSink::new(Self { name, client, origin, begin: 0, since: None, counts, filled }))
+        let sink = Self { name, client, origin, begin: 0, since: None, counts, filled };
+        Ok(OpenedSink { peers, ..OpenedSink::new(sink) })
     }
 
     /// Waits until a batch can be filled. Returns false when the daemon waits no longer for this consumer.

@@ -8,9 +8,9 @@ use std::sync::mpsc;
 use super::connection::testing::{Reply, SeenRequest, TestServer, to, token};
 use super::*;
 use udpd_base::capture::Capture;
-use udpd_base::ledger::{CounterTable as _, SinkTally, Tallies};
+use udpd_base::ledger::{ConnectionState, CounterTable as _, PeerLedger, SinkTally, Tallies};
 use udpd_base::sink::Sink;
-use udpd_base::sink::testing::{Received, opened};
+use udpd_base::sink::testing::{Received, opened, opened_with_ledgers};
 
 /// Small batches, soon.
 fn of(server: &TestServer) -> HttpSettings {
@@ -67,9 +67,16 @@ fn what_the_server_has_taken_is_delivered_and_what_it_refuses_for_good_is_counte
 #[test]
 fn while_the_server_is_away_nothing_is_lost_and_at_the_end_what_it_has_not_answered_has_failed() {
     let server = TestServer::start(vec![Reply::status(503), Reply::taken(), Reply::status(503)]);
-    let (mut sink, mut tallies) = (opened(&of(&server)), Tallies::new(0..1));
+    let OpenedSink { mut sink, peers, .. } = opened_with_ledgers(&of(&server));
+    let mut tallies = Tallies::new(0..1);
+    let seen = || PeerLedger::sum(peers.iter().map(AsRef::as_ref)).connections.remove(0);
+    assert_eq!((seen().peer, seen().state), (server.address.to_string(), ConnectionState::New));
     give(&mut *sink, &[b"1", b"2", b"3"], &mut tallies);
+    until(&mut *sink, &mut tallies, "it is told", |_| seen().state == ConnectionState::Down);
+    assert_eq!((seen().on_the_way, tallies[0].pending), (3, 3));
     until(&mut *sink, &mut tallies, "it is sent again", |tally| tally.delivered == 3);
+    assert_eq!((seen().state, seen().on_the_way), (ConnectionState::Up, 0));
+    assert_eq!(seen().error.as_deref(), Some("takes no batch for now: it answered 503"));
     give(&mut *sink, &[b"4"], &mut tallies);
     while server.seen().len() < 3 {
         sink.flush(&mut tallies);

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::peer_stream::{PeerStream, READS_MAX};
@@ -16,6 +17,7 @@ use super::relp::RelpAnswer;
 use super::search::{FoundPeer, PeerSearch, SearchState, TlsPeers};
 use crate::peer_trouble::{cure, waiting_place};
 use crate::target::DestinationTarget;
+use udpd_base::ledger::ConnectionLedger;
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::text::address::PeerAddress;
 
@@ -76,6 +78,8 @@ pub(super) struct TcpConnection {
     is_logged_gone: bool,
     /// A peer that comes and goes gets one line a minute.
     gone: LogLimiter,
+    /// What others see of it.
+    pub(super) ledger: Arc<ConnectionLedger>,
 }
 
 impl TcpConnection {
@@ -89,7 +93,22 @@ impl TcpConnection {
     ) -> Self {
         let (link, pause, gone) = (LinkState::Down { retry: now }, PAUSE_MIN, LogLimiter::default());
         let (sink, fleeting, looked, ended, is_logged_gone) = (sink.to_owned(), None, None, None, false);
-        Self { sink, destinations, tls, manner, link, pause, fleeting, looked, ended, spills, is_logged_gone, gone }
+        let ledger = Arc::new(ConnectionLedger::new(&destinations[0].0));
+        Self {
+            sink,
+            destinations,
+            tls,
+            manner,
+            link,
+            pause,
+            fleeting,
+            looked,
+            ended,
+            spills,
+            is_logged_gone,
+            gone,
+            ledger,
+        }
     }
 
     /// The connection, if there is one.
@@ -206,6 +225,7 @@ impl TcpConnection {
         self.close(self.ended.is_none());
         self.ended.get_or_insert(0);
         let name = self.name(peer.place, Some(peer.address));
+        self.ledger.note_peer(&name);
         let was_gone = mem::take(&mut self.is_logged_gone);
         match peer.place {
             0 if was_gone => log::info!("sink {}: {name} is back", self.sink),
@@ -313,6 +333,7 @@ impl TcpConnection {
     }
 
     fn log_gone(&mut self, now: Instant, place: usize, what: &str, error: &io::Error) {
+        self.ledger.note_down(format_args!("{} {what}: {error}", self.name(place, None)));
         if self.is_logged_gone {
             return;
         }

@@ -259,10 +259,12 @@ impl SinkSettings for TcpSettings {
         if let (0, Some(meaning)) = (opening.consumer, &self.looked_up) {
             log::info!("sink {name}: {meaning}; udpd looks it up at the start and never again");
         }
-        if self.framing == TcpFraming::Relp && self.spill.is_on() {
-            return Ok(OpenedSink::new(SpillFirst::open(sink, &self.spill, &opening)?));
-        }
-        self.spill.around(sink, &opening)
+        let peers = vec![Arc::clone(&sink.outcomes.peers)];
+        let opened = match self.framing == TcpFraming::Relp && self.spill.is_on() {
+            true => OpenedSink::new(SpillFirst::open(sink, &self.spill, &opening)?),
+            false => self.spill.around(sink, &opening)?,
+        };
+        Ok(OpenedSink { peers, ..opened })
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {

@@ -13,9 +13,10 @@ use super::tests::{listener, numbered};
 use super::tls_tests::{server, trusting};
 use super::window::SendWindow;
 use super::*;
+use udpd_base::ledger::{ConnectionSnapshot, ConnectionState, PeerLedger, PeersSnapshot};
 use udpd_base::ledger::{CounterTable as _, SinkTally, Tallies};
 use udpd_base::sink::Sink;
-use udpd_base::sink::testing::{Received, opened};
+use udpd_base::sink::testing::{Received, opened, opened_with_ledgers};
 
 trait Stream: Read + Write + Send {}
 impl<S: Read + Write + Send> Stream for S {}
@@ -161,13 +162,26 @@ fn is_decided(tally: &SinkTally) -> bool {
 
 /// Gives these to servers that do this, and says what became of them.
 fn run(settings: &TcpSettings, listener: TcpListener, payloads: &[Vec<u8>], deeds: Vec<Deed>) -> (SinkTally, Served) {
+    let (tally, served, _) = run_seen(settings, listener, payloads, deeds);
+    (tally, served)
+}
+
+/// The same, and what others see of the connection before the end.
+fn run_seen(
+    settings: &TcpSettings,
+    listener: TcpListener,
+    payloads: &[Vec<u8>],
+    deeds: Vec<Deed>,
+) -> (SinkTally, Served, PeersSnapshot) {
     let server = serving(listener, deeds);
-    let (mut sink, mut tallies) = (opened(settings), Tallies::new(0..1));
+    let OpenedSink { mut sink, peers, .. } = opened_with_ledgers(settings);
+    let mut tallies = Tallies::new(0..1);
     give(&mut *sink, payloads, &mut tallies);
     until(&mut *sink, &mut tallies, "all are decided", is_decided);
+    let seen = PeerLedger::sum(peers.iter().map(AsRef::as_ref));
     sink.finish(&mut tallies, &mut |_| ());
     drop(sink);
-    (tallies[0], server.join().expect("no panic"))
+    (tallies[0], server.join().expect("no panic"), seen)
 }
 
 #[test]
@@ -250,8 +264,10 @@ fn a_refusal_counts_by_itself_and_is_not_sent_again() {
     for spill in [Spill::default(), Spill::at(directory.path().to_owned(), 4 << 20)] {
         let (listener, address) = listener();
         let settings = TcpSettings { spill, ..to(address) };
-        let (tally, served) = run(&settings, listener, &numbered(0..4, 9), vec![deed(refuses)]);
+        let (tally, served, seen) = run_seen(&settings, listener, &numbered(0..4, 9), vec![deed(refuses)]);
         assert_eq!((tally.delivered, tally.dropped.refused, tally.dropped.total()), (2, 2, 2));
+        let refusals: Vec<_> = seen.refusals.iter().map(|own| (own.reason.as_str(), own.datagrams)).collect();
+        assert_eq!(refusals, [("404", 1), ("500", 1)]);
         assert_eq!((served.len(), tally.stream_repeats_at_most), (1, 0));
     }
 }
@@ -320,8 +336,13 @@ fn a_server_that_never_answers_is_given_up_after_the_timeout() {
     let silent = |session: &mut Session| while session.frame().is_some() {};
     let (listener, address) = listener();
     let settings = TcpSettings { timeout: Duration::from_millis(100), ..to(address) };
-    let (tally, served) = run(&settings, listener, &numbered(0..50, 9), vec![deed(silent), deed(Session::serve)]);
+    let deeds = vec![deed(silent), deed(Session::serve)];
+    let (tally, served, seen) = run_seen(&settings, listener, &numbered(0..50, 9), deeds);
     assert_eq!((tally.delivered, tally.stream_repeats_at_most, served[1].0.len()), (50, 50, 50));
+    let ConnectionSnapshot { peer, state, on_the_way, error, .. } = &seen.connections[0];
+    assert_eq!((peer, *state, *on_the_way), (&address.to_string(), ConnectionState::Up, 0));
+    let error = error.as_deref().expect("it was given up");
+    assert!(error.ends_with("is given up: it has answered no transaction for 100ms"), "{error}");
 }
 
 #[test]

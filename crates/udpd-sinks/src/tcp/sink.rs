@@ -31,7 +31,7 @@ use udpd_base::capture::headers;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::format::Encoder;
 use udpd_base::handover::batch::LaneBatch;
-use udpd_base::ledger::Tallies;
+use udpd_base::ledger::{PeerLedger, Tallies};
 use udpd_base::logging::{LogLimiter, repeats};
 use udpd_base::os::threads;
 use udpd_base::seams::clock;
@@ -66,6 +66,8 @@ pub(super) struct Outcomes {
     pub(super) batches: BatchesOnTheWay,
     /// Of the first refusal that is not told yet.
     reason: String,
+    /// What others see of the connections, and of refusals by their kinds.
+    pub(super) peers: Arc<PeerLedger>,
 }
 
 fn add_one(counts: &mut Vec<u64>, listener: usize) {
@@ -78,8 +80,11 @@ fn add_one(counts: &mut Vec<u64>, listener: usize) {
 impl Outcomes {
     /// The server has answered for a record of this listener.
     fn note_answer(&mut self, listener: usize, answer: RelpAnswer<'_>) {
-        if let (Some(reason), true) = (answer, self.reason.is_empty()) {
-            self.reason.push_str(reason);
+        if let Some(reason) = answer {
+            self.peers.note_refused(reason);
+            if self.reason.is_empty() {
+                self.reason.push_str(reason);
+            }
         }
         if !self.batches.note_answer(listener, answer.is_some()) {
             add_one(if answer.is_some() { &mut self.refused } else { &mut self.acknowledged }, listener);
@@ -156,6 +161,7 @@ impl TcpStreamTo {
         {
             self.window.acknowledge(unacknowledged, |listener| add_one(&mut outcomes.acknowledged, listener));
         }
+        self.connection.ledger.set_on_the_way(self.window.records() as u64);
         // A peer that takes nothing is not tried again for each datagram.
         self.advance_at = self.window.unwritten_bytes() + WRITE_AT_BYTES;
     }
@@ -276,13 +282,16 @@ impl TcpSink {
                 silent_since: now,
             }
         };
+        let streams: Vec<_> = groups.into_iter().map(stream).collect();
+        let seen = streams.iter().map(|stream| Arc::clone(&stream.connection.ledger)).collect();
+        let peers = Arc::new(PeerLedger::new(seen));
         Ok(Self {
             name: lookup.sink.to_owned(),
-            streams: groups.into_iter().map(stream).collect(),
+            streams,
             shares: weights::shares(&settings.destinations, &settings.weights),
             encoder,
             framing: settings.framing,
-            outcomes: Outcomes::default(),
+            outcomes: Outcomes { peers, ..Outcomes::default() },
             due: now,
             refusals: LogLimiter::default(),
             is_truncation_logged: false,

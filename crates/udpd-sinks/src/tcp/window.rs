@@ -73,6 +73,10 @@ impl SendWindow {
         self.records.is_empty()
     }
 
+    pub(super) fn records(&self) -> usize {
+        self.records.len()
+    }
+
     /// Whether the longest record there is can be added.
     pub(super) fn has_room(&self) -> bool {
         self.has_room_for(0, 0)

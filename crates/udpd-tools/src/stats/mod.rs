@@ -102,6 +102,8 @@ pub fn render(snapshot: &Snapshot) -> String {
         push_table(&mut text, listener.sinks.iter().filter_map(residence).collect());
         push_table(&mut text, files(&listener.sinks));
         push_table(&mut text, listener.sinks.iter().flat_map(destinations).collect());
+        push_table(&mut text, listener.sinks.iter().flat_map(connections).collect());
+        push_table(&mut text, listener.sinks.iter().flat_map(refusals).collect());
         let worst = listener.upstream.iter().flat_map(|upstream| &upstream.worst).take(STREAMS_PRINTED);
         push_table(&mut text, worst.map(stream).collect());
         push_table(&mut text, listener.lanes.iter().map(lane).collect());
@@ -279,6 +281,36 @@ fn destinations(sink: &SinkSnapshot) -> impl Iterator<Item = Row> {
     sink.destinations.iter().map(|destination| {
         let head = [cell("destination of", &sink.name), cell("address", &destination.address)];
         head.into_iter().chain(named(destination.counts.values())).collect()
+    })
+}
+
+fn connections(sink: &SinkSnapshot) -> impl Iterator<Item = Row> {
+    sink.peers.connections.iter().map(|connection| {
+        let now = clock::seconds_since_1970();
+        let ago = |at: f64| format!("{} ago", duration((now - at).max(0.0)));
+        let since = if connection.since > 0.0 { ago(connection.since) } else { "-".to_owned() };
+        let error = match (&connection.error, connection.error_at) {
+            (Some(error), Some(at)) => format!("{}: {error}", ago(at)),
+            _ => "-".to_owned(),
+        };
+        vec![
+            cell("connection of", &sink.name),
+            cell("peer", &connection.peer),
+            cell("state", connection.state.name()),
+            cell("since", since),
+            cell("on the way", grouped(connection.on_the_way)),
+            cell("last error", error),
+        ]
+    })
+}
+
+fn refusals(sink: &SinkSnapshot) -> impl Iterator<Item = Row> {
+    sink.peers.refusals.iter().map(|refusal| {
+        vec![
+            cell("refused by", &sink.name),
+            cell("reason", &refusal.reason),
+            cell("datagrams", grouped(refusal.datagrams)),
+        ]
     })
 }
 

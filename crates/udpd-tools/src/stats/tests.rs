@@ -121,6 +121,19 @@ fn residence_and_senders_stand_below_their_sink_and_lane() {
 }
 
 #[test]
+fn connections_and_refusals_stand_below_their_sink() {
+    let mut snapshot = example();
+    snapshot.listeners[0].sinks[0].peers = udpd_base::ledger::testing::peers();
+    let text = render(&snapshot);
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    let begins = |line: &str| lines.iter().any(|words| words.join(" ").starts_with(line));
+    assert!(begins("connection of peer state since on the way last error"), "{text}");
+    assert!(begins("archive 10.0.0.7:8123 up") && begins("archive 10.0.0.8:8123 down"), "{text}");
+    assert!(text.contains("ago: it answered 503") && text.contains("3,000"), "{text}");
+    assert!(begins("refused by reason datagrams") && begins("archive code 27 3"), "{text}");
+}
+
+#[test]
 fn compression_uploads_and_files_by_source_have_columns_where_a_sink_counts_them() {
     let mut snapshot = example();
     let files = |compressed, overflow, upload_failures| {

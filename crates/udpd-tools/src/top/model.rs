@@ -12,7 +12,7 @@ use hostloss::{HostReading, KernelLayer};
 use udpd_base::ledger::snapshot::{
     LaneSnapshot, ListenerSnapshot, SinkSnapshot, SinkStateSnapshot, Snapshot, StreamSnapshot,
 };
-use udpd_base::ledger::{CounterTable, ResidenceSnapshot, SenderSnapshot};
+use udpd_base::ledger::{CounterTable, PeersSnapshot, ResidenceSnapshot, SenderSnapshot};
 
 /// How late a daemon's clock may seem, because one answer was slow and the next was not.
 const LATE_SECONDS: f64 = 6.0;
@@ -58,6 +58,7 @@ pub(super) struct SinkRow {
     /// It has no channel.
     pub is_inline: bool,
     pub state: Option<SinkStateSnapshot>,
+    pub peers: PeersSnapshot,
     /// Since the reading before, or as long as nothing was measured since then, since the start.
     pub residence: Option<ResidenceSnapshot>,
 }
@@ -282,6 +283,7 @@ impl ReadingPair<'_> {
             channel: part(sink.queue_depth, sink.queue_capacity),
             is_inline: sink.inline,
             state: sink.state.clone(),
+            peers: sink.peers.clone(),
             residence: since.or_else(|| sink.residence.clone()),
         }
     }

@@ -54,6 +54,12 @@ function stateCell(state) {
     value: rank[state.name] };
 }
 
+function connectionCell({ state, since }) {
+  const rank = { down: 2, new: 1, up: 0 };
+  if (state === "new") return textCell("not used yet", rank.new);
+  return { text: `${state} since ${moment(dateOf(since))}`, tone: state, value: rank[state] };
+}
+
 function streamCell(stream) {
   if (stream.silent) return { text: `silent since ${moment(dateOf(stream.heard))}`, value: 2, tone: "down" };
   if (stream.losing) return { text: "loses", value: 1, tone: "slow" };
@@ -101,6 +107,15 @@ const TABLES = [
       lostCell(lostOf(now.dropped?.queue_full, before?.dropped?.queue_full, span)),
       lostCell(lostOf(byDestination(now.dropped), byDestination(before?.dropped), span)),
       residenceCell(now.residence)] },
+  { key: "connections", title: "Connections of sinks to their servers", sortBy: 2,
+    columns: ["Sink", "Server", "State", "On the way", "Last error"],
+    cells: ({ now }) => [
+      textCell(now.sink), textCell(now.peer), connectionCell(now), textCell(count(now.on_the_way), now.on_the_way),
+      now.error ? textCell(`${moment(dateOf(now.error_at))}: ${now.error}`, now.error_at) : textCell("none", null)] },
+  { key: "refusals", title: "What servers have refused for good", sortBy: 2,
+    columns: ["Sink", "Its reason", "Refused"],
+    cells: ({ now, before, span }) => [
+      textCell(now.sink), textCell(now.reason), lostCell(lostOf(now.datagrams, before?.datagrams ?? 0, span))] },
   { key: "streams", title: "Streams that lost most on the way to this host", sortBy: 3,
     columns: ["Stream", "Listener", "State", "Missing", "Arrived", "Duplicate", "Late", "Restarts"],
     cells: ({ now, before, span, listener }) => [
@@ -139,6 +154,13 @@ function rowsOf(key, before, now, only) {
     const isSame = (one, other) => ["source", "port", "destination", "domain", "protocol"].every((part) =>
       one[part] === other[part]);
     return inside((of) => of.upstream?.worst ?? [], isSame);
+  }
+  if (key === "connections" || key === "refusals") {
+    // They are those of a sink, whichever of its listeners shows them.
+    const own = (of) => of.sinks.flatMap((sink) => (sink[key] ?? []).map((thing, place) =>
+      ({ ...thing, sink: sink.name, id: `${sink.name} ${thing.reason ?? place}` })));
+    const rows = inside(own, (one, other) => one.id === other.id);
+    return rows.filter((row, place) => rows.findIndex((other) => other.now.id === row.now.id) === place);
   }
   if (key === "sinks") return inside((of) => of.sinks, (one, other) => one.name === other.name);
   const lost = (reading) => reading.host?.lost?.lost ?? [];

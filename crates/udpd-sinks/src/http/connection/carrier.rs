@@ -19,6 +19,7 @@ use super::exchange::{self, Exchange};
 use super::log_lines::ServerLog;
 use udpd_base::codec::{CompressingWriter, Method};
 use udpd_base::handover::Caller;
+use udpd_base::ledger::ConnectionLedger;
 use udpd_base::os::threads;
 use udpd_base::seams::{clock, waits};
 use udpd_spill::spilling::add_count;
@@ -43,6 +44,8 @@ pub(super) type Judge = fn(HttpProfile, &ServerAnswer<'_>, usize) -> Verdict;
 pub(super) struct Reporter {
     pub(super) told: Sender<ConnectionReport>,
     pub(super) caller: Caller,
+    /// What others see of the connection.
+    pub(super) ledger: Arc<ConnectionLedger>,
 }
 
 impl Reporter {
@@ -161,7 +164,9 @@ impl Carrier {
     /// Until there is no consumer any more.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
         while let Ok(Job { ticket, batch }) = threads::blocking(|| waits::recv(jobs)) {
+            self.reporter.ledger.set_on_the_way(batch.records() as u64);
             let outcome = self.carry(&batch);
+            self.reporter.ledger.set_on_the_way(0);
             threads::step();
             if !self.reporter.tell(ConnectionReport::Finished(FinishedBatch { ticket, batch, outcome })) {
                 return;
@@ -245,7 +250,7 @@ impl Carrier {
                     return Attempt::AtOnce;
                 }
                 if !self.exchange.is_interrupted() {
-                    self.log.note_trouble(&self.credentials.clean(&trouble.what), trouble.cure);
+                    self.note_trouble(&self.credentials.clean(&trouble.what), trouble.cure);
                 }
                 return Attempt::Later { after: None };
             }
@@ -265,12 +270,12 @@ impl Carrier {
         match verdict {
             Verdict::Taken { refused } => {
                 open.refuse(self.cleaned(refused));
-                self.log.note_taken();
+                self.note_taken();
                 Attempt::Decided
             }
             Verdict::Refused { reason } => {
                 open.refuse_all(&self.credentials.clean(&reason));
-                self.log.note_taken();
+                self.note_taken();
                 Attempt::Decided
             }
             Verdict::TooLarge { .. } if open.count > 1 => {
@@ -279,7 +284,7 @@ impl Carrier {
             }
             Verdict::TooLarge { reason } => {
                 open.refuse_all(&reason);
-                self.log.note_taken();
+                self.note_taken();
                 Attempt::Decided
             }
             Verdict::Partly { refused, mut again, reason, after } => {
@@ -290,16 +295,26 @@ impl Carrier {
                 }
                 if after != Some(Duration::ZERO) {
                     let what = format!("takes only a part of a batch for now: {}", self.credentials.clean(&reason));
-                    self.log.note_trouble(&what, "");
+                    self.note_trouble(&what, "");
                 }
                 Attempt::Partly { again, after }
             }
             Verdict::Later { reason, after } => {
                 let what = format!("takes no batch for now: {}{why_not_renewed}", self.credentials.clean(&reason));
-                self.log.note_trouble(&what, "");
+                self.note_trouble(&what, "");
                 Attempt::Later { after }
             }
         }
+    }
+
+    fn note_trouble(&self, what: &str, cure: &str) {
+        self.log.note_trouble(what, cure);
+        self.reporter.ledger.note_down(what);
+    }
+
+    fn note_taken(&self) {
+        self.log.note_taken();
+        self.reporter.ledger.note_up();
     }
 
     fn cleaned(&self, mut refused: Vec<RefusedRecord>) -> Vec<RefusedRecord> {

@@ -38,6 +38,7 @@ use exchange::Exchange;
 use log_lines::ServerLog;
 use udpd_base::exit::{ExitCode, Failure};
 use udpd_base::handover::Caller;
+use udpd_base::ledger::{ConnectionLedger, PeerLedger};
 use udpd_base::os::role::ThreadRole;
 use udpd_base::os::threads;
 use udpd_base::seams::waits;
@@ -67,6 +68,7 @@ pub(super) struct HttpConnections {
     log: Arc<ServerLog>,
     /// Without it nothing is tried again.
     tries_again: Option<Sender<Infallible>>,
+    pub(super) peers: Arc<PeerLedger>,
     /// Each with what its thread is told.
     agents: Vec<(Agent, Arc<RequestWatch>)>,
 }
@@ -108,14 +110,16 @@ impl HttpConnections {
         let (jobs, taken) = bounded(settings.connections);
         let (told, reports) = unbounded();
         let (tries_again, end) = bounded(0);
-        let mut agents = Vec::new();
+        let (mut agents, mut seen) = (Vec::new(), Vec::new());
         for connection in 0..settings.connections {
             let watch = Arc::new(RequestWatch::default());
             let exchange = Exchange::new(settings, tls.clone(), Arc::clone(&target), Arc::clone(&watch))
                 .map_err(|error| wrong(error.to_string()))?;
             agents.push((exchange.agent().clone(), watch));
             let (own_log, credentials) = (Arc::clone(&log), Arc::clone(&credentials));
-            let reporter = Reporter { told: told.clone(), caller: caller.clone() };
+            let ledger = Arc::new(ConnectionLedger::new(peer));
+            seen.push(Arc::clone(&ledger));
+            let reporter = Reporter { told: told.clone(), caller: caller.clone(), ledger };
             let carrier = Carrier::new(settings, exchange, credentials, own_log, (judge, end.clone()), reporter);
             let taken = taken.clone();
             let name = format!("http{consumer}.{connection}-{sink}");
@@ -124,7 +128,8 @@ impl HttpConnections {
                 .spawn(name.as_str(), ThreadRole::HttpClient, move || carrier.run(&taken))
                 .map_err(|error| threads::start_failure(&name, &error))?;
         }
-        Ok(Self { jobs, reports, next: None, log, tries_again: Some(tries_again), agents })
+        let (peers, tries_again) = (Arc::new(PeerLedger::new(seen)), Some(tries_again));
+        Ok(Self { jobs, reports, next: None, log, tries_again, peers, agents })
     }
 
     /// Sends a batch; there are never more than connections on the way.

@@ -7,8 +7,8 @@
 use super::model::{LaneRow, ListenerRow, Model, RateAndTotal, RateHistory, SinkRow, sum};
 use super::screen::{ScreenLine, TextStyle, printable};
 use super::view::{Extent, View};
-use udpd_base::ledger::ResidenceSnapshot;
 use udpd_base::ledger::snapshot::{SinkCondition, StreamSnapshot};
+use udpd_base::ledger::{ConnectionSnapshot, ConnectionState, RefusalSnapshot, ResidenceSnapshot};
 use udpd_base::seams::clock;
 use udpd_base::text::tables::grouped;
 use udpd_base::text::units::print_seconds;
@@ -310,10 +310,31 @@ fn lane_lines(model: &Model, place: usize, width: usize) -> Vec<ScreenLine> {
             let why = state.error.as_deref().map_or(String::new(), |error| format!(": {}", printable(error)));
             lines.extend(wrapped(&format!("{} for {lasts}{why}", state.name.name()), width).into_iter().map(bad));
         }
+        lines.extend(peers(sink, width));
     }
     lines.push(ScreenLine::default());
     lines.extend(senders(model, place));
     lines
+}
+
+/// The connections of a sink, and what its servers refuse.
+fn peers(sink: &SinkRow, width: usize) -> Vec<ScreenLine> {
+    let line = |style: TextStyle, text: &str| -> Vec<ScreenLine> {
+        wrapped(&format!("  {text}"), width).into_iter().map(|line| ScreenLine::of(style, line)).collect()
+    };
+    let connection = |connection: &ConnectionSnapshot| {
+        let (peer, sent) = (printable(&connection.peer), grouped(connection.on_the_way));
+        let is_down = connection.state == ConnectionState::Down;
+        let why = connection.error.as_deref().filter(|_| is_down);
+        let why = why.map_or(String::new(), |error| format!(": {}", printable(error)));
+        let style = if is_down { TextStyle::Bad } else { TextStyle::Plain };
+        line(style, &format!("{peer} is {}, {sent} datagrams on the way{why}", connection.state.name()))
+    };
+    let refusal = |refusal: &RefusalSnapshot| {
+        line(TextStyle::Plain, &format!("refused: {} ({})", grouped(refusal.datagrams), printable(&refusal.reason)))
+    };
+    let refusals = sink.peers.refusals.iter().flat_map(refusal);
+    sink.peers.connections.iter().flat_map(connection).chain(refusals).collect()
 }
 
 /// From the receive queue to the receiver.

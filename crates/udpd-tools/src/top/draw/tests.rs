@@ -106,6 +106,22 @@ fn a_lane_from_near_fits_small_and_large_terminals() {
 }
 
 #[test]
+fn a_lane_from_near_shows_the_connections_and_refusals_of_its_sinks() {
+    let (mut model, mut snapshot) = (Model::default(), example());
+    snapshot.listeners[0].sinks[0].peers = udpd_base::ledger::testing::peers();
+    model.read(snapshot, Instant::now());
+    let lines = text(&lane_lines(&model, 0, 80));
+    for line in [
+        "  10.0.0.7:8123 is up, 7 datagrams on the way",
+        "  10.0.0.8:8123 is down, 3,000 datagrams on the way: it answered 503",
+        "  refused: 12 (400)",
+        "  refused: 3 (code 27)",
+    ] {
+        assert!(lines.lines().any(|own| own.trim_end() == line), "{line}: {lines}");
+    }
+}
+
+#[test]
 fn a_lane_that_is_longer_than_the_screen_is_seen_whole_by_scrolling() {
     let model = busy();
     let mut view = View { is_zoomed: true, ..View::default() };
