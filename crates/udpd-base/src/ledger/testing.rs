@@ -176,6 +176,7 @@ pub fn numbered() -> (Snapshot, Vec<(&'static LedgerCounter, u64)>) {
     listener.sinks.truncate(1);
     listener.upstream = Some(upstream());
     listener.sinks[0].files = Some(FilesSnapshot::default());
+    listener.sinks[0].peers = peers();
     listener.sinks[0].destinations =
         vec![DestinationSnapshot { address: "10.0.0.9:514".into(), counts: DestinationTally::default() }];
     let mut json = serde_json::to_value(snapshot).expect("JSON");

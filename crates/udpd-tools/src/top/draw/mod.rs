@@ -320,7 +320,7 @@ fn lane_lines(model: &Model, place: usize, width: usize) -> Vec<ScreenLine> {
 /// The connections of a sink, and what its servers refuse.
 fn peers(sink: &SinkRow, width: usize) -> Vec<ScreenLine> {
     let line = |style: TextStyle, text: &str| -> Vec<ScreenLine> {
-        wrapped(&format!("  {text}"), width).into_iter().map(|line| ScreenLine::of(style, line)).collect()
+        wrapped(text, width).into_iter().map(|line| ScreenLine::of(style, line)).collect()
     };
     let connection = |connection: &ConnectionSnapshot| {
         let (peer, sent) = (printable(&connection.peer), grouped(connection.on_the_way));

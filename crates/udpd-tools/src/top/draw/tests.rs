@@ -112,10 +112,10 @@ fn a_lane_from_near_shows_the_connections_and_refusals_of_its_sinks() {
     model.read(snapshot, Instant::now());
     let lines = text(&lane_lines(&model, 0, 80));
     for line in [
-        "  10.0.0.7:8123 is up, 7 datagrams on the way",
-        "  10.0.0.8:8123 is down, 3,000 datagrams on the way: it answered 503",
-        "  refused: 12 (400)",
-        "  refused: 3 (code 27)",
+        "10.0.0.7:8123 is up, 7 datagrams on the way",
+        "10.0.0.8:8123 is down, 3,000 datagrams on the way: it answered 503",
+        "refused: 12 (400)",
+        "refused: 3 (code 27)",
     ] {
         assert!(lines.lines().any(|own| own.trim_end() == line), "{line}: {lines}");
     }
