@@ -12,7 +12,8 @@ use udpd_base::ledger::testing::{example, numbered};
 use udpd_base::ledger::{ResidenceTally, SenderSnapshot};
 
 /// What rises and falls; everything else is a counter.
-const GAUGES: [&str; 27] = [
+const GAUGES: [&str; 28] = [
+    "udpd_sink_not_uploaded_files",
     "udpd_sink_connections",
     "udpd_sink_on_the_way_datagrams",
     "udpd_host_state",
