@@ -148,7 +148,7 @@ fn a_header_before_the_first_datagram_of_a_flow_names_the_sender_of_all_also_aft
         }
         daemon.until_received(40);
         daemon.reload(&setup(3)).succeeds(&[]);
-        ports.iter().for_each(|port| _ = send_by(port, address, b"third", 1));
+        ports.iter().for_each(|port| send_by(port, address, b"third", 1));
         // A port of the balancer that no header has named yet.
         send_by(&socket(), address, b"unknown", 1);
         let ended = daemon.end_after(61);
