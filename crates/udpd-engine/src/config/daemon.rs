@@ -15,6 +15,13 @@ use udpd_base::text::advice::ValueAdvice;
 use udpd_endpoint::metrics::DAYS_MAX;
 use udpd_sandbox::SandboxMode;
 
+fn interface_name(name: &str) -> Result<String, ValueAdvice> {
+    match name.len() {
+        1..=15 => Ok(name.to_owned()),
+        _ => Err(ValueAdvice::new(format!("{name:?} names no interface"), "write 1 to 15 bytes, such as \"lo\"")),
+    }
+}
+
 settings! {
     /// `[daemon]`.
     #[derive(Debug, Clone, PartialEq)]
@@ -41,7 +48,7 @@ settings! {
         /// daemon of this host announces them. Takes CAP_NET_ADMIN.
         announce: Vec<IpAddr> = [] like ["192.0.2.53/32"], List(service_address);
         /// The interface that they are put on.
-        announce_interface: String = "lo", QuotedText(|name| Ok(name.to_owned()));
+        announce_interface: String = "lo", QuotedText(interface_name);
         /// How many days the page shows beside the hour, "1d" to "31d": kept in a file of fixed length in the state
         /// directory, a minute in each point. "" = the hour only.
         history: Option<u32> = "" like "7d", Optional(days);

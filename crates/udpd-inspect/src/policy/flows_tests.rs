@@ -118,7 +118,7 @@ fn datagrams_without_a_header_are_of_the_sender_that_the_first_of_their_flow_nam
     assert_eq!(site.shown(&[plain(b"c")]), [of(client(1), b"c")]);
     let second = [(0, with_header(client(2), b"d")), plain(b"e")];
     assert_eq!(site.shown(&second), [of(client(2), b"d"), of(client(2), b"e")]);
-    // Who is no proxy names nobody, and a header that is damaged names nobody either.
+    // A header from elsewhere than a proxy, or a damaged one, says nothing of a sender.
     let damaged = with_header(client(3), b"")[..20].to_vec();
     assert_eq!(site.shown(&[(1, with_header(client(3), b"forged")), (0, damaged), plain(b"f")]), [of(client(2), b"f")]);
     let LaneTally { dropped, proxy_flows_changed, proxy_flows_evicted, .. } = site.tally;
